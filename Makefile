@@ -1,0 +1,39 @@
+# Two commands on a fresh machine: `make demo` and `make test`.  Both call `make install`.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+MINUTES ?= 3
+WORKERS ?= auto
+STAMP   := $(VENV)/.installed
+
+.PHONY: install demo test lint types layers check clean
+
+install: $(STAMP)
+
+# torch goes first, from the pinned constraints: another package would otherwise choose its build.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' $$($(PYTHON) scripts/dev_requirements.py)
+	@touch $@
+
+demo: install
+	@$(BIN)/wordloom demo --minutes $(MINUTES)
+
+test: install
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(PYTEST_ARGS)
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks scripts
+	$(BIN)/ruff format --check src tests benchmarks scripts
+
+types: install
+	$(BIN)/mypy
+
+layers: install
+	$(BIN)/lint-imports --no-cache
+
+check: lint types layers test
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

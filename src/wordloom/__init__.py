@@ -1,0 +1,71 @@
+"""Wordloom: train, evaluate, generate from and look inside language models of your own.
+
+>>> import wordloom
+>>> lm = wordloom.load("runs/quickstart")              # doctest: +SKIP
+>>> print(lm.generate("It was a dark and"))            # doctest: +SKIP
+>>> wordloom.train("quickstart", out="runs/mine")      # doctest: +SKIP
+
+Importing this module imports no torch: each name below is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0.dev0"
+
+_HOMES = {
+    "CheckpointError": "errors",
+    "Corpus": "data",
+    "LanguageModel": "run",
+    "Recipe": "recipe",
+    "Sampling": "generate",
+    "Tokenizer": "text",
+    "Trainer": "train",
+    "WordloomError": "errors",
+    "build": "models",
+    "load": "run",
+    "load_recipe": "recipe",
+    "save": "run",
+    "train": "run",
+}
+
+__all__ = [
+    "CheckpointError",
+    "Corpus",
+    "LanguageModel",
+    "Recipe",
+    "Sampling",
+    "Tokenizer",
+    "Trainer",
+    "WordloomError",
+    "__version__",
+    "build",
+    "load",
+    "load_recipe",
+    "save",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from wordloom.data import Corpus
+    from wordloom.errors import CheckpointError, WordloomError
+    from wordloom.generate import Sampling
+    from wordloom.models import build
+    from wordloom.recipe import Recipe, load_recipe
+    from wordloom.run import LanguageModel, load, save, train
+    from wordloom.text import Tokenizer
+    from wordloom.train import Trainer
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wordloom' has no attribute {name!r}")
+    value = getattr(import_module(f"wordloom.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

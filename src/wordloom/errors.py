@@ -1,0 +1,88 @@
+"""Every error Wordloom raises on purpose, as one tree.
+
+::
+
+    WordloomError                 anything below; its text is one line a user can act on
+    ├── RecipeError               a recipe or an override: unknown key, wrong type, impossible value
+    ├── DataError                 a corpus, data set, shard or batch
+    ├── TokenizerError            a tokenizer file, its training, or text it cannot take
+    ├── ConfigError               a model shape that cannot be built
+    ├── CheckpointError           a checkpoint folder: missing, truncated, mismatching, in the way
+    ├── DeviceError               a device, precision or kernel this machine does not have
+    ├── GenerationError           a prompt or a sampling setting
+    └── NonFiniteError            loss or gradients became NaN or infinite in training
+
+The command prints the message in red without a traceback and exits with code 2.  An exception of
+any other type is a bug of ours and shows its traceback.
+
+The message says three things in one line: what was given, what is allowed, what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DeviceError",
+    "GenerationError",
+    "NonFiniteError",
+    "RecipeError",
+    "TokenizerError",
+    "WordloomError",
+    "did_you_mean",
+]
+
+
+class WordloomError(Exception):
+    """A mistake the user can put right; ``str(error)`` is the one line that says how."""
+
+
+class RecipeError(WordloomError):
+    """A recipe, or an override on the command line, that cannot be used."""
+
+
+class DataError(WordloomError):
+    """A corpus, named data set, token shard or batch that cannot be used."""
+
+
+class TokenizerError(WordloomError):
+    """A tokenizer file, a tokenizer training, or a text that a tokenizer cannot take."""
+
+
+class ConfigError(WordloomError):
+    """A model configuration whose shapes cannot be built."""
+
+
+class CheckpointError(WordloomError):
+    """A checkpoint folder that is missing, truncated, mismatching, or in the way."""
+
+
+class DeviceError(WordloomError):
+    """A device, precision or kernel that this machine does not have."""
+
+
+class GenerationError(WordloomError):
+    """A prompt or a sampling setting that cannot be used."""
+
+
+class NonFiniteError(WordloomError):
+    """Loss or gradients became NaN or infinite; raised before the optimizer step."""
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """A sentence naming what is near ``given`` among ``allowed``, else all that is allowed.
+
+    >>> did_you_mean("stpes", ["steps", "tokens"])
+    "did you mean 'steps'?"
+    >>> did_you_mean("qqq", ["steps", "tokens"])
+    'allowed: steps, tokens'
+    """
+    names = list(allowed)
+    close = get_close_matches(given, names, n=2, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(f"'{name}'" for name in close) + "?"
+    return "allowed: " + ", ".join(names)

@@ -1,0 +1,121 @@
+"""One file, one paper: Config, Block, Model and init_weights, to be read beside the paper.
+
+``diff models/gpt2.py models/llama.py`` reads as the list of differences between the two papers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models import gpt, gpt2, llama
+from wordloom.models.gpt import GPT, GPTConfig
+from wordloom.models.gpt2 import GPT2, GPT2Config
+from wordloom.models.llama import Llama, LlamaConfig
+from wordloom.nn.cache import Cache
+
+__all__ = [
+    "GPT",
+    "GPT2",
+    "MODELS",
+    "PRESETS",
+    "CausalLM",
+    "Family",
+    "GPT2Config",
+    "GPTConfig",
+    "Llama",
+    "LlamaConfig",
+    "build",
+    "config_from",
+]
+
+
+class CausalLM(Protocol):
+    """What every model that predicts the next token offers."""
+
+    config: Any
+    lm_head: nn.Linear
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor: ...
+    def forward(self, tokens: Tensor, **where: Any) -> Tensor: ...
+    def new_cache(self, batch: int, length: int) -> Cache: ...
+    def init_weights(self, generator: torch.Generator | None = None) -> None: ...
+    def tie_weights(self) -> None: ...
+
+
+class Family(NamedTuple):
+    config: type
+    model: type[nn.Module]
+
+
+MODELS: dict[str, Family] = {
+    "gpt": Family(GPTConfig, GPT),
+    "gpt2": Family(GPT2Config, GPT2),
+    "llama": Family(LlamaConfig, Llama),
+}
+
+PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS}
+
+# Other libraries' names for our settings, so that the error can say ours.
+_FOREIGN = {
+    "n_embd": "dim", "hidden_size": "dim", "d_model": "dim", "n_layer": "n_layers", "num_layers": "n_layers",
+    "num_hidden_layers": "n_layers", "n_head": "n_heads", "num_heads": "n_heads", "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads", "n_query_groups": "n_kv_heads", "block_size": "max_seq_len",
+    "n_positions": "max_seq_len", "max_position_embeddings": "max_seq_len", "intermediate_size": "hidden_dim",
+    "n_inner": "hidden_dim", "ffn_dim": "hidden_dim", "rms_norm_eps": "norm_eps", "layer_norm_epsilon": "norm_eps",
+    "resid_pdrop": "dropout", "embd_pdrop": "embedding_dropout", "attn_pdrop": "attention_dropout",
+    "tie_word_embeddings": "tie_embeddings", "hidden_act": "activation", "activation_function": "activation",
+}  # fmt: skip
+
+
+def family_of(config: Any) -> str:
+    """The name under which ``config``'s class stands in MODELS."""
+    return next(name for name, family in MODELS.items() if family.config is type(config))
+
+
+def config_from(family: str, **settings: Any) -> Any:
+    """The config of ``family`` from plain values; raises ConfigError naming what is unknown or mistyped."""
+    if family not in MODELS:
+        raise ConfigError(f"unknown model family {family!r}; {did_you_mean(family, MODELS)}")
+    allowed = {field.name: field for field in fields(MODELS[family].config)}
+    for key, value in settings.items():
+        if key not in allowed:
+            if _FOREIGN.get(key) in allowed:
+                raise ConfigError(f"unknown model setting '{key}'; it is called '{_FOREIGN[key]}' here")
+            raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {did_you_mean(key, allowed)}")
+        _check_type(key, value, str(allowed[key].type))
+    return MODELS[family].config(**settings)
+
+
+def _check_type(key: str, value: Any, declared: str) -> None:
+    kinds = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None), "Mapping[str, Any]": dict}
+    names = [name.strip() for name in declared.split("|")]
+    for name in names:
+        if isinstance(value, kinds[name]) and (name == "bool" or not isinstance(value, bool)):
+            return
+    raise ConfigError(f"model setting '{key}' takes {' or '.join(names)}, not {value!r}")
+
+
+def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
+    """The model of ``config``, initialised, on the CPU in float32.
+
+    Built on the meta device first, so nothing is initialised twice.
+    """
+    with torch.device("meta"):
+        model = MODELS[family_of(config)].model(config)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    model.init_weights(generator)
+    return model

@@ -1,0 +1,49 @@
+"""Checks a model makes of its config and of what it is given, each ending in one clear line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wordloom.errors import ConfigError, GenerationError
+
+__all__ = ["check_dropout", "check_positive", "dropout_or", "positions_within"]
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise ConfigError unless each named field is a whole number above zero (or None)."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise ConfigError(f"{type(config).__name__}.{name} must be a whole number above 0, not {value!r}")
+
+
+def check_dropout(config: Any) -> None:
+    """Raise ConfigError unless every field whose name ends in ``dropout`` lies in [0, 1)."""
+    for name in vars(config):
+        value = getattr(config, name)
+        if name.endswith("dropout") and value is not None and not 0.0 <= value < 1.0:
+            raise ConfigError(f"{type(config).__name__}.{name} is a share from 0 up to, not including, 1; not {value!r}")
+
+
+def dropout_or(value: float | None, default: float) -> float:
+    """``value``, or ``default`` where the config leaves it open."""
+    return default if value is None else value
+
+
+def positions_within(positions: Tensor, max_seq_len: int) -> Tensor:
+    """``positions`` unchanged; raises GenerationError when a table of ``max_seq_len`` rows lacks one.
+
+    Compiled and CUDA code skips the look at the values, which would break the graph or stall the device;
+    the engine and the batches keep to the limit before they come here.
+    """
+    if not torch.compiler.is_compiling() and positions.device.type == "cpu" and positions.numel():
+        highest = int(positions.max())
+        if highest >= max_seq_len:
+            raise GenerationError(
+                f"position {highest} lies past max_seq_len {max_seq_len}; shorten the input, or ask for the "
+                "sliding window"
+            )
+    return positions

@@ -1,0 +1,152 @@
+"""GPT: Improving Language Understanding by Generative Pre-Training (Radford et al. 2018).
+
+The decoder half of the 2017 Transformer, without cross-attention, trained to predict the next token:
+
+    x = token_embedding(tokens) + position_embedding(positions)
+    x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))      n_layers times (post-norm)
+    logits = lm_head(x)                                                           tied to token_embedding
+
+Against the 2017 Transformer: learned positions and GELU (tanh approximation); ``positions="sinusoidal"``
+and ``activation="relu"`` give the 2017 choices back.  There is no norm after the last block: the block
+ends in one.  The released weights count 116,534,784 parameters (vocabulary 40,478 = 40,000 merges, 477
+characters and one unknown).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.checks import check_dropout, check_positive, dropout_or, positions_within
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, sinusoidal_positions
+from wordloom.nn.attention import attention_mask
+from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+
+__all__ = ["GPT", "PRESETS", "GPTConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """Shapes and settings of a 2018 GPT; the defaults are the released model."""
+
+    vocab_size: int = 40478
+    max_seq_len: int = 512
+    dim: int = 768
+    n_layers: int = 12
+    n_heads: int = 12
+    hidden_dim: int | None = None  # 4 * dim
+    positions: str = "learned"  # or "sinusoidal"
+    activation: str = "gelu_tanh"
+    norm_eps: float = 1e-5
+    tie_embeddings: bool = True
+    output_bias: bool = False
+    dropout: float = 0.0  # after attention's o_proj and after feed_forward; the paper trains with 0.1
+    embedding_dropout: float | None = None  # of the embedding sum; None: as dropout
+    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
+        check_dropout(self)
+        if self.positions not in ("learned", "sinusoidal"):
+            allowed = ["learned", "sinusoidal"]
+            raise ConfigError(f"unknown positions {self.positions!r}; {did_you_mean(self.positions, allowed)}")
+
+
+class Block(nn.Module):
+    """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        c = config
+        self.dropout = c.dropout
+        self.attention = Attention(
+            dim=c.dim, n_heads=c.n_heads, bias=True, dropout=dropout_or(c.attention_dropout, c.dropout)
+        )
+        self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
+        self.feed_forward = FeedForward(
+            dim=c.dim, hidden_dim=c.hidden_dim or 4 * c.dim, activation=c.activation, bias=True
+        )
+        self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None) -> Tensor:
+        attended = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
+        x = self.attention_norm(x + F.dropout(attended, self.dropout, self.training))
+        return self.ffn_norm(x + F.dropout(self.feed_forward(x), self.dropout, self.training))
+
+
+class GPT(nn.Module):
+    """A causal language model; see :class:`wordloom.models.CausalLM` for the protocol."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.embedding_dropout = dropout_or(c.embedding_dropout, c.dropout)
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        if c.positions == "learned":
+            self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.lm_head = nn.Linear(c.dim, c.vocab_size, bias=c.output_bias)
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        if self.config.tie_embeddings:
+            self.lm_head.weight = self.token_embedding.weight
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Normal(0, 0.02) as the paper, biases zero, norms one."""
+        for name, module in self.named_modules():
+            if isinstance(module, LayerNorm):
+                module.reset_parameters()
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)
+            elif isinstance(module, nn.Linear):
+                if not (name == "lm_head" and self.config.tie_embeddings):
+                    nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits."""
+        T = tokens.shape[1]
+        own, attend = token_positions(tokens, attend=attend, cache=cache)
+        positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
+        S = T if cache is None else cache.length + T
+        mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
+        x = self.token_embedding(tokens)  # [B, T, D]
+        x = F.dropout(x + self.position_vectors(positions).to(x.dtype), self.embedding_dropout, self.training)
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, is_causal, None if cache is None else cache.layer(i))
+        if cache is not None:
+            cache.advance(T)
+        return x
+
+    def position_vectors(self, positions: Tensor) -> Tensor:
+        """positions [1 or B, T] -> [1 or B, T, D]."""
+        if self.config.positions == "learned":
+            return self.position_embedding(positions)
+        table = sinusoidal_positions(self.config.max_seq_len, self.config.dim)
+        return table.to(positions.device)[positions]
+
+    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+        """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
+        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+
+    def new_cache(self, batch: int, length: int) -> KeyValueCache:
+        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        return KeyValueCache(n_layers=self.config.n_layers, length=length)
+
+
+PRESETS = {"gpt": GPTConfig()}

@@ -1,0 +1,203 @@
+"""LLaMA: Open and Efficient Foundation Language Models (Touvron et al. 2023, arXiv:2302.13971), and
+Llama 2 (Touvron et al. 2023, arXiv:2307.09288).
+
+A decoder-only Transformer.  Against GPT-2: RMSNorm for LayerNorm, SwiGLU for GELU with the hidden width
+8/3 of dim rounded up to a multiple of 256, rotary positions on queries and keys in every layer for the
+learned table, no biases, head not tied.  Llama 2 adds grouped-query attention (34B and 70B), context
+4,096 and norm_eps 1e-5.
+
+    x = token_embedding(tokens)
+    x = x + attention(attention_norm(x), rotary);  x = x + feed_forward(ffn_norm(x))      n_layers times
+    logits = lm_head(final_norm(x))
+
+Rotary pairs are halves (element i with i + E/2), as on disk in the Hugging Face layout; Meta's own files
+pair neighbours and have the rows of q_proj and k_proj in another order (``nn.pairs_to_halves``).
+Exact sizes: 7B 6,738,415,616; 13B 13,015,864,320; 33B 32,528,943,616; 65B 65,285,660,672;
+Llama 2 70B 68,976,648,192.  Dropout, which the papers do not use, is there for small corpora.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError
+from wordloom.models.checks import check_dropout, check_positive, dropout_or
+from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary
+from wordloom.nn.attention import attention_mask
+from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+
+__all__ = ["PRESETS", "Llama", "LlamaConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlamaConfig:
+    """Shapes and settings of a LLaMA; the defaults are LLaMA-1 7B."""
+
+    vocab_size: int = 32000
+    max_seq_len: int = 2048
+    dim: int = 4096
+    n_layers: int = 32
+    n_heads: int = 32
+    n_kv_heads: int | None = None  # n_heads: multi-head; 1: multi-query
+    head_dim: int | None = None  # dim / n_heads
+    hidden_dim: int | None = None  # 8/3 of dim, rounded up to a multiple of 256
+    activation: str = "silu"
+    attention_bias: bool = False
+    feed_forward_bias: bool = False
+    norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: Mapping[str, Any] | None = None  # transformers' keys: rope_type, factor, ...
+    tie_embeddings: bool = False
+    dropout: float = 0.0  # after attention's o_proj and after feed_forward
+    embedding_dropout: float | None = None  # of the embedding; None: as dropout
+    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
+        check_positive(self, "n_kv_heads", "head_dim")
+        check_dropout(self)
+        if self.n_heads % self.kv_heads:
+            raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.kv_heads}")
+        if self.head_dim is None and self.dim % self.n_heads:
+            raise ConfigError(f"dim {self.dim} does not divide into {self.n_heads} heads; give head_dim")
+
+    @property
+    def kv_heads(self) -> int:
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.dim // self.n_heads
+
+    @property
+    def ffn_dim(self) -> int:
+        return self.hidden_dim or 256 * math.ceil(int(8 * self.dim / 3) / 256)
+
+
+class Block(nn.Module):
+    """Pre-norm: x + attention(norm(x)), then x + feed_forward(norm(x)); [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        c = config
+        self.dropout = c.dropout
+        self.attention_norm = RMSNorm(c.dim, eps=c.norm_eps)
+        self.attention = Attention(
+            dim=c.dim,
+            n_heads=c.n_heads,
+            n_kv_heads=c.kv_heads,
+            head_dim=c.head_width,
+            bias=c.attention_bias,
+            dropout=dropout_or(c.attention_dropout, c.dropout),
+        )
+        self.ffn_norm = RMSNorm(c.dim, eps=c.norm_eps)
+        self.feed_forward = GatedFeedForward(
+            dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation, bias=c.feed_forward_bias
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        is_causal: bool,
+        cache: LayerKeyValues | None,
+    ) -> Tensor:
+        attended = self.attention(
+            self.attention_norm(x), mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
+        )
+        x = x + F.dropout(attended, self.dropout, self.training)
+        return x + F.dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
+
+
+class Llama(nn.Module):
+    """A causal language model; see :class:`wordloom.models.CausalLM` for the protocol."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.embedding_dropout = dropout_or(c.embedding_dropout, c.dropout)
+        self.rotary = Rotary(head_dim=c.head_width, theta=c.rope_theta, scaling=c.rope_scaling)
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.final_norm = RMSNorm(c.dim, eps=c.norm_eps)
+        self.lm_head = nn.Linear(c.dim, c.vocab_size, bias=False)
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        if self.config.tie_embeddings:
+            self.lm_head.weight = self.token_embedding.weight
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Normal(0, 0.02), norms one; o_proj and down_proj divided by sqrt(2 * n_layers) as in GPT-2.
+
+        The LLaMA papers do not print their initialisation; this is the field's usual one.
+        """
+        residual_std = 0.02 / math.sqrt(2 * self.config.n_layers)
+        for name, module in self.named_modules():
+            if hasattr(module, "reset_parameters") and not isinstance(module, nn.Linear | nn.Embedding):
+                module.reset_parameters()
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)
+            elif isinstance(module, nn.Linear) and not (name == "lm_head" and self.config.tie_embeddings):
+                std = residual_std if name.endswith(("o_proj", "down_proj")) else 0.02
+                nn.init.normal_(module.weight, 0.0, std, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits."""
+        T = tokens.shape[1]
+        own, attend = token_positions(tokens, attend=attend, cache=cache)
+        rotary = self.rotary.angles(own if positions is None else positions)  # 2 x [1 or B, T, E/2]
+        S = T if cache is None else cache.length + T
+        mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
+        x = F.dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)  # [B, T, D]
+        for i, block in enumerate(self.blocks):
+            x = block(x, rotary, mask, is_causal, None if cache is None else cache.layer(i))
+        if cache is not None:
+            cache.advance(T)
+        return self.final_norm(x)
+
+    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+        """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
+        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+
+    def new_cache(self, batch: int, length: int) -> KeyValueCache:
+        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        return KeyValueCache(n_layers=self.config.n_layers, length=length)
+
+
+_LLAMA2 = LlamaConfig(max_seq_len=4096, norm_eps=1e-5)
+_SMALL = LlamaConfig(max_seq_len=1024, norm_eps=1e-5, tie_embeddings=True)
+
+PRESETS = {
+    "llama-7b": LlamaConfig(),
+    "llama-13b": LlamaConfig(dim=5120, n_layers=40, n_heads=40),
+    "llama-33b": LlamaConfig(dim=6656, n_layers=60, n_heads=52),
+    "llama-65b": LlamaConfig(dim=8192, n_layers=80, n_heads=64),
+    "llama2-7b": _LLAMA2,
+    "llama2-13b": replace(_LLAMA2, dim=5120, n_layers=40, n_heads=40),
+    "llama2-70b": replace(_LLAMA2, dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, hidden_dim=28672),
+    # the sizes of llama2.c's TinyStories models, and one of GPT-2's size, to train at home
+    "llama-15m": replace(_SMALL, dim=288, n_layers=6, n_heads=6, max_seq_len=256),
+    "llama-42m": replace(_SMALL, dim=512, n_layers=8, n_heads=8),
+    "llama-110m": replace(_SMALL, dim=768, n_layers=12, n_heads=12),
+    "llama-125m": LlamaConfig(dim=768, n_layers=12, n_heads=12, n_kv_heads=4, norm_eps=1e-5),
+}

@@ -1,0 +1,246 @@
+"""Scaled dot-product attention: multi-head, grouped-query and multi-query, self and cross.
+
+One fast path through ``scaled_dot_product_attention`` and one slow exact twin (``backend="exact"``)
+that returns the weights the fast one hides and is its test oracle.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from wordloom.errors import ConfigError, DeviceError, did_you_mean
+from wordloom.nn.positions import apply_rotary
+
+__all__ = [
+    "ATTENTION_BACKENDS",
+    "Attention",
+    "attention_mask",
+    "causal_mask",
+    "exact_attention",
+    "running_kernel",
+    "set_attention_backend",
+]
+
+log = logging.getLogger(__name__)
+
+ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {
+    "auto": None,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+    "exact": None,
+}
+
+
+class LayerCache(Protocol):
+    """Where a layer keeps its keys and values: see :mod:`wordloom.nn.cache`."""
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+def causal_mask(T: int, S: int, *, device: torch.device | None = None) -> Tensor:
+    """[T, S], True where query t may look at key s; the last query stands at the last key."""
+    return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
+
+
+def attention_mask(
+    T: int, S: int, *, attend: Tensor | None, documents: Tensor | None, device: torch.device
+) -> tuple[Tensor | None, bool]:
+    """The mask of causal self-attention and whether the kernel's own causal mask says it all.
+
+    ``attend`` [B, S] is True for keys that are real tokens; ``documents`` [B, T] numbers the documents
+    packed into a row (S == T), and no query sees another document's keys.
+
+    Returns (mask [B, 1, T, S] or None, is_causal).
+    """
+    if attend is None and documents is None:
+        if T == S:
+            return None, T > 1
+        if T == 1:
+            return None, False
+        return causal_mask(T, S, device=device)[None, None], False
+    mask = causal_mask(T, S, device=device)[None]  # [1, T, S]
+    if attend is not None:
+        mask = mask & attend[:, None, :]  # [B, T, S]
+    if documents is not None:
+        mask = mask & (documents[:, :, None] == documents[:, None, :])
+    return mask[:, None], False
+
+
+def exact_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T * scale) v written out (Vaswani et al. 2017, eq. 1), softmax over keys in float32.
+
+    q [B, H, T, E]; k, v [B, H, S, E]; mask broadcastable to [B, H, T, S].  A query with no key it may
+    look at gets zeros.  Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
+    """
+    scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
+    if is_causal:
+        causal = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
+        mask = causal if mask is None else mask & causal
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    weights = scores.softmax(dim=-1)
+    if mask is not None:
+        weights = weights.masked_fill(~mask, 0.0)  # a fully masked row is 0/0 otherwise
+    dropped = F.dropout(weights, dropout) if dropout else weights
+    return (dropped @ v.float()).to(v.dtype), weights
+
+
+class Attention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) with grouped keys (Ainslie et al. 2023).
+
+    ``n_kv_heads`` equal to ``n_heads`` is multi-head, 1 is multi-query, between them grouped-query.
+    ``head_dim`` is free of dim / n_heads.  ``scale`` defaults to 1 / sqrt(head_dim).
+    ``dropout`` acts on the attention weights, in training only.
+
+    Raises ConfigError when heads do not divide.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        context_dim: int | None = None,
+        bias: bool = False,
+        out_bias: bool | None = None,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        rotary_layout: str = "halves",
+    ) -> None:
+        super().__init__()
+        K = n_heads if n_kv_heads is None else n_kv_heads
+        if head_dim is None:
+            if dim % n_heads:
+                raise ConfigError(f"dim {dim} does not divide into {n_heads} heads; give head_dim or change n_heads")
+            head_dim = dim // n_heads
+        if K < 1 or n_heads % K:
+            raise ConfigError(f"n_heads {n_heads} is not a multiple of n_kv_heads {K}")
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, K, head_dim
+        self.dropout = dropout
+        self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
+        self.rotary_layout = rotary_layout
+        self.q_proj = nn.Linear(dim, n_heads * head_dim, bias=bias)
+        self.k_proj = nn.Linear(context_dim or dim, K * head_dim, bias=bias)
+        self.v_proj = nn.Linear(context_dim or dim, K * head_dim, bias=bias)
+        self.o_proj = nn.Linear(n_heads * head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.backend = "auto"
+        self.recorded: list[Tensor] | None = None  # set to a list to collect weights (backend "exact")
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        context: Tensor | None = None,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """x [B, T, D] -> [B, T, D]; keys and values from ``context`` [B, S, C] when given.
+
+        ``mask`` is broadcastable to [B, H, T, S], True where a key takes part; ``rotary`` is (cos, sin),
+        each [B or 1, T, E/2].
+        """
+        source = x if context is None else context
+        q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
+        k = self.k_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)  # [B, K, S, E]
+        v = self.v_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)  # [B, K, S, E]
+        if rotary is not None:
+            q = apply_rotary(q, *rotary, layout=self.rotary_layout)
+            k = apply_rotary(k, *rotary, layout=self.rotary_layout)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        out = self.attend(q, k, v, mask=mask, is_causal=is_causal)  # [B, H, T, E]
+        return self.o_proj(out.transpose(1, 2).flatten(-2))  # [B, T, D]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool) -> Tensor:
+        """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
+        dropout = self.dropout if self.training else 0.0
+        groups = self.n_heads // self.n_kv_heads
+        if groups > 1 and q.shape[2] == 1 and dropout == 0.0 and self.backend != "exact":
+            # one query per head: let a group's heads be the queries of their shared key, nothing is copied
+            B, H, _, E = q.shape
+            grouped = q.view(B, self.n_kv_heads, groups, E)
+            return self._kernel(grouped, k, v, mask=mask, is_causal=False, dropout=0.0).view(B, H, 1, E)
+        if groups > 1:
+            k = k.repeat_interleave(groups, dim=1)  # [B, H, S, E]
+            v = v.repeat_interleave(groups, dim=1)
+        if self.backend == "exact":
+            out, weights = exact_attention(
+                q, k, v, mask=mask, is_causal=is_causal, scale=self.scale, dropout=dropout
+            )
+            if self.recorded is not None:
+                self.recorded.append(weights)
+            return out
+        return self._kernel(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
+
+    def _kernel(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
+    ) -> Tensor:
+        forced = ATTENTION_BACKENDS[self.backend]
+        if forced is None:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
+            )
+        with sdpa_kernel(forced):
+            try:
+                return F.scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
+                )
+            except RuntimeError as error:
+                if "No available kernel" not in str(error) and "No viable backend" not in str(error):
+                    raise
+                raise DeviceError(
+                    f"attention_backend '{self.backend}' cannot run on {q.device.type} with {q.dtype}, dropout "
+                    f"{dropout:g}{', a mask' if mask is not None else ''}; use 'auto' or 'math'"
+                ) from None
+
+
+def set_attention_backend(model: nn.Module, backend: str) -> None:
+    """Make every attention layer of ``model`` use ``backend``; raises ConfigError for an unknown name."""
+    if backend not in ATTENTION_BACKENDS:
+        raise ConfigError(f"unknown attention_backend {backend!r}; {did_you_mean(backend, ATTENTION_BACKENDS)}")
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.backend = backend
+
+
+def running_kernel(
+    backend: str, *, head_dim: int, device: torch.device, dtype: torch.dtype, dropout: float = 0.0, masked: bool = False
+) -> str:
+    """The kernel that runs for these settings: flash, efficient, math or exact.
+
+    Found by asking: PyTorch has no query that answers for a CPU.  Raises DeviceError when ``backend``
+    names one that cannot run here.
+    """
+    if backend == "exact":
+        return "exact"
+    T = 16
+    q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)
+    mask = causal_mask(T, T, device=device)[None, None] if masked else None
+    tried = ["flash", "efficient", "math"] if backend == "auto" else [backend]
+    for name in tried:
+        kernel = ATTENTION_BACKENDS[name]
+        assert kernel is not None
+        try:
+            with sdpa_kernel(kernel):
+                F.scaled_dot_product_attention(q, q, q, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
+        except RuntimeError:
+            continue
+        return name
+    raise DeviceError(
+        f"attention_backend '{backend}' cannot run on {device.type} with {dtype}, dropout {dropout:g}"
+        f"{', a mask' if masked else ''}; use 'auto' or 'math'"
+    )

@@ -1,0 +1,116 @@
+"""What decoding remembers: the cache protocol, and the key/value cache of attention models.
+
+Every generative family decodes through the same four verbs::
+
+    cache.length        tokens seen so far, the same for every row (shorter prompts are padded left)
+    cache.layer(i)      what layer i keeps: keys and values here, a hidden state in recurrent models
+    cache.advance(n)    n more tokens have passed through every layer
+    cache.select(rows)  keep these rows in this order (beam search reorders, finished rows leave)
+
+and ``cache.attend``, the rows' padding remembered, so that a caller passes a mask for new tokens only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["Cache", "KeyValueCache", "LayerKeyValues", "token_positions"]
+
+
+class Cache(Protocol):
+    """The protocol; see the module docstring."""
+
+    length: int
+    attend: Tensor | None
+
+    def layer(self, index: int) -> Any: ...
+    def advance(self, n: int) -> None: ...
+    def select(self, rows: Tensor) -> None: ...
+
+
+class LayerKeyValues:
+    """One layer's keys and values, each [B, K, capacity, E], written in place."""
+
+    def __init__(self, cache: KeyValueCache) -> None:
+        self.cache = cache
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store new keys and values [B, K, T, E]; return all so far, [B, K, S, E] views."""
+        start, stop = self.cache.length, self.cache.length + keys.shape[2]
+        if self.keys is None or self.values is None or self.keys.shape[2] < stop:
+            self._grow(keys, stop)
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys[:, :, start:stop] = keys
+        self.values[:, :, start:stop] = values
+        return self.keys[:, :, :stop], self.values[:, :, :stop]
+
+    def _grow(self, like: Tensor, needed: int) -> None:
+        # doubling keeps copies amortised when the caller asked for less than it then used
+        old_keys, old_values = self.keys, self.values
+        old = 0 if old_keys is None else old_keys.shape[2]
+        capacity = max(self.cache.capacity, needed, 2 * old)
+        B, K, _, E = like.shape
+        self.keys = like.new_zeros(B, K, capacity, E)
+        self.values = like.new_zeros(B, K, capacity, E)
+        if old_keys is not None and old_values is not None:
+            self.keys[:, :, :old] = old_keys
+            self.values[:, :, :old] = old_values
+
+
+class KeyValueCache:
+    """Keys and values of every layer, allocated once for ``length`` tokens at the first use.
+
+    Device and dtype are those of the first keys stored.
+    """
+
+    def __init__(self, *, n_layers: int, length: int) -> None:
+        self.length = 0
+        self.capacity = length
+        self.attend: Tensor | None = None
+        self.layers = [LayerKeyValues(self) for _ in range(n_layers)]
+
+    def layer(self, index: int) -> LayerKeyValues:
+        return self.layers[index]
+
+    def advance(self, n: int) -> None:
+        self.length += n
+
+    def select(self, rows: Tensor) -> None:
+        if self.attend is not None:
+            self.attend = self.attend[rows]
+        for layer in self.layers:
+            if layer.keys is not None and layer.values is not None:
+                layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+
+def token_positions(
+    tokens: Tensor, *, attend: Tensor | None, cache: Cache | None
+) -> tuple[Tensor, Tensor | None]:
+    """Positions of new ``tokens`` [B, T] and which of all keys so far take part.
+
+    Padding does not count: a row padded by three on the left starts at position 0 in column 3, so it
+    computes what it would alone.  ``attend`` [B, T] is True for real tokens; the cache remembers it.
+
+    Returns (positions [1 or B, T], attend [B, S] or None when every key takes part).
+    """
+    B, T = tokens.shape
+    past = 0 if cache is None else cache.length
+    before = None if cache is None else cache.attend
+    if attend is None and before is None:
+        return torch.arange(past, past + T, device=tokens.device)[None], None
+    if attend is None:
+        attend = tokens.new_ones(B, T, dtype=torch.bool)
+    if past:
+        if before is None:
+            before = tokens.new_ones(B, past, dtype=torch.bool)
+        attend = torch.cat([before, attend], dim=1)  # [B, S]
+    if cache is not None:
+        cache.attend = attend
+    positions = (attend.cumsum(dim=1) - 1).clamp(min=0)[:, past:]
+    return positions, attend

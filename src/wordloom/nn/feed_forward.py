@@ -1,0 +1,84 @@
+"""Feed-forward layers: plain (2017 Transformer, GPT, BERT) and gated (GLU and its family)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, did_you_mean
+
+__all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activation"]
+
+
+class Swish(nn.Module):
+    """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta fixed, or one learnt scalar."""
+
+    def __init__(self, *, beta: float = 1.0, learnt: bool = False) -> None:
+        super().__init__()
+        self.initial_beta = beta
+        self.beta: Tensor | float = nn.Parameter(torch.tensor(beta)) if learnt else beta
+
+    def reset_parameters(self) -> None:
+        if isinstance(self.beta, nn.Parameter):
+            nn.init.constant_(self.beta, self.initial_beta)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.beta * x)
+
+
+ACTIVATIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
+    "relu": lambda: F.relu,
+    "gelu": lambda: F.gelu,  # exact: x * Phi(x), Hendrycks & Gimpel 2016, arXiv:1606.08415
+    "gelu_tanh": lambda: partial(F.gelu, approximate="tanh"),  # the paper's approximation; GPT and GPT-2
+    "silu": lambda: F.silu,
+    "sigmoid": lambda: torch.sigmoid,  # gated: GLU itself
+    "identity": lambda: lambda x: x,  # gated: the bilinear layer
+    "swish_learnt": lambda: Swish(learnt=True),
+}
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The activation called ``name``; raises ConfigError with what exists."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"unknown activation {name!r}; {did_you_mean(name, ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
+
+
+class FeedForward(nn.Module):
+    """down_proj(dropout-free activation(up_proj(x))) (Vaswani et al. 2017, eq. 2): [.., D] -> [.., D].
+
+    Dropout after it belongs to the block, where the papers put it.
+    """
+
+    def __init__(self, *, dim: int, hidden_dim: int, activation: str = "relu", bias: bool = True) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
+        self.down_proj = nn.Linear(hidden_dim, dim, bias=bias)
+        self.activation = _activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.up_proj(x)))  # [.., F] -> [.., D]
+
+
+class GatedFeedForward(nn.Module):
+    """down_proj(activation(gate_proj(x)) * up_proj(x)): GLU and family (Shazeer 2020, arXiv:2002.05202).
+
+    ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GEGLU, ``silu`` SwiGLU.  [.., D] -> [.., D].
+    """
+
+    def __init__(self, *, dim: int, hidden_dim: int, activation: str = "silu", bias: bool = False) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(dim, hidden_dim, bias=bias)
+        self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
+        self.down_proj = nn.Linear(hidden_dim, dim, bias=bias)
+        self.activation = _activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))  # [.., F] -> [.., D]
+
+
+_activation = activation  # the constructors' keyword has the same name
