@@ -1,0 +1,90 @@
+"""What one token costs a model: floating-point operations and key/value cache bytes.
+
+Counted from the modules of the real model, built on the meta device, so a family needs no formula of
+its own.  A multiply and an add count as two operations, as in the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from wordloom.errors import ConfigError
+from wordloom.models import MODELS, family_of
+from wordloom.nn import Attention
+
+__all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token", "skeleton"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Operations for one token, by what they multiply; the three add up to :attr:`forward`."""
+
+    layers: int  # 2 per weight of the blocks' matrices
+    attention: int  # 4 per query element and key: q k^T, then weights times v
+    head: int  # 2 per weight of lm_head, tied or not
+
+    @property
+    def forward(self) -> int:
+        return self.layers + self.attention + self.head
+
+    @property
+    def training(self) -> int:
+        """Forward and backward: the backward pass makes two matrix products of each one (3 x forward)."""
+        return 3 * self.forward
+
+
+def skeleton(config: Any) -> nn.Module:
+    """The model of ``config`` on the meta device: every shape and name, no memory."""
+    with torch.device("meta"):
+        return MODELS[family_of(config)].model(config)
+
+
+def flops_per_token(model: Any, *, context: int) -> Flops:
+    """Operations to predict one token, given ``model`` (or its config) and ``context`` keys per query.
+
+    forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x context.  Embedding
+    look-ups, biases, norms and softmax are not counted.  ``context`` set to the sequence length is the
+    convention of model FLOP utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); the mean
+    over a causal sequence is about half of it, since query t has t + 1 keys.
+
+    Raises ConfigError for a context below 1.
+    """
+    if context < 1:
+        raise ConfigError(f"context is a number of keys above 0, not {context}")
+    layers = head = 0
+    for name, linear in _linears(_module(model)):
+        if name == "lm_head":
+            head += 2 * linear.weight.numel()
+        else:
+            layers += 2 * linear.weight.numel()
+    attention = sum(4 * a.n_heads * a.head_dim * context for a in _attentions(_module(model)))
+    return Flops(layers=layers, attention=attention, head=head)
+
+
+def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:
+    """Bytes that decoding keeps per token: a key and a value of head_dim elements per kv head and layer.
+
+    ``n_kv_heads`` asks what it would be with another number of kv heads: n_heads is multi-head, 1 is
+    multi-query.
+    """
+    return sum(
+        2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes
+        for attention in _attentions(_module(model))
+    )
+
+
+def _module(model: Any) -> nn.Module:
+    return model if isinstance(model, nn.Module) else skeleton(model)
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
+
+
+def _attentions(model: nn.Module) -> Iterator[Attention]:
+    return (module for module in model.modules() if isinstance(module, Attention))
