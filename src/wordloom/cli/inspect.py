@@ -1,0 +1,215 @@
+"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention]``."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wordloom.errors import CheckpointError, GenerationError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.inspect import AttentionMap, ParameterTable
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
+    ],
+    view: Annotated[Literal["parameters", "attention"], typer.Argument(help="What to show.")] = "parameters",
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="parameters: keys per query for the costs (default: the model's max_seq_len).", min=1
+        ),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="attention: the text that is read.")] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(help="attention: the layer, from 0 (default: the last; with --png: all).", min=0),
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="attention: the head, from 0 (default: the mean of all heads).", min=0)
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="attention: draw the heads into this file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show where a model's parameters are and what it costs, or what its heads attend to."""
+    if view == "parameters":
+        _parameters(model, context=context, json=json)
+    else:
+        _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
+
+
+def _parameters(name: str, *, context: int | None, json: bool) -> None:
+    from wordloom.inspect import parameter_table
+
+    config = _config(name)
+    table = parameter_table(config, context=context)
+    if json:
+        settings = {key: value for key, value in vars(config).items() if value is not None}
+        print(json_module.dumps({"model": name, "config": settings, **table.as_dict()}))
+    else:
+        print_parameters(Console(), name, config, table)
+
+
+def _config(name: str) -> Any:
+    """The config of a preset or of a checkpoint folder; a name that is both is refused."""
+    from wordloom.models import PRESETS
+    from wordloom.weights import load_config
+
+    if name in PRESETS:
+        if Path(name, "config.json").exists():
+            raise CheckpointError(
+                f"'{name}' is a preset and also a folder here; write './{name}' for the folder"
+            )
+        return PRESETS[name]
+    if not Path(name).exists():
+        raise CheckpointError(f"no checkpoint folder and no preset '{name}'; {did_you_mean(name, PRESETS)}")
+    return load_config(name)
+
+
+def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
+    """The table for people: components, memory, key/value cache, operations."""
+    c = config
+    shape = f"{c.n_layers} layers, dim {c.dim}, {c.n_heads} heads, context {c.max_seq_len:,}"
+    console.print(
+        Text(f"{name}: {type(c).__name__.removesuffix('Config')}, {shape}", style="bold"), end="\n\n"
+    )
+    console.print(_component_table(table))
+    memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
+    console.print(f"\nMemory of the weights: {memory} (no scales)\n", highlight=False)
+    if table.kv_cache:
+        console.print(_cache_table(table))
+        console.print()
+    console.print(_flops_table(table))
+
+
+def _table(title: str | None, *columns: str) -> Table:
+    """A plain table: the first column names, the others hold numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    for i, column in enumerate(columns):
+        made.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return made
+
+
+def _component_table(table: ParameterTable) -> Table:
+    made = _table(None, "component", "shape", "parameters", "share")
+    blocks = [c for c in table.components if c.name.startswith("blocks.*.")]
+    n_layers = max((c.copies for c in blocks), default=0)
+    for c in table.components:
+        if blocks and c is blocks[0]:
+            each = sum(b.parameters for b in blocks if b.copies == n_layers)
+            made.add_row(Text(f"{n_layers} blocks, {each:,} each", style="dim"))
+        label = c.name.replace("blocks.*.", "  ")
+        if c in blocks and c.copies != n_layers:
+            label += f" ({c.copies} of them)"
+        parts = [f"= {owner}" if owner else "×".join(map(str, shape)) for shape, owner in c.tensors]
+        made.add_row(label, " + ".join(parts) or "computed", f"{c.total:,}", _share(c.total, table.total))
+    made.add_section()
+    made.add_row("total", "", f"{table.total:,}", "100%", style="bold")
+    return made
+
+
+def _cache_table(table: ParameterTable) -> Table:
+    precisions = list(table.kv_cache[0].bytes_per_token)
+    whole = f"{precisions[-1]} × {table.context:,}"
+    made = _table("Key/value cache per token", "", "kv heads", *precisions, whole)
+    for kv in table.kv_cache:
+        sizes = list(kv.bytes_per_token.values())
+        kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
+        cells = [_bytes(size) for size in [*sizes, sizes[-1] * table.context]]
+        made.add_row(kind, str(kv.n_kv_heads), *cells, style="bold" if kv.is_this_model else "")
+    return made
+
+
+def _flops_table(table: ParameterTable) -> Table:
+    f = table.flops
+    made = _table("Operations per token", "", "FLOPs", "share")
+    for name, flops in [
+        ("layers: 2 × the weights of their matrices", f.layers),
+        (f"attention: 4 × layers × heads × head_dim × {table.context:,} keys", f.attention),
+        ("head: 2 × its weights", f.head),
+    ]:
+        made.add_row(name, _flops(flops), _share(flops, f.forward))
+    made.add_section()
+    made.add_row("forward", _flops(f.forward), "100%", style="bold")
+    made.add_row("training: 3 × forward", _flops(f.training), "", style="bold")
+    return made
+
+
+def _share(part: int, whole: int) -> str:
+    share = part / whole
+    return "0%" if part == 0 else "<0.1%" if share < 0.0005 else f"{share:.1%}"
+
+
+def _flops(n: float) -> str:
+    for unit in ("", " M", " G", " T"):
+        scaled = n / {"": 1, " M": 1e6, " G": 1e9, " T": 1e12}[unit]
+        if scaled < 1000:
+            break
+    return f"{scaled:.4g}{unit}"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
+def _attention(
+    folder: str, *, prompt: str | None, layer: int | None, head: int | None, png: Path | None, json: bool
+) -> None:
+    if prompt is None:
+        raise GenerationError("attention needs a text to read; give --prompt TEXT")
+    from wordloom.inspect import attention_map
+    from wordloom.run import load
+
+    lm = load(folder)
+    if lm.tokenizer is None:
+        raise CheckpointError(f"'{folder}' has no tokenizer to read the prompt with")
+    ids = lm.tokenizer.prompt_ids(prompt)
+    seen = attention_map(lm.model, ids, [lm.tokenizer.decode([i]) for i in ids])
+    if png is not None:
+        seen.save_png(png, layer=layer)
+    chosen = len(seen.weights) - 1 if layer is None else layer
+    if json:
+        print(json_module.dumps({"tokens": seen.tokens, "ids": ids, "weights": seen.weights.tolist()}))
+    else:
+        print_attention(Console(), seen, layer=chosen, head=head)
+        if png is not None:
+            typer.echo(f"drawn into {png}", err=True)
+
+
+def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: int | None) -> None:
+    """One line per token that looks (query); columns are the tokens looked at, in the same order."""
+    T = len(seen.tokens)
+    names = [_visible(token) for token in seen.tokens]
+    width = min(max(map(len, names)), 16)
+    room = (console.width - width - 5) // 2
+    first = max(0, T - room) if room < T else 0
+    which = "mean of all heads" if head is None else f"head {head}"
+    console.print(Text(f"layer {layer}, {which}: who (down) looks at whom (across)", style="bold"))
+    if first:
+        console.print(f"(columns {first} to {T - 1}; a wider terminal shows all {T})", style="dim")
+    for t, (name, line) in enumerate(zip(names, seen.shaded(layer, head), strict=True)):
+        strongest = int(seen.head(layer, head)[t].argmax())
+        label = name if len(name) <= width else name[: width - 1] + "…"
+        row = Text(f"{t:>3} {label:>{width}} ")
+        row.append(line[2 * first :], style="cyan")
+        row.append(f" {names[strongest]}", style="dim")
+        console.print(row, no_wrap=True, overflow="ellipsis")
+
+
+def _visible(token: str) -> str:
+    return token.replace(" ", "␣").replace("\n", "↵") or "∅"

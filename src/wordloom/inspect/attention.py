@@ -1,0 +1,94 @@
+"""What every head attends to, from the exact twin of the attention kernel that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wordloom.errors import ConfigError, GenerationError, WordloomError
+from wordloom.nn import Attention
+
+__all__ = ["AttentionMap", "attention_map"]
+
+_SHADES = " ░▒▓█"
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """``weights`` [layers, H, T, T] float32 on the CPU, each row a distribution over keys; one token per row."""
+
+    tokens: tuple[str, ...]
+    weights: Tensor
+
+    def head(self, layer: int, head: int | None = None) -> Tensor:
+        """[T, T] weights of one head of a layer, or their mean over its heads; raises ConfigError."""
+        layers, heads = self.weights.shape[:2]
+        if not 0 <= layer < layers:
+            raise ConfigError(f"layer {layer} does not exist; allowed: 0 to {layers - 1}")
+        if head is None:
+            return self.weights[layer].mean(dim=0)
+        if not 0 <= head < heads:
+            raise ConfigError(f"head {head} does not exist; allowed: 0 to {heads - 1}")
+        return self.weights[layer, head]
+
+    def shaded(self, layer: int, head: int | None = None) -> list[str]:
+        """The head as text: a line per query, two characters per key, darker for more weight."""
+        steps = len(_SHADES)
+        grid = (self.head(layer, head) * steps).long().clamp(max=steps - 1)
+        return ["".join(_SHADES[step] * 2 for step in row[: t + 1]) for t, row in enumerate(grid.tolist())]
+
+    def save_png(self, path: str | Path, *, layer: int | None = None) -> None:
+        """All heads, a row of panels per layer (or of ``layer`` alone); raises WordloomError without matplotlib."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
+        layers = range(len(self.weights)) if layer is None else [layer]
+        heads, T = self.weights.shape[1], len(self.tokens)
+        figure = Figure(figsize=(2.2 * heads, 2.4 * len(layers)), layout="constrained")
+        panels = figure.subplots(len(layers), heads, squeeze=False)
+        for row, at in zip(panels, layers, strict=True):
+            for head, panel in enumerate(row):
+                panel.imshow(self.head(at, head), vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
+                panel.set_title(f"layer {at}, head {head}", fontsize=7)
+                readable = T <= 24
+                panel.set_xticks(range(T) if readable else [], self.tokens if readable else [], rotation=90)
+                panel.set_yticks(range(T) if readable else [], self.tokens if readable else [])
+                panel.tick_params(labelsize=5, length=0)
+        figure.savefig(path, dpi=150)
+
+
+@torch.inference_mode()
+def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None = None) -> AttentionMap:
+    """The attention weights of every layer and head of a causal ``model`` reading ``ids``.
+
+    ``tokens`` names the ids (default: their numbers).  The weights are the softmax over keys in float32,
+    before dropout.  The model is left as it was.
+
+    Raises GenerationError when there is nothing to read or more than max_seq_len of it.
+    """
+    if not ids:
+        raise GenerationError("attention needs at least one token; give a prompt that is not empty")
+    if len(ids) > model.config.max_seq_len:
+        raise GenerationError(
+            f"the prompt has {len(ids)} tokens and the model takes {model.config.max_seq_len}; shorten it"
+        )
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    before, was_training = [layer.backend for layer in layers], model.training
+    recorded: list[Tensor] = []
+    model.eval()
+    try:
+        for layer in layers:
+            layer.backend, layer.recorded = "exact", recorded
+        model.hidden(torch.tensor([list(ids)], device=model.lm_head.weight.device))
+    finally:
+        model.train(was_training)
+        for layer, backend in zip(layers, before, strict=True):
+            layer.backend, layer.recorded = backend, None
+    names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
+    return AttentionMap(names, torch.cat(recorded).cpu())  # each recorded: [1, H, T, T]

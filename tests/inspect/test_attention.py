@@ -1,0 +1,95 @@
+"""Attention maps: distributions over the past, equal to what the running kernel used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from wordloom.errors import ConfigError, GenerationError
+from wordloom.inspect import attention_map
+from wordloom.models import LlamaConfig, build
+from wordloom.nn import Attention
+
+CONFIG = LlamaConfig(
+    vocab_size=31, max_seq_len=16, dim=24, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=32
+)
+IDS = [3, 1, 4, 1, 5, 9, 2]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build(CONFIG, generator=torch.Generator().manual_seed(0))
+
+
+def test_rows_are_distributions_over_the_past(model):
+    weights = attention_map(model, IDS).weights
+    assert weights.shape == (2, 4, 7, 7)
+    assert torch.allclose(weights.sum(-1), torch.ones(2, 4, 7))
+    assert torch.equal(weights, weights.tril())
+    assert weights.std() > 0.01  # heads of a random model still differ
+
+
+def test_weights_are_those_that_make_the_first_layers_output(model):
+    """Written out by hand for layer 0: softmax(q k^T / sqrt(E)) v, o_proj, against the module's own answer."""
+    x = torch.randn(1, len(IDS), 24, generator=torch.Generator().manual_seed(1))
+    attention = model.blocks[0].attention
+    v = attention.v_proj(x).view(len(IDS), 2, 6).repeat_interleave(2, dim=1)  # [T, H, E]
+    attention.backend, attention.recorded = "exact", []
+    rotary = model.rotary.angles(torch.arange(len(IDS))[None])
+    attention(x, is_causal=True, rotary=rotary)
+    weights = attention.recorded[0][0]
+    attention.backend, attention.recorded = "auto", None
+    by_hand = attention.o_proj(torch.einsum("hts,she->the", weights, v).flatten(-2))
+    assert torch.allclose(attention(x, is_causal=True, rotary=rotary)[0], by_hand, atol=1e-5)
+
+
+def test_the_model_is_left_as_it_was(model):
+    model.train()
+    attention_map(model, IDS)
+    assert model.training
+    assert all(
+        m.backend == "auto" and m.recorded is None for m in model.modules() if isinstance(m, Attention)
+    )
+    with pytest.raises(IndexError):
+        attention_map(model, [31])
+    assert all(
+        m.backend == "auto" and m.recorded is None for m in model.modules() if isinstance(m, Attention)
+    )
+    model.eval()
+
+
+def test_one_head_or_the_mean_of_all(model):
+    seen = attention_map(model, IDS, list("abcdefg"))
+    assert torch.equal(seen.head(1, 2), seen.weights[1, 2])
+    assert torch.allclose(seen.head(1), seen.weights[1].mean(0))
+    with pytest.raises(ConfigError, match="layer 2 does not exist; allowed: 0 to 1"):
+        seen.head(2)
+    with pytest.raises(ConfigError, match="head 4 does not exist; allowed: 0 to 3"):
+        seen.head(0, 4)
+
+
+def test_shading_follows_the_weights(model):
+    seen = attention_map(model, IDS)
+    lines = seen.shaded(0, 0)
+    assert [len(line) for line in lines] == [2 * (t + 1) for t in range(7)]
+    assert lines[0] == "██"  # the first token has itself alone
+    weights = seen.head(0, 0)
+    for t, line in enumerate(lines):
+        for s in range(t + 1):
+            assert " ░▒▓█".index(line[2 * s]) == min(4, int(weights[t, s] * 5))
+
+
+def test_png(model, tmp_path):
+    pytest.importorskip("matplotlib", reason="drawing is the plots extra")
+    seen = attention_map(model, IDS, list("abcdefg"))
+    seen.save_png(tmp_path / "all.png")
+    seen.save_png(tmp_path / "one.png", layer=1)
+    for name in ("all.png", "one.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_mistakes(model):
+    with pytest.raises(GenerationError, match="at least one token"):
+        attention_map(model, [])
+    with pytest.raises(GenerationError, match="17 tokens and the model takes 16"):
+        attention_map(model, [1] * 17)
