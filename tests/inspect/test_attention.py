@@ -30,7 +30,7 @@ def test_rows_are_distributions_over_the_past(model):
 
 
 def test_weights_are_those_that_make_the_first_layers_output(model):
-    """Written out by hand for layer 0: softmax(q k^T / sqrt(E)) v, o_proj, against the module's own answer."""
+    """Layer 0 by hand: o_proj(weights v), against what the running kernel answers."""
     x = torch.randn(1, len(IDS), 24, generator=torch.Generator().manual_seed(1))
     attention = model.blocks[0].attention
     v = attention.v_proj(x).view(len(IDS), 2, 6).repeat_interleave(2, dim=1)  # [T, H, E]
@@ -41,6 +41,11 @@ def test_weights_are_those_that_make_the_first_layers_output(model):
     attention.backend, attention.recorded = "auto", None
     by_hand = attention.o_proj(torch.einsum("hts,she->the", weights, v).flatten(-2))
     assert torch.allclose(attention(x, is_causal=True, rotary=rotary)[0], by_hand, atol=1e-5)
+
+
+def untouched(model):
+    layers = [m for m in model.modules() if isinstance(m, Attention)]
+    return all(layer.backend == "auto" and layer.recorded is None for layer in layers)
 
 
 def test_the_model_is_left_as_it_was(model):

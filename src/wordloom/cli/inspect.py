@@ -27,14 +27,12 @@ def command(
     view: Annotated[Literal["parameters", "attention"], typer.Argument(help="What to show.")] = "parameters",
     context: Annotated[
         int | None,
-        typer.Option(
-            help="parameters: keys per query for the costs (default: the model's max_seq_len).", min=1
-        ),
+        typer.Option(help="parameters: keys per query in the costs (default: max_seq_len).", min=1),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="attention: the text that is read.")] = None,
     layer: Annotated[
         int | None,
-        typer.Option(help="attention: the layer, from 0 (default: the last; with --png: all).", min=0),
+        typer.Option(help="attention: the layer, from 0 (default: the last; --png: all).", min=0),
     ] = None,
     head: Annotated[
         int | None, typer.Option(help="attention: the head, from 0 (default: the mean of all heads).", min=0)
@@ -68,9 +66,7 @@ def _config(name: str) -> Any:
 
     if name in PRESETS:
         if Path(name, "config.json").exists():
-            raise CheckpointError(
-                f"'{name}' is a preset and also a folder here; write './{name}' for the folder"
-            )
+            raise CheckpointError(f"'{name}' is a preset and also a folder; write './{name}' for the folder")
         return PRESETS[name]
     if not Path(name).exists():
         raise CheckpointError(f"no checkpoint folder and no preset '{name}'; {did_you_mean(name, PRESETS)}")

@@ -20,7 +20,7 @@ _SHADES = " ░▒▓█"
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """``weights`` [layers, H, T, T] float32 on the CPU, each row a distribution over keys; one token per row."""
+    """``weights`` [layers, H, T, T], float32 on the CPU: each row is a distribution over keys."""
 
     tokens: tuple[str, ...]
     weights: Tensor
@@ -43,7 +43,10 @@ class AttentionMap:
         return ["".join(_SHADES[step] * 2 for step in row[: t + 1]) for t, row in enumerate(grid.tolist())]
 
     def save_png(self, path: str | Path, *, layer: int | None = None) -> None:
-        """All heads, a row of panels per layer (or of ``layer`` alone); raises WordloomError without matplotlib."""
+        """Draw all heads, a row of panels per layer, or those of ``layer`` alone.
+
+        Raises WordloomError without matplotlib.
+        """
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -54,7 +57,9 @@ class AttentionMap:
         panels = figure.subplots(len(layers), heads, squeeze=False)
         for row, at in zip(panels, layers, strict=True):
             for head, panel in enumerate(row):
-                panel.imshow(self.head(at, head), vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
+                panel.imshow(
+                    self.head(at, head).numpy(), vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest"
+                )
                 panel.set_title(f"layer {at}, head {head}", fontsize=7)
                 readable = T <= 24
                 panel.set_xticks(range(T) if readable else [], self.tokens if readable else [], rotation=90)

@@ -64,15 +64,16 @@ class ParameterTable:
         """Plain values, for ``--json``."""
         return {
             "components": [
-                {"name": c.name, "tensors": [{"shape": list(s), "tied_to": owner or None} for s, owner in c.tensors],
-                 "parameters": c.parameters, "copies": c.copies, "total": c.total}
+                {"name": c.name, "parameters": c.parameters, "copies": c.copies, "total": c.total,
+                 "tensors": [{"shape": list(s), "tied_to": owner or None} for s, owner in c.tensors]}
                 for c in self.components
             ],
             "total": self.total,
             "memory_bytes": self.memory,
             "context": self.context,
             "kv_cache_bytes_per_token": [
-                {"kind": k.kind, "n_kv_heads": k.n_kv_heads, "this_model": k.is_this_model, **k.bytes_per_token}
+                {"kind": k.kind, "n_kv_heads": k.n_kv_heads, "this_model": k.is_this_model,
+                 **k.bytes_per_token}
                 for k in self.kv_cache
             ],
             "flops_per_token": {
