@@ -1,0 +1,137 @@
+"""config.json, both ways: transformers' keys for what transformers computes as we do, ours for the rest."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from wordloom.errors import CheckpointError, ConfigError, did_you_mean
+from wordloom.models import MODELS, config_from, family_of
+from wordloom.weights import gpt, gpt2, llama
+from wordloom.weights.formats import Format, refuse_unless
+
+__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
+
+log = logging.getLogger(__name__)
+
+FORMATS: dict[str, Format] = {"gpt": gpt.FORMAT, "gpt2": gpt2.FORMAT, "llama": llama.FORMAT}
+
+# Models that transformers would read wrongly or not at all carry a model_type that it refuses.
+OWN = "wordloom-"
+
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None) -> dict[str, Any]:
+    """config.json of ``config``: transformers' own keys and model_type when it computes the same model.
+
+    What its keys cannot say without changing the model (dropout in a LLaMA, settings left open) goes
+    under ``"wordloom"``, so that reading it back gives an equal config.  A model transformers does not
+    have (sinusoidal positions, GPT-2 without biases, ...) gets ``"model_type": "wordloom-<family>"`` and
+    our own keys.  ``tokens`` holds bos_token_id, eos_token_id and pad_token_id; those absent are written
+    as null, because transformers would otherwise assume the released model's.
+    """
+    family = family_of(config)
+    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS}
+    theirs = FORMATS[family].config_to(config)
+    if theirs is None:
+        return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
+    ours = asdict(config)
+    read = asdict(_config_from_settings(family, theirs))
+    extra = {key: value for key, value in ours.items() if read[key] != value}
+    return {
+        "architectures": [FORMATS[family].architecture],
+        "model_type": FORMATS[family].model_type,
+        **theirs,
+        **ids,
+        **({"wordloom": _plain(extra)} if extra else {}),
+    }
+
+
+def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
+    """Our config from the contents of a config.json.
+
+    Raises CheckpointError for a model_type we do not have, a setting of the wrong type, and a setting
+    that changes what is computed and is not supported, by name.
+    """
+    model_type = theirs.get("model_type")
+    known = {form.model_type: family for family, form in FORMATS.items()}
+    known |= {OWN + family: family for family in MODELS}
+    if model_type not in known:
+        what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
+        raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")
+    refuse_unless(theirs, quantization_config=None, pruned_heads={})
+    family = known[model_type]
+    if model_type == OWN + family:
+        # nothing else is ours to ignore: an unknown setting is an error that names it
+        not_ours = {"model_type", "dtype", *TOKEN_IDS}
+        return _build(family, {key: value for key, value in theirs.items() if key not in not_ours})
+    config = _config_from_settings(family, theirs)
+    extra = theirs.get("wordloom") or {}
+    if not isinstance(extra, Mapping):
+        raise CheckpointError(f'"wordloom" must be a table of settings, not {extra!r}')
+    if not extra:
+        return config
+    unknown = set(extra).difference(field.name for field in fields(config))
+    if unknown:
+        raise CheckpointError(f'"wordloom" holds unknown settings: {", ".join(sorted(unknown))}')
+    whole = _build(family, asdict(config) | dict(extra))
+    if FORMATS[family].config_to(whole) != FORMATS[family].config_to(config):
+        # another tool changed its own keys and kept ours: theirs are what the weights were saved with
+        log.warning('ignoring "wordloom" settings that contradict the rest of config.json: %s', dict(extra))
+        return config
+    return whole
+
+
+def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
+    """The config of transformers' keys alone; a value that is the usual one becomes None."""
+    form = FORMATS[family]
+    config = _build(family, form.config_from(theirs))
+    written = form.config_to(config)
+    for field in fields(config):
+        if written is not None and field.default is None and getattr(config, field.name) is not None:
+            left_open = replace(config, **{field.name: None})
+            if form.config_to(left_open) == written:
+                config = left_open
+    return config
+
+
+def _build(family: str, settings: dict[str, Any]) -> Any:
+    try:
+        return config_from(family, **settings)
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+
+
+def load_config(folder: str | Path) -> Any:
+    """The config of a checkpoint folder; raises CheckpointError as :func:`config_from_theirs`."""
+    path = Path(folder) / "config.json"
+    try:
+        return config_from_theirs(read_json(path))
+    except CheckpointError as error:
+        message = str(error)
+        raise CheckpointError(message if str(path) in message else f"{path}: {message}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; raises CheckpointError when it is missing or is not one."""
+    if not path.parent.is_dir():
+        what = "is a file, not a folder" if path.parent.exists() else "does not exist"
+        raise CheckpointError(f"{path.parent} {what}; give the folder that holds config.json and the weights")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} is no checkpoint folder: it has no {path.name}") from None
+    except (ValueError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}")
+    return content

@@ -1,0 +1,157 @@
+"""Checkpoint folders as Hugging Face tools read and write them: weights in, weights out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import CheckpointError
+from wordloom.models import MODELS, family_of
+from wordloom.weights.configs import FORMATS, load_config, read_json
+from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
+from wordloom.weights.tensors import StoredTensors, open_tensors
+
+__all__ = ["load_model", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
+
+log = logging.getLogger(__name__)
+
+
+def on_meta(config: Any) -> nn.Module:
+    """The model of ``config`` with shapes and no memory."""
+    with torch.device("meta"):
+        return MODELS[family_of(config)].model(config)
+
+
+def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
+    """The table of the model of ``config``.
+
+    ``own`` (None: whatever ``config`` is saved as) chooses our names instead of transformers'.
+    """
+    form = FORMATS[family_of(config)]
+    names = on_meta(config).state_dict().keys()
+    tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
+    if form.config_to(config) is None if own is None else own:
+        rows = [Row(name, (name,)) for name in names]
+        return Renaming.of(rows, names=names, n_layers=config.n_layers, tied=tied)
+    return Renaming.of(
+        form.table, names=names, n_layers=config.n_layers, tied=tied, prefix=form.prefix, ignored=form.ignored
+    )
+
+
+def state_to_theirs(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of ``model`` under the names and in the layout that :func:`save_model` writes."""
+    return renaming_of(model.config).to_theirs(model.state_dict())
+
+
+def load_model(
+    folder: str | Path, *, dtype: torch.dtype | None = None, device: str | torch.device = "cpu"
+) -> nn.Module:
+    """The model of a checkpoint folder with its weights, in evaluation mode.
+
+    ``dtype`` None keeps every tensor as it is stored.  Files are memory-mapped and copied tensor by
+    tensor into a model that has no memory of its own yet, so the weights are held once.
+
+    Raises CheckpointError, before any weight is read, when a file is missing, truncated or corrupt,
+    when names are missing or unknown, and when a shape is not the config's.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    model = on_meta(config)
+    renaming, stored, matched = _verified(folder, config, model)
+    state: dict[str, Tensor] = {}
+    for row in renaming.rows:
+        parts = row.split(stored.read(matched.found[row.theirs]))
+        for name, part in zip(row.ours, parts, strict=True):
+            state[name] = part.to(device, dtype, copy=True, memory_format=torch.contiguous_format)
+    for copy, original in (renaming.tied_ours or {}).items():
+        state[copy] = state[original]
+    model.load_state_dict(state, assign=True)
+    model.tie_weights()  # type: ignore[operator]
+    return model.eval()
+
+
+@torch.no_grad()
+def load_state(model: nn.Module, folder: str | Path) -> None:
+    """Copy the weights of a folder into ``model``, bit for bit.
+
+    Raises CheckpointError, before anything is overwritten, as :func:`load_model`; also when the folder
+    holds another model, and when a weight would be rounded (stored float32, wanted bfloat16).
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    _require_same(config, model.config, folder)
+    renaming, stored, matched = _verified(folder, config, model)
+    state = model.state_dict()
+    for row in renaming.rows:
+        entry = stored.entries[matched.found[row.theirs]]
+        for name in row.ours:
+            if torch.promote_types(getattr(torch, entry.dtype), state[name].dtype) != state[name].dtype:
+                raise CheckpointError(
+                    f"{folder} stores {row.theirs} as {entry.dtype}, which {state[name].dtype} cannot hold "
+                    "exactly; build the model in the stored precision"
+                )
+    for row in renaming.rows:
+        parts = row.split(stored.read(matched.found[row.theirs]))
+        for name, part in zip(row.ours, parts, strict=True):
+            state[name].copy_(part)
+
+
+def _require_same(stored: Any, config: Any, folder: Path) -> None:
+    """Raise CheckpointError unless both configs compute the same; dropout and context may change."""
+    if type(stored) is not type(config):
+        raise CheckpointError(f"{folder} holds a {family_of(stored)}, the model is a {family_of(config)}")
+    derived = {"hidden_dim": "ffn_dim", "n_kv_heads": "kv_heads", "head_dim": "head_width"}
+    for field in fields(config):
+        if field.name.endswith("dropout") or field.name == "max_seq_len":
+            continue
+        name = derived.get(field.name, field.name)
+        name = name if hasattr(config, name) else field.name
+        given, wanted = getattr(stored, name), getattr(config, name)
+        if given != wanted:
+            raise CheckpointError(
+                f"{folder} has {field.name} {given!r}, the model {wanted!r}; they must agree"
+            )
+
+
+def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:
+    """Everything that can be checked without reading a weight (but tied copies, which are compared)."""
+    model_type = read_json(folder / "config.json")["model_type"]
+    form = FORMATS[family_of(config)]
+    renaming = renaming_of(config, own=model_type != form.model_type)
+    stored = open_tensors(folder)
+    try:
+        matched = renaming.match(stored.entries)
+    except CheckpointError as error:
+        raise CheckpointError(f"the weights in {folder} do not fit its config.json: it {error}") from None
+    _check_entries(folder, renaming, stored, matched, model)
+    for copy, original in matched.duplicates.items():
+        name = matched.found[original]
+        require_equal(stored.read(copy), stored.read(name), f"{folder}: {copy}", name)
+    if matched.ignored:
+        kinds = sorted(set(matched.ignored.values()))
+        log.info("%s: %d tensors not used: %s", folder, len(matched.ignored), listed(kinds))
+    return renaming, stored, matched
+
+
+def _check_entries(
+    folder: Path, renaming: Renaming, stored: StoredTensors, matched: Matched, model: nn.Module
+) -> None:
+    shapes = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
+    expected = renaming.to_theirs(shapes)
+    wrong = []
+    for row in renaming.rows:
+        entry, want = stored.entries[matched.found[row.theirs]], tuple(expected[row.theirs].shape)
+        if entry.shape != want:
+            wrong.append(f"{row.theirs} is {list(entry.shape)}, expected {list(want)}")
+        if entry.dtype not in ("float64", "float32", "float16", "bfloat16"):
+            raise CheckpointError(
+                f"{entry.file} stores {row.theirs} as {entry.dtype}; quantised weights are not read here: "
+                "use the float32, float16 or bfloat16 checkpoint"
+            )
+    if wrong:
+        raise CheckpointError(f"the weights in {folder} do not fit its config.json: {listed(wrong, most=5)}")

@@ -1,0 +1,73 @@
+"""What the families have in common on disk, and the names transformers gives to activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wordloom.errors import CheckpointError, did_you_mean
+from wordloom.weights.renaming import Ignored, Row
+
+__all__ = ["ACTIVATION_NAMES", "HEADS", "Format", "activation_from", "refuse_unless"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How one family lies in a Hugging Face folder.
+
+    ``config_from`` reads the settings of a config.json and raises CheckpointError for one that changes
+    what is computed and is not ours; ``config_to`` writes them, or returns None for a model that
+    transformers would not compute as we do, which is then stored under a model type of our own.
+    """
+
+    model_type: str
+    architecture: str
+    prefix: str
+    table: Sequence[Row]
+    ignored: Sequence[Ignored]
+    config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
+    config_to: Callable[[Any], dict[str, Any] | None]
+
+
+# Heads of other tasks that were saved with the same body.
+HEADS = (
+    Ignored(r"score\.(weight|bias)", "a sequence classification head"),
+    Ignored(r"classifier\.(weight|bias)", "a token classification head"),
+    Ignored(r"qa_outputs\.(weight|bias)", "a question answering head"),
+    Ignored(r"multiple_choice_head\.summary\.(weight|bias)", "a multiple choice head"),
+)
+
+# Ours -> theirs (keys of transformers' ACT2FN).
+ACTIVATION_NAMES = {
+    "gelu_tanh": "gelu_new",
+    "gelu": "gelu",
+    "silu": "silu",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "identity": "linear",
+}
+_ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATION_NAMES.items()} | {
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "swish": "silu",
+}
+
+
+def activation_from(theirs: Mapping[str, Any], key: str, default: str) -> str:
+    """Our name of the activation under ``key``; raises CheckpointError for one we do not have."""
+    name = theirs.get(key, default)
+    if name not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"unsupported activation {key} = {name!r}; {did_you_mean(str(name), _ACTIVATIONS)}"
+        )
+    return _ACTIVATIONS[name]
+
+
+def refuse_unless(theirs: Mapping[str, Any], **supported: Any) -> None:
+    """Raise CheckpointError when a setting is given and is not the one value we compute."""
+    for key, value in supported.items():
+        given = theirs.get(key)
+        if given is not None and given != value:
+            raise CheckpointError(f"unsupported setting {key} = {given!r}; only {value!r} is computed here")

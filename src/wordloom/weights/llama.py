@@ -1,0 +1,144 @@
+"""LLaMA as transformers stores it (model_type ``llama``): the layout is ours, rotary pairs are halves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wordloom.errors import CheckpointError, did_you_mean
+from wordloom.models.checks import dropout_or
+from wordloom.models.llama import LlamaConfig
+from wordloom.nn.positions import ROPE_SCALINGS
+from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.renaming import Ignored, Row
+
+__all__ = ["FORMAT"]
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+
+_TABLE = (
+    Row("model.embed_tokens.weight", ("token_embedding.weight",)),
+    Row("model.layers.{i}.input_layernorm.weight", ("blocks.{i}.attention_norm.weight",)),
+    *(
+        Row(f"model.layers.{{i}}.self_attn.{name}.{kind}", (f"blocks.{{i}}.attention.{name}.{kind}",))
+        for name in _ATTENTION
+        for kind in ("weight", "bias")
+    ),
+    Row("model.layers.{i}.post_attention_layernorm.weight", ("blocks.{i}.ffn_norm.weight",)),
+    *(
+        Row(f"model.layers.{{i}}.mlp.{name}.{kind}", (f"blocks.{{i}}.feed_forward.{name}.{kind}",))
+        for name in _FEED_FORWARD
+        for kind in ("weight", "bias")
+    ),
+    Row("model.norm.weight", ("final_norm.weight",)),
+    Row("lm_head.weight", ("lm_head.weight",)),
+)
+
+_IGNORED = (
+    Ignored(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "rotary frequencies"),
+    Ignored(r"rotary_emb\.inv_freq", "rotary frequencies"),
+    *HEADS,
+)
+
+_GELU_TANH = "gelu_pytorch_tanh"  # what recent configs call it; the GPTs' configs say gelu_new
+
+
+def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    theta, scaling = _rope_from(theirs)
+    return {
+        "vocab_size": theirs.get("vocab_size", 32000),
+        "max_seq_len": theirs.get("max_position_embeddings", 2048),
+        "dim": theirs.get("hidden_size", 4096),
+        "n_layers": theirs.get("num_hidden_layers", 32),
+        "n_heads": theirs.get("num_attention_heads", 32),
+        "n_kv_heads": theirs.get("num_key_value_heads"),
+        "head_dim": theirs.get("head_dim"),
+        "hidden_dim": theirs.get("intermediate_size", 11008),
+        "activation": activation_from(theirs, "hidden_act", "silu"),
+        "attention_bias": theirs.get("attention_bias", False),
+        "feed_forward_bias": theirs.get("mlp_bias", False),
+        "norm_eps": theirs.get("rms_norm_eps", 1e-6),
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "tie_embeddings": theirs.get("tie_word_embeddings", False),
+        "attention_dropout": theirs.get("attention_dropout") or 0.0,
+    }
+
+
+def _rope_from(theirs: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
+    """rope_theta and our ``rope_scaling``, from ``rope_parameters`` or the older two keys.
+
+    Defaults and precedence are those of transformers 5's ``convert_rope_params_to_dict``.
+    """
+    given = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    if not isinstance(given, Mapping):
+        raise CheckpointError(f"rope_parameters must be a table of settings, not {given!r}")
+    scaling = dict(given)
+    kind = scaling.pop("rope_type", None) or scaling.get("type", "default")
+    scaling.pop("type", None)
+    if kind not in ROPE_SCALINGS:
+        raise CheckpointError(f"unsupported rope_type {kind!r}; {did_you_mean(str(kind), ROPE_SCALINGS)}")
+    refuse_unless({**theirs, **scaling}, partial_rotary_factor=1.0)
+    scaling.pop("partial_rotary_factor", None)
+    theta = scaling.pop("rope_theta", None) or theirs.get("rope_theta", 10000.0)
+    context = theirs.get("max_position_embeddings", 2048)
+    if kind == "dynamic":  # transformers looks at the model's context alone
+        scaling["original_max_position_embeddings"] = context
+    elif kind == "llama3":
+        original = theirs.get("original_max_position_embeddings")
+        original = original or scaling.get("original_max_position_embeddings") or context
+        scaling["original_max_position_embeddings"] = original
+    if kind == "default":
+        return theta, None
+    return theta, {"rope_type": kind, **scaling}
+
+
+def _rope_to(config: LlamaConfig) -> dict[str, Any] | None:
+    """``rope_parameters``, or None when transformers would turn otherwise."""
+    scaling = dict(config.rope_scaling or {})
+    kind = scaling.pop("rope_type", None) or scaling.get("type", "default")
+    scaling.pop("type", None)
+    if kind == "dynamic" and scaling.pop("original_max_position_embeddings", None) != config.max_seq_len:
+        return None
+    return {"rope_type": kind, "rope_theta": config.rope_theta, **(scaling if kind != "default" else {})}
+
+
+def _config_to(config: LlamaConfig) -> dict[str, Any] | None:
+    c = config
+    rope = _rope_to(c)
+    # transformers refuses a dim that the heads do not divide, head_dim given or not
+    if rope is None or c.activation not in ACTIVATION_NAMES or c.dim % c.n_heads:
+        return None
+    scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+    return {
+        "vocab_size": c.vocab_size,
+        "max_position_embeddings": c.max_seq_len,
+        "hidden_size": c.dim,
+        "num_hidden_layers": c.n_layers,
+        "num_attention_heads": c.n_heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_width,
+        "intermediate_size": c.ffn_dim,
+        "hidden_act": _GELU_TANH if c.activation == "gelu_tanh" else ACTIVATION_NAMES[c.activation],
+        "attention_bias": c.attention_bias,
+        "mlp_bias": c.feed_forward_bias,
+        "attention_dropout": dropout_or(c.attention_dropout, c.dropout),
+        "rms_norm_eps": c.norm_eps,
+        "rope_parameters": rope,
+        # the same for readers older than transformers 5, which would fall back to 10,000 without a word
+        "rope_theta": c.rope_theta,
+        "rope_scaling": scaling if scaling["rope_type"] != "default" else None,
+        "tie_word_embeddings": c.tie_embeddings,
+    }
+
+
+FORMAT = Format(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    prefix="model.",
+    table=_TABLE,
+    ignored=_IGNORED,
+    config_from=_config_from,
+    config_to=_config_to,
+)

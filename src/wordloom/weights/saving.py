@@ -1,0 +1,215 @@
+"""Writing checkpoint folders: whole or not at all, on the disk when the call returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from wordloom.errors import CheckpointError
+from wordloom.weights.configs import TOKEN_IDS, config_to_theirs
+from wordloom.weights.folders import on_meta, renaming_of
+from wordloom.weights.renaming import Renaming, Row, listed
+from wordloom.weights.tensors import INDEX, SAFETENSORS
+
+__all__ = ["save_model"]
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_UNITS = {
+    "": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
+_WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
+_TEMPORARY = ".wordloom-writing-"
+
+
+class SavesTokenizer(Protocol):
+    """What a tokenizer must offer to be saved beside a model; ``wordloom.Tokenizer`` does."""
+
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int | None
+
+    def save_pretrained(self, folder: Any) -> None: ...
+
+
+def save_model(
+    model: nn.Module | tuple[Any, Mapping[str, Tensor]],
+    folder: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_size: int | str = "5GB",
+    tokenizer: SavesTokenizer | None = None,
+    generation: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a folder that transformers' ``from_pretrained`` and :func:`load_model` read as it is.
+
+    ``model`` is a model, or its (config, state) when other weights of the same shapes are meant (an
+    average).  ``dtype`` None keeps the precision.  Weights above ``max_shard_size`` (bytes, or "500MB",
+    "5GB") go into several files with an index.  The tokenizer's ids go into config.json and
+    generation_config.json, ``generation`` into the latter.
+
+    Every file is written and fsynced under a temporary name first; a failure leaves the folder as it
+    was.  Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when
+    the state is not the config's, and when the disk cannot take it.
+    """
+    config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
+    folder = Path(folder)
+    if dtype is not None and dtype not in _FLOATS:
+        raise CheckpointError(f"weights are saved as {listed(map(str, _FLOATS))}, not {dtype}")
+    limit = _bytes(max_shard_size)
+    renaming = renaming_of(config)
+    _check_state(config, state, renaming)
+    _refuse_existing(folder, overwrite)
+    ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
+    stored_dtype = dtype or _narrowest(state)
+    theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
+    known_ids = {key: value for key, value in ids.items() if value is not None}
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for abandoned in folder.glob(_TEMPORARY + "*"):  # a save that was killed
+            shutil.rmtree(abandoned)
+        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder))
+        try:
+            _write_weights(temporary, renaming, state, dtype, limit)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(temporary)
+            _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
+            _write_json(temporary / "config.json", theirs)
+            for path in temporary.iterdir():
+                _fsync(path)
+            _move_in(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder} could not be written: {error}") from error
+
+
+def _check_state(config: Any, state: Mapping[str, Tensor], renaming: Renaming) -> None:
+    """Raise CheckpointError unless ``state`` has the names and shapes of the model of ``config``."""
+    shapes = {name: tensor.to("meta") for name, tensor in state.items()}
+    renaming.to_theirs(shapes)
+    wrong = [
+        f"{name} is {list(shapes[name].shape)}, expected {list(wanted.shape)}"
+        for name, wanted in on_meta(config).state_dict().items()
+        if name in shapes and shapes[name].shape != wanted.shape
+    ]
+    if wrong:
+        raise CheckpointError(f"the state to save does not fit its config: {listed(wrong, most=5)}")
+
+
+def _refuse_existing(folder: Path, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; name a folder to save into")
+    if overwrite or not folder.exists():
+        return
+    names = [
+        path.name for path in folder.iterdir() if path.name == "config.json" or _WEIGHTS.fullmatch(path.name)
+    ]
+    if names:
+        raise CheckpointError(
+            f"{folder} already holds a checkpoint ({listed(sorted(names), most=3)}); choose another folder "
+            "or overwrite it on purpose"
+        )
+
+
+def _write_weights(
+    temporary: Path, renaming: Renaming, state: Mapping[str, Tensor], dtype: torch.dtype | None, limit: int
+) -> None:
+    shards = list(_shards(renaming.rows, state, dtype, limit))
+    names = [SAFETENSORS]
+    if len(shards) > 1:
+        names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    weight_map: dict[str, str] = {}
+    total = 0
+    for name, rows in zip(names, shards, strict=True):
+        # one shard at a time: fused and transposed tensors are copies, and this bounds them
+        tensors = {row.theirs: _stored(row.join([state[ours] for ours in row.ours]), dtype) for row in rows}
+        save_file(tensors, temporary / name, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(tensors, name))
+        total += sum(tensor.nbytes for tensor in tensors.values())
+    if len(shards) > 1:
+        _write_json(temporary / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _shards(
+    rows: tuple[Row, ...], state: Mapping[str, Tensor], dtype: torch.dtype | None, limit: int
+) -> Iterator[list[Row]]:
+    """Rows in order, cut where the next would pass ``limit`` bytes; a larger tensor has a file of its own."""
+    shard: list[Row] = []
+    size = 0
+    for row in rows:
+        parts = [state[name] for name in row.ours]
+        width = (dtype or _narrowest(dict(zip(row.ours, parts, strict=True)))).itemsize
+        nbytes = sum(part.numel() for part in parts) * width
+        if shard and size + nbytes > limit:
+            yield shard
+            shard, size = [], 0
+        shard.append(row)
+        size += nbytes
+    yield shard
+
+
+def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """On the CPU, contiguous, sharing memory with no other tensor, which safetensors refuses."""
+    tensor = tensor.detach().to("cpu", dtype).contiguous()
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _move_in(temporary: Path, folder: Path) -> None:
+    """Rename everything into place; config.json goes first and comes last, so no mixture is ever readable."""
+    written = {path.name for path in temporary.iterdir()}
+    (folder / "config.json").unlink(missing_ok=True)
+    for path in list(folder.iterdir()):
+        if _WEIGHTS.fullmatch(path.name) and path.name not in written:
+            path.unlink()
+    for name in sorted(written, key=lambda name: (name == "config.json", name)):
+        os.replace(temporary / name, folder / name)
+    _fsync(folder)
+
+
+def _narrowest(state: Mapping[str, Tensor]) -> torch.dtype:
+    """The narrowest dtype that holds every tensor exactly."""
+    dtypes = {tensor.dtype for tensor in state.values()}
+    widest = dtypes.pop()
+    for dtype in dtypes:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def _bytes(size: int | str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)", str(size).strip(), re.IGNORECASE)
+    unit = match.group(2).upper() if match else None
+    if match is None or unit not in _UNITS or float(match.group(1)) <= 0:
+        raise CheckpointError(f"max_shard_size takes bytes or a size such as '500MB' or '5GB', not {size!r}")
+    return int(float(match.group(1)) * _UNITS[unit])
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

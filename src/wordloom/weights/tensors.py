@@ -1,0 +1,167 @@
+"""Reading the tensors of a folder: safetensors or pytorch_model.bin, whole or in shards, one at a time."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from wordloom.errors import CheckpointError
+from wordloom.weights.configs import read_json
+from wordloom.weights.renaming import listed
+
+__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "open_tensors"]
+
+SAFETENSORS = "model.safetensors"
+INDEX = SAFETENSORS + ".index.json"
+_BIN = "pytorch_model.bin"
+_BIN_INDEX = _BIN + ".index.json"
+
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class Stored(NamedTuple):
+    """What a file says of a tensor before it is read; ``dtype`` in torch's names where it is a float."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    file: Path
+
+
+class StoredTensors(Protocol):
+    """The tensors of a folder by their stored names."""
+
+    entries: dict[str, Stored]
+
+    def read(self, name: str) -> Tensor:
+        """The tensor, on the CPU as stored; memory-mapped, so clone what shall outlive the file."""
+        ...
+
+
+class _Safetensors:
+    def __init__(self, files: list[Path]) -> None:
+        self.entries: dict[str, Stored] = {}
+        for path in files:
+            with _open(path) as file:
+                for name in file.keys():  # noqa: SIM118  (not a dict)
+                    entry = file.get_slice(name)
+                    dtype = _DTYPES.get(entry.get_dtype(), entry.get_dtype())
+                    _add(self.entries, name, Stored(tuple(entry.get_shape()), dtype, path))
+
+    def read(self, name: str) -> Tensor:
+        # opened anew each time: the pages of one tensor, not of a whole file, are resident at once
+        with _open(self.entries[name].file) as file:
+            return file.get_tensor(name)
+
+
+class _Pickled:
+    """``torch.save`` files, read without running any code in them."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.entries: dict[str, Stored] = {}
+        self.tensors: dict[str, Tensor] = {}
+        for path in files:
+            for name, tensor in _unpickle(path).items():
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                _add(self.entries, name, Stored(tuple(tensor.shape), dtype, path))
+                self.tensors[name] = tensor
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+
+def open_tensors(folder: Path) -> StoredTensors:
+    """Look for the weights of ``folder`` in the order transformers does, and check every file.
+
+    Raises CheckpointError for a missing, truncated or corrupt file, and for an index that disagrees
+    with its files.
+    """
+    if (folder / SAFETENSORS).exists():
+        return _Safetensors([folder / SAFETENSORS])
+    if (folder / INDEX).exists():
+        return _indexed(folder / INDEX, _Safetensors)
+    if (folder / _BIN).exists():
+        return _Pickled([folder / _BIN])
+    if (folder / _BIN_INDEX).exists():
+        return _indexed(folder / _BIN_INDEX, _Pickled)
+    raise CheckpointError(
+        f"{folder} holds no weights; looked for {SAFETENSORS}, {INDEX}, {_BIN} and {_BIN_INDEX}"
+    )
+
+
+def _indexed(index: Path, kind: type[_Safetensors] | type[_Pickled]) -> StoredTensors:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f'{index} has no usable "weight_map" from tensor names to files')
+    shards = sorted(set(weight_map.values()))
+    elsewhere = [name for name in shards if Path(name).name != name]
+    if elsewhere:
+        raise CheckpointError(f"{index} names files outside its folder: {listed(elsewhere)}")
+    missing = [name for name in shards if not (index.parent / name).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"{index} names files that are not there: {listed(missing)}; copy them beside it"
+        )
+    stored = kind([index.parent / name for name in shards])
+    for name, shard in weight_map.items():
+        if name not in stored.entries or stored.entries[name].file.name != shard:
+            raise CheckpointError(f"{index} places {name} in {shard}, which does not hold it")
+    return stored
+
+
+def _add(entries: dict[str, Stored], name: str, entry: Stored) -> None:
+    if name in entries:
+        raise CheckpointError(f"the tensor {name} is in two files, {entries[name].file} and {entry.file}")
+    entries[name] = entry
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read: {_why_unreadable(path) or error}") from None
+
+
+def _why_unreadable(path: Path) -> str | None:
+    """What is wrong with a safetensors file, in words; the library's own message is terse."""
+    if not path.is_file():
+        return None
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        if start == b"version ":
+            return "it is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'"
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > size - 8:
+            return f"it is truncated, or no safetensors file: {size:,} bytes end inside the header"
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            needed = 8 + length + max(ends, default=0)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            return "its header is corrupt; fetch or save the file again"
+    if size < needed:
+        return f"it is truncated: {size:,} of {needed:,} bytes"
+    return None
+
+
+def _unpickle(path: Path) -> dict[str, Tensor]:
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(4) == b"PK\x03\x04"  # files older than PyTorch 1.6 cannot be mapped
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except pickle.UnpicklingError:
+        raise CheckpointError(
+            f"{path} holds more than tensors and is not loaded, because unpickling it could run its code"
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{path} cannot be read: truncated or corrupt ({reason})") from None
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} is not a table of tensors by name; save model.state_dict() alone")
+    return content
