@@ -1,0 +1,277 @@
+"""The engine: ids in, ids out.  One prefill and one decode loop for every causal language model.
+
+Prompts of unequal length are padded on the left and each row computes what it would alone; rows that
+finish leave the batch.  What a row draws is keyed by (seed, row), so it does not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wordloom.errors import GenerationError
+from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
+from wordloom.nn.cache import Cache
+
+__all__ = ["FinishReason", "Generation", "Step", "generate", "next_logits", "steps"]
+
+FinishReason = Literal["length", "eos", "stop"]
+
+PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
+
+
+class Step(NamedTuple):
+    """One token of one row, as it was drawn.  ``logprob`` is the model's own: before every filter."""
+
+    row: int
+    id: int
+    logprob: float
+    finish_reason: FinishReason | None
+
+
+class Generation(NamedTuple):
+    """What one row became.  ``ids`` are the new tokens, the one that ended the row included."""
+
+    row: int
+    ids: list[int]
+    finish_reason: FinishReason
+    logprobs: list[float]
+    seed: int
+
+
+def generate(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling | None = None,
+    *,
+    eos_ids: Iterable[int] = (),
+    vocab_size: int | None = None,
+    first_row: int = 0,
+    use_cache: bool = True,
+) -> list[Generation]:
+    """Continue each prompt; ``len(prompts) * sampling.samples`` results, a prompt's samples together.
+
+    Arguments and errors as in :func:`steps`.
+    """
+    sampling = sampling or Sampling()
+    seed = new_seed() if sampling.seed is None else sampling.seed
+    rows = range(first_row, first_row + len(prompts) * sampling.samples)
+    ids: dict[int, list[int]] = {row: [] for row in rows}
+    logprobs: dict[int, list[float]] = {row: [] for row in rows}
+    reasons: dict[int, FinishReason] = {}
+    for step in steps(
+        model,
+        prompts,
+        sampling,
+        eos_ids=eos_ids,
+        vocab_size=vocab_size,
+        seed=seed,
+        first_row=first_row,
+        use_cache=use_cache,
+    ):
+        ids[step.row].append(step.id)
+        logprobs[step.row].append(step.logprob)
+        if step.finish_reason:
+            reasons[step.row] = step.finish_reason
+    return [Generation(row, ids[row], reasons[row], logprobs[row], seed) for row in rows]
+
+
+def steps(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling | None = None,
+    *,
+    eos_ids: Iterable[int] = (),
+    vocab_size: int | None = None,
+    seed: int | None = None,
+    first_row: int = 0,
+    use_cache: bool = True,
+    stopped: Callable[[int, int], bool] | None = None,
+) -> Iterator[Step]:
+    """Yield tokens as they are drawn, every live row's token of a step before the next step.
+
+    ``model`` is any :class:`wordloom.models.CausalLM`, its prompts lists of ids.  Sample s of prompt p is
+    row ``first_row + p * samples + s``: a lone prompt is row 0, and gets what row r of a batch got with
+    ``first_row=r``.  ``seed`` stands for ``sampling.seed`` where that is None.  ``vocab_size`` keeps ids
+    from this one on from being drawn (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
+    after each token and ends the row with reason "stop" when true.  ``use_cache=False`` recomputes
+    everything at each step: the slow oracle of the cache.
+
+    Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary,
+    or a prompt and ``max_new_tokens`` that exceed ``max_seq_len`` with ``past="error"``.
+    """
+    sampling = sampling or Sampling()
+    window = model.config.max_seq_len
+    check_ids(prompts, model.config.vocab_size)
+    limits = [_room(len(prompt), window, sampling) for prompt in prompts for _ in range(sampling.samples)]
+    if sampling.seed is not None:
+        seed = sampling.seed
+    elif seed is None:
+        seed = new_seed()
+    ends: dict[int, FinishReason] = dict.fromkeys(eos_ids, "eos")
+    ends.update(dict.fromkeys(sampling.stop_ids, "stop"))
+    contexts = _Contexts(
+        model, prompts, sampling.samples, new_tokens=max(limits, default=0), use_cache=use_cache
+    )
+    return _decode(contexts, limits, sampling, ends, vocab_size, seed, first_row, stopped)
+
+
+def _decode(
+    contexts: _Contexts,
+    limits: list[int],
+    sampling: Sampling,
+    ends: dict[int, FinishReason],
+    vocab_size: int | None,
+    seed: int,
+    first_row: int,
+    stopped: Callable[[int, int], bool] | None,
+) -> Iterator[Step]:
+    live = list(range(len(limits)))
+    generators = [row_generator(seed, first_row + row) for row in live]
+    for count in range(1, max(limits, default=0) + 1):
+        logits = contexts.logits()
+        ids = next_ids(logits[:, :vocab_size], contexts.rows, sampling, [generators[row] for row in live])
+        logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        drawn: list[int] = ids.tolist()
+        contexts.append(drawn)
+        going: list[int] = []
+        for place, (row, token, logprob) in enumerate(zip(live, drawn, logprobs.tolist(), strict=True)):
+            reason = ends.get(token)
+            if reason is None and stopped is not None and stopped(first_row + row, token):
+                reason = "stop"
+            if reason is None and count == limits[row]:
+                reason = "length"
+            if reason is None:
+                going.append(place)
+            yield Step(first_row + row, token, logprob, reason)
+        if not going:
+            return
+        if len(going) < len(live):
+            contexts.keep(going)
+            live = [live[place] for place in going]
+
+
+class _Contexts:
+    """The ids of each live row so far, and the model's logits for what comes next."""
+
+    def __init__(
+        self, model: Any, prompts: Sequence[Sequence[int]], samples: int, *, new_tokens: int, use_cache: bool
+    ) -> None:
+        self.model = model
+        self.samples = samples
+        self.prompts = [list(prompt) for prompt in prompts]
+        self.rows = [list(prompt) for prompt in prompts for _ in range(samples)]
+        self.new_tokens = new_tokens
+        self.use_cache = use_cache
+        self.window: int = model.config.max_seq_len
+        self.device = next(model.parameters()).device
+        self.cache: Cache | None = None
+
+    def append(self, ids: Sequence[int]) -> None:
+        for row, token in zip(self.rows, ids, strict=True):
+            row.append(token)
+
+    def keep(self, places: list[int]) -> None:
+        """Only the rows at these places go on."""
+        self.rows = [self.rows[place] for place in places]
+        if self.cache is not None:
+            with torch.inference_mode():
+                self.cache.select(torch.tensor(places, device=self.device))
+
+    def logits(self) -> Tensor:
+        """[B, V] float32; raises GenerationError when a row's are not finite."""
+        with evaluating(self.model), torch.inference_mode():
+            logits = self._logits().float()
+        if not bool(logits.amax(dim=-1).isfinite().all()):
+            raise GenerationError(
+                "the model's logits are NaN or infinite; its weights are damaged or diverged"
+            )
+        return logits
+
+    def _logits(self) -> Tensor:
+        if not self.use_cache or max(map(len, self.rows)) > self.window:
+            # past the window a cached key still holds what its token saw of those that left: only
+            # computing the window anew is exact
+            self.cache = None
+            return next_logits(self.model, [row[-self.window :] for row in self.rows], device=self.device)
+        if self.cache is None:
+            longest = max(map(len, self.prompts))
+            self.cache = self.model.new_cache(len(self.prompts), longest + self.new_tokens)
+            logits = next_logits(self.model, self.prompts, device=self.device, cache=self.cache)
+            if self.samples > 1:
+                rows = torch.arange(len(self.prompts), device=self.device).repeat_interleave(self.samples)
+                self.cache.select(rows)
+                logits = logits[rows]
+            return logits
+        tokens = torch.tensor([row[-1:] for row in self.rows], device=self.device)  # [B, 1]
+        return self.model.lm_head(self.model.hidden(tokens, cache=self.cache)[:, -1])
+
+
+def next_logits(
+    model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Cache | None = None
+) -> Tensor:
+    """Logits [B, V] of the token after each row of ids; the head runs on the last position alone.
+
+    With a ``cache``, what the rows leave in it is kept, and rows long enough pass in pieces.
+    """
+    T = max(map(len, rows))
+    tokens = torch.tensor([[0] * (T - len(row)) + list(row) for row in rows], device=device)  # [B, T]
+    attend = None
+    if any(len(row) < T for row in rows):
+        attend = torch.tensor([[False] * (T - len(row)) + [True] * len(row) for row in rows], device=device)
+    piece = T if cache is None else max(1, PREFILL_TOKENS // len(rows))
+    hidden = None
+    for start in range(0, T, piece):
+        part = slice(start, start + piece)
+        hidden = model.hidden(
+            tokens[:, part], attend=None if attend is None else attend[:, part], cache=cache
+        )
+    assert hidden is not None
+    return model.lm_head(hidden[:, -1])  # [B, D] -> [B, V]
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Dropout off inside; afterwards every module is in the mode it was in before."""
+    training = [module for module in model.modules() if module.training] if model.training else []
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """Raise GenerationError for an empty prompt or an id that the model has no embedding for."""
+    for number, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise GenerationError(
+                f"prompt {number} has no tokens; give at least one (the beginning-of-text id)"
+            )
+        for token in prompt:
+            if not 0 <= token < vocab_size:
+                raise GenerationError(
+                    f"prompt {number} has id {token}, but the model's vocabulary is 0 to {vocab_size - 1}; "
+                    "was it tokenized with this model's tokenizer?"
+                )
+
+
+def _room(prompt: int, window: int, sampling: Sampling) -> int:
+    """How many tokens a row with a prompt this long may add."""
+    wanted = sampling.max_new_tokens
+    if sampling.past == "slide":
+        return wanted or DEFAULT_NEW_TOKENS
+    room = window - prompt
+    if room < (wanted or 1):
+        given = f"a prompt of {prompt} tokens" + ("" if wanted is None else f" and {wanted} new ones")
+        fewer = f"ask for at most {room} new tokens, " if room > 0 else ""
+        raise GenerationError(
+            f"{given} do not fit max_seq_len {window}; {fewer}shorten the prompt, or choose past='slide'"
+        )
+    return wanted or min(DEFAULT_NEW_TOKENS, room)

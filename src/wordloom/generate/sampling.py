@@ -1,0 +1,215 @@
+"""Sampling: the settings of generation, and pure functions from logits [B, V] to the next ids [B].
+
+The order is that of the reference library: repetition penalty, no-repeat-ngram, then temperature,
+top-k, top-p and min-p, each on what the one before left.  Filters set logits to -inf.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wordloom.errors import GenerationError, did_you_mean
+
+__all__ = [
+    "DEFAULT_NEW_TOKENS",
+    "Sampling",
+    "draw",
+    "filter_logits",
+    "forbid_repeated_ngrams",
+    "greedy",
+    "keep_min_p",
+    "keep_top_k",
+    "keep_top_p",
+    "new_seed",
+    "next_ids",
+    "penalise_repetition",
+    "row_generator",
+]
+
+DEFAULT_NEW_TOKENS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next tokens are chosen and when to stop.
+
+    ``temperature`` 0 is greedy: the most likely token, the lowest id among equals.  ``top_k`` None or 0,
+    ``top_p`` None or 1 and ``min_p`` None or 0 are off.  ``seed`` None draws a fresh one, which the result
+    reports.  ``max_new_tokens`` None is 256, or what ``max_seq_len`` leaves room for if that is less and
+    ``past`` is "error"; a number is kept to or refused.  ``past`` "slide" goes on beyond ``max_seq_len``,
+    each token computed from the last ``max_seq_len`` before it.
+
+    Raises GenerationError for a value out of range.
+    """
+
+    max_new_tokens: int | None = None
+    temperature: float = 0.8
+    top_k: int | None = 50
+    top_p: float | None = None  # Holtzman et al. 2019, arXiv:1904.09751
+    min_p: float | None = None  # Nguyen et al. 2024, arXiv:2407.01082
+    repetition_penalty: float = 1.0  # Keskar et al. 2019, arXiv:1909.05858
+    no_repeat_ngram: int = 0
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    samples: int = 1
+    past: Literal["error", "slide"] = "error"
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "stop_ids"):
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
+            elif isinstance(value, str | int):
+                object.__setattr__(self, name, (value,))
+        _whole("max_new_tokens", self.max_new_tokens, least=1, optional=True)
+        _whole("top_k", self.top_k, least=0, optional=True)
+        _whole("no_repeat_ngram", self.no_repeat_ngram, least=0)
+        _whole("seed", self.seed, least=0, optional=True)
+        _whole("samples", self.samples, least=1)
+        _number("temperature", self.temperature, lambda x: x >= 0, "0 (greedy) or more")
+        _number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0, up to 1 (off)")
+        _number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 (off) to 1")
+        _number("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0; 1 is off")
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise GenerationError(f"stop takes strings of at least one character, not {text!r}")
+        for token in self.stop_ids:
+            _whole("stop_ids", token, least=0)
+        if self.past not in ("error", "slide"):
+            raise GenerationError(
+                f"unknown past {self.past!r}; {did_you_mean(str(self.past), ['error', 'slide'])}"
+            )
+
+
+def _whole(name: str, value: object, *, least: int, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise GenerationError(f"{name} is a whole number of at least {least}, not {value!r}")
+
+
+def _number(name: str, value: object, allowed: object, said: str) -> None:
+    if value is None and name in ("top_p", "min_p"):
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise GenerationError(f"{name} is a number {said}; not {value!r}")
+    if not allowed(value):  # type: ignore[operator]
+        raise GenerationError(f"{name} is a number {said}; not {value:g}")
+
+
+def new_seed() -> int:
+    """A fresh seed of 32 bits, short enough to be typed again."""
+    return secrets.randbits(32)
+
+
+def row_generator(seed: int, row: int) -> np.random.Generator:
+    """The source of randomness of one row, keyed by (seed, row): no row's draws depend on another's."""
+    return np.random.default_rng((seed, row))
+
+
+def penalise_repetition(logits: Tensor, history: Sequence[Sequence[int]], penalty: float) -> Tensor:
+    """Divide positive and multiply negative logits of tokens in a row's ``history`` by ``penalty``."""
+    if penalty == 1.0:
+        return logits
+    logits = logits.clone()
+    for row, ids in zip(logits, history, strict=True):
+        seen = torch.tensor(sorted(set(ids)), device=logits.device, dtype=torch.int64)
+        seen = seen[seen < row.shape[0]]
+        row[seen] = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+    return logits
+
+
+def forbid_repeated_ngrams(logits: Tensor, history: Sequence[Sequence[int]], size: int) -> Tensor:
+    """Forbid every token that would complete an n-gram of ``size`` tokens a row's ``history`` has already.
+
+    A row in which that forbids every token raises GenerationError.
+    """
+    if size == 0:
+        return logits
+    logits = logits.clone()
+    for row, ids in zip(logits, history, strict=True):
+        tail = ids[len(ids) - (size - 1) :]
+        starts = range(len(ids) - size + 1)
+        banned = {ids[i + size - 1] for i in starts if ids[i : i + size - 1] == tail}
+        row[[token for token in banned if token < row.shape[0]]] = -torch.inf
+        if bool((row == -torch.inf).all()):
+            raise GenerationError(f"no_repeat_ngram {size} forbids every token here; choose a larger number")
+    return logits
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keep the ``k`` largest logits of each row, and those equal to the k-th."""
+    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[:, -1:]
+    return logits.masked_fill(logits < kth, -torch.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of likeliest tokens whose probability reaches ``p``; at least one."""
+    ascending, order = logits.sort(dim=-1, stable=True)
+    tail = ascending.softmax(dim=-1).cumsum(dim=-1)  # probability of this token and all less likely
+    drop = tail <= 1 - p
+    drop[:, -1] = False
+    return logits.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)
+
+
+def keep_min_p(logits: Tensor, share: float) -> Tensor:
+    """Keep tokens whose probability is at least ``share`` of the likeliest one's."""
+    probability = logits.softmax(dim=-1)
+    return logits.masked_fill(probability < share * probability.amax(dim=-1, keepdim=True), -torch.inf)
+
+
+def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Temperature, then top-k, top-p and min-p: logits [B, V] whose softmax is what is drawn from.
+
+    Each row's maximum is moved to 0 first, which changes no probability and lets a tiny temperature
+    overflow to -inf only.
+    """
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature
+    if sampling.top_k:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p:
+        logits = keep_min_p(logits, sampling.min_p)
+    return logits
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The most likely id of each row, [B]; the lowest among equals, which torch.argmax leaves open."""
+    V = logits.shape[-1]
+    ids = torch.arange(V, device=logits.device)
+    return torch.where(logits == logits.amax(dim=-1, keepdim=True), ids, V).amin(dim=-1)
+
+
+def draw(logits: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
+    """One id per row, [B], from softmax(logits): the inverse of the cumulative distribution in float64."""
+    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)  # [B, V]
+    total = cumulative[:, -1:].contiguous()
+    uniform = torch.tensor([[g.random()] for g in generators], dtype=torch.float64, device=logits.device)
+    # strictly above the point: a token of probability 0 adds no width and is never drawn
+    ids = torch.searchsorted(cumulative, uniform * total, right=True)
+    last = torch.searchsorted(cumulative, total)  # should the product round up to the total
+    return torch.minimum(ids, last)[:, 0]
+
+
+def next_ids(
+    logits: Tensor,
+    history: Sequence[Sequence[int]],
+    sampling: Sampling,
+    generators: Sequence[np.random.Generator],
+) -> Tensor:
+    """logits [B, V] after ``history`` (each row's ids so far, prompt included) -> the next ids [B]."""
+    logits = penalise_repetition(logits, history, sampling.repetition_penalty)
+    logits = forbid_repeated_ngrams(logits, history, sampling.no_repeat_ngram)
+    if sampling.temperature == 0:
+        return greedy(logits)
+    return draw(filter_logits(logits, sampling), generators)

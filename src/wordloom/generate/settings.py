@@ -1,0 +1,124 @@
+"""Which settings a generation runs with, and where each came from: asked for, the checkpoint's, or ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wordloom.errors import GenerationError, did_you_mean
+from wordloom.generate.sampling import Sampling, new_seed
+
+if TYPE_CHECKING:
+    from wordloom.text import Tokenizer
+
+__all__ = ["Settings", "settings"]
+
+CHECKPOINT = "generation_config.json"
+
+# transformers' name: ours
+_NAMES = {
+    "max_new_tokens": "max_new_tokens",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "no_repeat_ngram_size": "no_repeat_ngram",
+    "stop_strings": "stop",
+}
+
+# what else such a file holds that changes no token here, or is off at this value
+_SILENT = ("do_sample", "eos_token_id", "bos_token_id", "pad_token_id", "max_length", "use_cache")
+_OFF: dict[str, Any] = {
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_length": 0,
+    "length_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "cache_implementation": "dynamic",
+}
+
+
+class Settings(NamedTuple):
+    """``sources`` says of each field: "given", "generation_config.json", "default" or "fresh" (a seed)."""
+
+    sampling: Sampling
+    sources: dict[str, str]
+    eos_ids: tuple[int, ...]
+    ignored: tuple[str, ...]
+
+    def line(self) -> str:
+        """All settings in one line, by where they came from."""
+        parts = []
+        for source in ("given", CHECKPOINT, "default", "fresh"):
+            said = [
+                f"{name} {_shown(getattr(self.sampling, name))}"
+                for name, origin in self.sources.items()
+                if origin == source
+            ]
+            if said:
+                parts.append(f"{source}: {', '.join(said)}")
+        return " | ".join(parts)
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Field to its value and where it came from, for JSON."""
+        return {
+            name: {"value": getattr(self.sampling, name), "from": source}
+            for name, source in self.sources.items()
+        }
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, tuple):
+        return " ".join(repr(item) for item in value)
+    return str(value)
+
+
+def settings(
+    checkpoint: Mapping[str, Any], given: Mapping[str, Any], *, tokenizer: Tokenizer | None = None
+) -> Settings:
+    """Join what was asked for (``given``, by our names) with a checkpoint's generation_config.
+
+    What is asked for goes first, then the checkpoint, then our defaults; a seed that nobody gave is drawn
+    here.  A checkpoint that says ``do_sample: false`` is greedy.  ``ignored`` names settings of the
+    checkpoint that are not offered here.
+
+    Raises GenerationError for an unknown name in ``given`` or a value out of range.
+    """
+    names = [field.name for field in fields(Sampling)]
+    for name in given:
+        if name not in names:
+            raise GenerationError(f"unknown sampling setting '{name}'; {did_you_mean(name, names)}")
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(names, "default")
+    theirs = {_NAMES[key]: value for key, value in checkpoint.items() if key in _NAMES and value is not None}
+    if checkpoint.get("do_sample") is False:
+        theirs["temperature"] = 0.0
+    for source, some in ((CHECKPOINT, theirs), ("given", given)):
+        for name, value in some.items():
+            values[name], sources[name] = value, source
+    if values.get("seed") is None:
+        values["seed"], sources["seed"] = new_seed(), "fresh"
+    ends = checkpoint.get("eos_token_id")
+    eos_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    if tokenizer is not None and tokenizer.eos_id is not None and tokenizer.eos_id not in eos_ids:
+        eos_ids.append(tokenizer.eos_id)
+    ignored = [
+        key
+        for key, value in checkpoint.items()
+        if key not in _NAMES
+        and key not in _SILENT
+        and not key.startswith(("_", "transformers", "output_", "return_"))
+        and value not in (None, False, [], {})
+        and value != _OFF.get(key)
+    ]
+    return Settings(Sampling(**values), sources, tuple(eos_ids), tuple(ignored))

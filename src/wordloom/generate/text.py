@@ -1,0 +1,362 @@
+"""Text in, text out: prompts to ids, ids to text as they arrive, stop strings across token boundaries,
+and what the model thinks of given text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from wordloom.errors import GenerationError
+from wordloom.generate.engine import FinishReason, steps
+from wordloom.generate.sampling import Sampling, new_seed
+from wordloom.generate.scoring import next_logprobs, score_ids
+
+if TYPE_CHECKING:
+    from wordloom.text import StreamDecoder, Tokenizer
+
+__all__ = [
+    "Completion",
+    "NextToken",
+    "Piece",
+    "Scored",
+    "StopWatch",
+    "complete",
+    "continuation_ids",
+    "generate_text",
+    "next_tokens",
+    "prompt_ids",
+    "score",
+    "stream",
+    "stream_text",
+]
+
+Specials = Literal["refuse", "text", "interpret"]
+
+
+class Piece(NamedTuple):
+    """What one token added to the text of a row; often a word, sometimes nothing yet."""
+
+    row: int
+    text: str
+    id: int
+    logprob: float
+    finish_reason: FinishReason | None
+
+
+class Completion(NamedTuple):
+    """What one row became: ``text`` up to, not including, what stopped it; ``ids`` with it."""
+
+    row: int
+    prompt: str
+    text: str
+    ids: list[int]
+    finish_reason: FinishReason
+    logprobs: list[float]
+    seed: int
+
+
+class Scored(NamedTuple):
+    """A continuation and its log-probability (natural logarithm) after the prompt.
+
+    ``greedy`` tells whether every token is the likeliest one, the lowest id among equals.
+    """
+
+    continuation: str | None
+    total: float
+    per_token: list[float]
+    ids: list[int]
+    tokens: list[str]
+    greedy: bool
+
+
+class NextToken(NamedTuple):
+    """A token that may come next; ``text`` is what it would add, or its name if that is half a character."""
+
+    id: int
+    text: str
+    probability: float
+    logprob: float
+
+
+class StopWatch:
+    """The text of a row as its ids arrive, holding back what may yet become a stop string.
+
+    Text given out is never taken back.  Of several stop strings the one complete first counts, and of
+    those complete at the same character the longest.
+    """
+
+    def __init__(self, decoder: StreamDecoder, stop: Sequence[str]) -> None:
+        self.decoder = decoder
+        self.stop = stop
+        self.held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """The text that this id makes final; ``stopped`` is set when it completes a stop string."""
+        return self._release(self.decoder.push(token), last=False)
+
+    def flush(self) -> str:
+        """The text still held back when nothing more will come."""
+        return self._release(self.decoder.flush(), last=True)
+
+    def _release(self, new: str, *, last: bool) -> str:
+        if self.stopped:
+            return ""
+        text = self.held + new
+        found = [(start + len(stop), start) for stop in self.stop if (start := text.find(stop)) >= 0]
+        self.stopped = bool(found)
+        if found:
+            end = min(found)[1]
+        else:
+            end = len(text) - (0 if last else max((_overlap(text, stop) for stop in self.stop), default=0))
+        self.held = "" if found else text[end:]
+        return text[:end]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper beginning of ``stop`` that ends ``text``."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str, *, specials: Specials = "refuse") -> list[int]:
+    """The ids a model is prompted with.
+
+    An empty prompt stands for the beginning of a text: the bos token, or eos, which parts documents in
+    GPT-style corpora.  Raises GenerationError when the tokenizer has neither.
+    """
+    ids = tokenizer.prompt_ids(prompt, specials=specials)
+    if ids:
+        return list(ids)
+    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+    if start is None:
+        raise GenerationError("an empty prompt needs a tokenizer with a bos or eos token; give some text")
+    return [start]
+
+
+def stream(
+    model: Any,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: Sampling | None = None,
+    *,
+    eos_ids: Iterable[int] | None = None,
+    seed: int | None = None,
+    first_row: int = 0,
+    specials: Specials = "refuse",
+    use_cache: bool = True,
+) -> Iterator[Piece]:
+    """Yield the text of every row piece by piece, rows interleaved.
+
+    Rows are numbered and seeded as in :func:`wordloom.generate.engine.steps`, whose errors these are.
+    ``eos_ids`` defaults to the tokenizer's eos.  Special tokens the model draws show in ids, not in
+    text.  ``specials`` says what special tokens written in a prompt are: an error, plain text, or tokens.
+    """
+    sampling = sampling or Sampling()
+    if eos_ids is None:
+        eos_ids = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+    silent = {*eos_ids, *sampling.stop_ids}
+    ids = [prompt_ids(tokenizer, prompt, specials=specials) for prompt in prompts]
+    watches = {
+        first_row + number * sampling.samples + sample: StopWatch(
+            tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop
+        )
+        for number, prompt in enumerate(ids)
+        for sample in range(sampling.samples)
+    }
+    new: dict[int, str] = {}
+
+    def stopped(row: int, token: int) -> bool:
+        new[row] = watches[row].push(token)
+        return watches[row].stopped
+
+    tokens = steps(
+        model,
+        ids,
+        sampling,
+        eos_ids=eos_ids,
+        vocab_size=tokenizer.vocab_size,
+        seed=seed,
+        first_row=first_row,
+        use_cache=use_cache,
+        stopped=stopped,
+    )
+
+    def pieces() -> Iterator[Piece]:
+        for row, token, logprob, reason in tokens:
+            text = "" if token in silent else new[row]
+            if reason is not None:
+                text += watches[row].flush()
+            yield Piece(row, text, token, logprob, reason)
+
+    return pieces()
+
+
+def complete(
+    model: Any,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    sampling: Sampling | None = None,
+    *,
+    eos_ids: Iterable[int] | None = None,
+    seed: int | None = None,
+    first_row: int = 0,
+    specials: Specials = "refuse",
+    use_cache: bool = True,
+) -> list[Completion]:
+    """Continue each prompt: ``len(prompts) * sampling.samples`` results, a prompt's samples together.
+
+    Arguments and errors as in :func:`stream`.
+    """
+    sampling = sampling or Sampling()
+    if sampling.seed is not None:
+        seed = sampling.seed
+    elif seed is None:
+        seed = new_seed()
+    rows: dict[int, list[Piece]] = {}
+    for piece in stream(
+        model,
+        tokenizer,
+        prompts,
+        sampling,
+        eos_ids=eos_ids,
+        seed=seed,
+        first_row=first_row,
+        specials=specials,
+        use_cache=use_cache,
+    ):
+        rows.setdefault(piece.row, []).append(piece)
+    done = []
+    for row in sorted(rows):
+        pieces = rows[row]
+        reason = pieces[-1].finish_reason
+        assert reason is not None
+        prompt = prompts[(row - first_row) // sampling.samples]
+        text = "".join(piece.text for piece in pieces)
+        ids, logprobs = [piece.id for piece in pieces], [piece.logprob for piece in pieces]
+        done.append(Completion(row, prompt, text, ids, reason, logprobs, seed))
+    return done
+
+
+def generate_text(
+    model: Any,
+    tokenizer: Tokenizer,
+    prompt: str | Sequence[str],
+    sampling: Sampling | None = None,
+    **options: Any,
+) -> str | list[str]:
+    """The continuation of ``prompt``, without the prompt: a string for one prompt and one sample.
+
+    Several prompts or samples give a list, a prompt's samples together.  Options as in :func:`stream`.
+    """
+    prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+    texts = [completion.text for completion in complete(model, tokenizer, prompts, sampling, **options)]
+    return texts[0] if isinstance(prompt, str) and len(texts) == 1 else texts
+
+
+def stream_text(
+    model: Any, tokenizer: Tokenizer, prompt: str, sampling: Sampling | None = None, **options: Any
+) -> Iterator[str]:
+    """Yield the continuation of one prompt as it is made; its pieces add up to :func:`generate_text`'s.
+
+    Options as in :func:`stream`.  Raises GenerationError for several samples, which would interleave.
+    """
+    if sampling is not None and sampling.samples > 1:
+        raise GenerationError(
+            f"text streams for one sample, not {sampling.samples}; ask for one, or use generate()"
+        )
+    pieces = stream(model, tokenizer, [prompt], sampling, **options)
+    return (piece.text for piece in pieces if piece.text)
+
+
+def continuation_ids(
+    tokenizer: Tokenizer, prompt: str, continuation: str, *, specials: Specials = "refuse"
+) -> tuple[list[int], list[int]]:
+    """Ids of the prompt, and of the continuation after it, such that both decode to both texts.
+
+    Where the tokenizer would merge the end of the prompt with the beginning of the continuation, the
+    prompt keeps the ids it has alone, as it has when a model is prompted with it.
+
+    Raises GenerationError when no ids for the continuation stand after these of the prompt.
+    """
+    given = prompt_ids(tokenizer, prompt, specials=specials)
+    whole = list(tokenizer.prompt_ids(prompt + continuation, specials=specials))
+    if whole[: len(given)] == given:
+        return given, whole[len(given) :]
+    alone = tokenizer.encode_ids(continuation, specials=specials)
+    # after a line break a sentencepiece model adds no space of its own
+    line_break = tokenizer.encode_ids("\n", specials=specials)
+    inside = tokenizer.encode_ids("\n" + continuation, specials=specials)
+    candidates = [list(alone)]
+    if list(inside[: len(line_break)]) == list(line_break):
+        candidates.append(list(inside[len(line_break) :]))
+    for ids in candidates:
+        decoder = tokenizer.stream_decoder(given)
+        if "".join(map(decoder.push, ids)) + decoder.flush() == continuation or not tokenizer.lossless:
+            return given, ids
+    raise GenerationError(
+        f"the tokenizer cannot part {continuation!r} from the end of the prompt {prompt[-20:]!r}; move the "
+        "boundary, for instance a space at the end of the prompt to the beginning of the continuation"
+    )
+
+
+def score(
+    model: Any,
+    tokenizer: Tokenizer,
+    prompt: str,
+    continuations: Sequence[str],
+    *,
+    specials: Specials = "refuse",
+) -> list[Scored]:
+    """The log-probability of each continuation after ``prompt``: in total and token by token.
+
+    An empty continuation is certain: 0.  Raises GenerationError as :func:`score_ids` and
+    :func:`continuation_ids`.
+    """
+    parts = [continuation_ids(tokenizer, prompt, text, specials=specials) for text in continuations]
+    given = prompt_ids(tokenizer, prompt, specials=specials)
+    results = score_ids(model, given, [ids for _, ids in parts])
+    return [
+        Scored(text, sum(per_token), per_token, ids, _texts(tokenizer, given, ids), greedy)
+        for text, (_, ids), (per_token, greedy) in zip(continuations, parts, results, strict=True)
+    ]
+
+
+def next_tokens(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    prompt: str | Sequence[int],
+    k: int = 10,
+    *,
+    specials: Specials = "refuse",
+) -> list[NextToken]:
+    """The ``k`` likeliest next tokens, best first, the lower id first among equals.
+
+    Without a tokenizer the prompt is a list of ids and ``text`` is empty.
+
+    Raises GenerationError when k is below 1 or above the vocabulary, or the prompt is too long.
+    """
+    if isinstance(prompt, str):
+        if tokenizer is None:
+            raise GenerationError("a prompt of text needs a tokenizer; give token ids")
+        prompt = prompt_ids(tokenizer, prompt, specials=specials)
+    V = model.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size)
+    if not 1 <= k <= V:
+        raise GenerationError(f"k is a whole number from 1 to the vocabulary's {V}, not {k}")
+    logprobs = next_logprobs(model, prompt)
+    best = logprobs[:V].sort(descending=True, stable=True).indices[:k].tolist()
+    chosen = [(token, float(logprobs[token])) for token in best]
+    return [
+        NextToken(token, _texts(tokenizer, prompt, [token])[0], float(logprobs[token].exp()), logprob)
+        for token, logprob in chosen
+    ]
+
+
+def _texts(tokenizer: Tokenizer | None, prompt: Sequence[int], ids: Sequence[int]) -> list[str]:
+    """The text each id adds after those before it; its name in the vocabulary where that is not text."""
+    if tokenizer is None:
+        return [""] * len(ids)
+    decoder = tokenizer.stream_decoder(prompt)
+    return [decoder.push(token) or str(tokenizer.id_to_token(token)) for token in ids]
