@@ -1,0 +1,115 @@
+"""Objectives: (model, batch) -> Loss(total, count).
+
+A loss is a sum over scored items and their number, divided once by the global count.  Mean-of-means
+under gradient accumulation, padding or several ranks cannot be expressed in this shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from wordloom.data.batches import IGNORE, CausalBatch
+
+__all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "linear_cross_entropy"]
+
+# Logits made at once, in elements: 16 Mi is 64 MiB in float32, whatever the vocabulary.
+CHUNK_ELEMENTS = 1 << 24
+
+
+class Loss(NamedTuple):
+    """``total`` nats summed over ``count`` scored items; both scalars, count without gradient."""
+
+    total: Tensor
+    count: Tensor
+
+
+Objective = Callable[[Any, Any], Loss]
+
+
+def causal_lm(model: Any, batch: CausalBatch) -> Loss:
+    """Next-token cross-entropy; targets [B, T] are shifted by the batch, IGNORE is not scored."""
+    hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)  # [B, T, D]
+    head = model.lm_head
+    total = linear_cross_entropy(hidden.flatten(0, 1), head.weight, head.bias, batch.targets.flatten())
+    return Loss(total, (batch.targets != IGNORE).sum())
+
+
+OBJECTIVES: dict[str, Objective] = {"causal_lm": causal_lm}
+
+
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
+
+    hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE is not scored) -> scalar
+    float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
+    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in the
+    autocast precision, log-softmax in float32.
+    """
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-any-return]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        N, V = hidden.shape[0], weight.shape[0]
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        rows = max(1, min(N, CHUNK_ELEMENTS // V))
+        w = weight.to(dtype)
+        b = None if bias is None else bias.to(dtype)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        # one chunk hands over its product; several are summed in float32
+        grad_weight: Tensor | None = None
+        grad_bias = torch.zeros(V, dtype=torch.float32, device=hidden.device) if wants_bias else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, N, rows):
+                h, t = hidden[start : start + rows].to(dtype), targets[start : start + rows]
+                logits = F.linear(h, w, b).float()  # [rows, V]
+                log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+                total += F.nll_loss(log_probability, t, ignore_index=IGNORE, reduction="sum")
+                if not any((wants_hidden, wants_weight, wants_bias)):
+                    continue
+                # d total / d logits = softmax - onehot(target) on scored rows, zero on the others
+                grad = log_probability.exp_()
+                scored = t != IGNORE
+                grad.scatter_add_(1, t.clamp(min=0)[:, None], -scored[:, None].to(grad.dtype))
+                if grad.is_cuda or not bool(scored.all()):  # the look would stall a CUDA stream
+                    grad.mul_(scored[:, None])
+                g = grad.to(dtype)
+                if grad_hidden is not None:
+                    grad_hidden[start : start + rows] = g @ w
+                if wants_weight:
+                    product = g.T @ h
+                    grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
+                if grad_bias is not None:
+                    grad_bias += grad.sum(0)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        scale = grad_outputs[0]
+        weight_dtype, bias_dtype = ctx.dtypes
+
+        def scaled(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
+            # not in place: a second backward through a retained graph must find the same numbers
+            return None if grad is None else (grad * scale).to(dtype)
+
+        return (
+            scaled(grad_hidden, None if grad_hidden is None else grad_hidden.dtype),
+            scaled(grad_weight, weight_dtype),
+            scaled(grad_bias, bias_dtype),
+            None,
+            None,
+        )

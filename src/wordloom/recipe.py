@@ -1,0 +1,302 @@
+"""A recipe: everything that decides a training run, as data.
+
+A recipe is a TOML file with the tables ``[data]``, ``[tokenizer]``, ``[model]``, ``[train]`` and, for
+those that ship with the package, ``[result]``: the number it reproduces and where that number comes from.
+It is read strictly: an unknown key is an error that says what was probably meant, a value of the wrong
+type is never converted, and nothing in it is executed.
+
+>>> recipe = load_recipe("quickstart", ["train.steps=60", "model.n_layers=2"])
+>>> recipe.train.steps
+60
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wordloom.errors import RecipeError, did_you_mean
+
+__all__ = [
+    "DataSettings",
+    "Recipe",
+    "Result",
+    "TokenizerSettings",
+    "TrainSettings",
+    "load_recipe",
+    "shipped_recipes",
+]
+
+BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Result(Strict):
+    """What a shipped recipe reproduces; ``measured`` is None until it has been run."""
+
+    metric: str
+    published: float | None = None
+    source: str = ""
+    measured: float | None = None
+    machine: str = ""
+    command: str = ""
+    note: str = ""
+
+
+class DataSettings(Strict):
+    """Which text, how it is read, split and cut into windows (see :mod:`wordloom.data`)."""
+
+    train: str | list[str]  # files, folders, globs, or the name of a data set
+    validation: str | list[str] | None = None  # its own text, else a share of the training text
+    split: Literal["tail", "hash"] = "tail"
+    validation_fraction: float = Field(0.1, ge=0.0, lt=1.0)
+    field: str | None = None  # of .jsonl and .parquet rows; None: what the data set says, else "text"
+    separator: str | None = None  # a line that stands between documents of a .txt file
+    encoding_errors: Literal["strict", "replace", "bytes"] = "strict"
+    specials: Literal["refuse", "text"] = "refuse"  # special tokens' spellings inside the text
+    order: Literal["permutation", "random"] = "permutation"
+    document_mask: bool = False  # attention stays within a document
+    mask_document_starts: bool = False  # a document's first token is not predicted from the one before
+
+
+class TokenizerSettings(Strict):
+    """A tokenizer to train on the training text (``kind``), or one to read (``path``)."""
+
+    kind: Literal["word", "char", "byte", "bpe", "wordpiece", "unigram"] | None = None
+    path: str | None = None
+    vocab_size: int | None = Field(None, ge=1)
+    lower: bool = False
+    min_frequency: int | None = Field(None, ge=1)
+    special_tokens: list[str] | None = None  # None: the kind's own
+    split: str | None = None  # how text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TokenizerSettings:
+        if (self.kind is None) == (self.path is None):
+            raise ValueError("give either tokenizer.kind (to train one) or tokenizer.path (to read one)")
+        return self
+
+
+class TrainSettings(Strict):
+    """The loop: budget, batch, optimizer, schedule, precision, and what happens along the way."""
+
+    # budget: exactly one
+    steps: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1)
+    epochs: float | None = Field(None, gt=0)
+    flops: float | None = Field(None, gt=0)
+    minutes: float | None = Field(None, gt=0)
+
+    # batch
+    seq_len: int = Field(256, ge=1)
+    batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
+    micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
+    objective: Literal["causal_lm"] = "causal_lm"
+
+    # optimizer
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(1e-3, gt=0)
+    muon_learning_rate: float = Field(0.02, gt=0)  # of the blocks' matrices under "muon"; the rest use AdamW
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0)  # on matrices only
+    clip: float | None = Field(1.0, gt=0)  # norm of all gradients
+    ema: float | None = Field(None, gt=0, lt=1)  # decay of an average of the weights, which is then what is saved
+
+    # schedule: a share of the peak learning rate at every step
+    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt"] = "cosine"
+    warmup_steps: int = Field(0, ge=0)
+    decay_share: float = Field(0.2, gt=0, le=1)  # of all steps, at the end of warmup_stable_decay
+    final_share: float = Field(0.1, ge=0, le=1)  # of the peak, where linear, cosine and stable-decay end
+
+    # precision and kernels
+    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    attention_backend: Literal["auto", "flash", "efficient", "math", "exact"] = "auto"
+    gradient_checkpointing: bool = False
+    threads: int | None = Field(None, ge=1)
+    allocator: Literal["tuned", "system"] = "tuned"
+
+    # along the way; 0: never
+    log_every: int = Field(10, ge=1)
+    evaluate_every: int = Field(0, ge=0)
+    evaluate_windows: int | None = Field(None, ge=1)  # None: the whole validation text
+    sample_every: int = Field(0, ge=0)
+    sample_prompt: str = "\n"
+    sample_tokens: int = Field(64, ge=1)
+    save_every: int = Field(0, ge=0)
+    keep_last: int = Field(2, ge=1)
+    keep_best: bool = False  # also keep the checkpoint with the lowest validation loss, and finish with it
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainSettings:
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            named = " and ".join(f"train.{name}" for name in given) or "none"
+            raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+            raise ValueError(
+                f"train.micro_batch_size {self.micro_batch_size} is above train.batch_size {self.batch_size}"
+            )
+        if self.keep_best and not self.evaluate_every:
+            raise ValueError("train.keep_best needs train.evaluate_every above 0")
+        return self
+
+
+class Recipe(Strict):
+    """A whole recipe; see the module docstring."""
+
+    name: str
+    description: str = ""
+    seed: int = Field(1337, ge=0)
+    result: Result | None = None
+    data: DataSettings
+    tokenizer: TokenizerSettings
+    model: dict[str, Any]  # ``family`` or ``preset``, and settings of that family's config
+    train: TrainSettings
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, nothing left out but what is None."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def to_toml(self) -> str:
+        """The recipe as a TOML file that :func:`load_recipe` reads back to an equal recipe."""
+        return tomli_w.dumps(self.as_dict(), multiline_strings=True)
+
+
+# Other tools' names for our settings, so that the error can say ours.
+_FOREIGN = {
+    "max_steps": "steps", "max_iters": "steps", "num_iterations": "steps", "max_tokens": "tokens",
+    "num_train_epochs": "epochs", "max_time": "minutes", "block_size": "seq_len", "max_seq_length": "seq_len",
+    "max_length": "seq_len", "sequence_length": "seq_len", "global_batch_size": "batch_size",
+    "per_device_train_batch_size": "micro_batch_size", "device_batch_size": "micro_batch_size",
+    "gradient_accumulation_steps": "micro_batch_size", "lr": "learning_rate", "max_lr": "learning_rate",
+    "warmup_iters": "warmup_steps", "lr_warmup_steps": "warmup_steps", "min_lr": "final_share",
+    "lr_scheduler_type": "schedule", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon",
+    "grad_clip": "clip", "max_grad_norm": "clip", "max_norm": "clip", "dtype": "precision", "bf16": "precision",
+    "save_interval": "save_every", "save_steps": "save_every", "eval_interval": "evaluate_every",
+    "eval_steps": "evaluate_every", "eval_every": "evaluate_every", "log_interval": "log_every",
+    "logging_steps": "log_every", "do_lower_case": "lower", "text_column": "field", "dataset_text_field": "field",
+    "val_split_fraction": "validation_fraction", "dataset": "train", "dataset_name": "train",
+}  # fmt: skip
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name -> file of every recipe that comes with the package."""
+    folder = Path(str(resources.files("wordloom") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe called ``source`` (a shipped name or a .toml file), with ``key=value`` overrides.
+
+    Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
+    """
+    if isinstance(source, Recipe):
+        values, origin = source.as_dict(), source.name
+    else:
+        path = _find(str(source))
+        origin = path.name
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path} is not a TOML file: {error}") from None
+        values.setdefault("name", path.stem)
+    _make_room(values, overrides)
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{origin}: {_explain(error)}") from None
+
+
+def _find(source: str) -> Path:
+    shipped = shipped_recipes()
+    if source in shipped:
+        return shipped[source]
+    path = Path(source)
+    if path.is_file():
+        return path
+    if path.is_dir() and (path / "recipe.toml").is_file():
+        return path / "recipe.toml"
+    if source.endswith(".toml") or "/" in source:
+        raise RecipeError(f"no recipe file {source}; give a .toml file, or one of: {', '.join(shipped)}")
+    raise RecipeError(f"no recipe called {source!r}; {did_you_mean(source, shipped)}")
+
+
+def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Drop what an override replaces under another name: the recipe's budget, its tokenizer's source."""
+    given = {override.partition("=")[0].strip() for override in overrides}
+    for table, rivals in (("train", BUDGETS), ("tokenizer", ("kind", "path")), ("model", ("family", "preset"))):
+        if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
+            for name in rivals:
+                values[table].pop(name, None)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    """Set one ``table.key=value`` in place; the value is read as TOML, or as a bare string."""
+    key, equals, text = override.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise RecipeError(f"cannot read the override {override!r}; write it as table.key=value, e.g. train.steps=500")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    if value == "none":
+        value = None
+    table = values
+    for name in names[:-1]:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise RecipeError(f"cannot set {key!r}: {name!r} is a value, not a table")
+    if value is None:
+        table.pop(names[-1], None)
+    else:
+        table[names[-1]] = value
+
+
+def _explain(error: ValidationError) -> str:
+    """pydantic's first complaint as one line: what was given, what is allowed, what to do."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constrained")))
+    given = first.get("input")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        table, key = first["loc"][:-1], str(first["loc"][-1])
+        allowed = _keys_of(table)
+        if _FOREIGN.get(key) in allowed:
+            return f"unknown key '{where}'; it is called '{'.'.join([*map(str, table), _FOREIGN[key]])}' here{more}"
+        elsewhere = [name for name in ("data", "tokenizer", "train") if key in _keys_of((name,))]
+        if not table and elsewhere:
+            return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
+        return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"
+    if first["type"] == "missing":
+        return f"'{where}' is missing{more}"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"]) + more
+    return f"'{where}' cannot be {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
+
+
+def _keys_of(table: Sequence[int | str]) -> list[str]:
+    fields: Mapping[str, Any] = Recipe.model_fields
+    for name in table:
+        annotation = {
+            "data": DataSettings, "tokenizer": TokenizerSettings, "train": TrainSettings, "result": Result
+        }.get(str(name))  # fmt: skip
+        fields = annotation.model_fields if annotation is not None else {}
+    return list(fields)

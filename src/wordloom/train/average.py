@@ -1,0 +1,54 @@
+"""An exponential moving average of the weights (Polyak & Juditsky 1992), kept in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["WeightAverage"]
+
+
+class WeightAverage:
+    """``average <- decay * average + (1 - decay) * weights`` after each step.
+
+    In the first steps the decay is min(decay, (1 + n) / (10 + n)), so that the start is forgotten.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self.names = [name for name, _ in model.named_parameters()]
+        self.average = [p.detach().float().clone() for p in model.parameters()]
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        weights = [p.detach().float() for p in model.parameters()]
+        torch._foreach_lerp_(self.average, weights, 1 - decay)
+        self.updates += 1
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Within the block ``model`` holds the average; after it, its own weights again, bit for bit."""
+        own = [p.detach().clone() for p in model.parameters()]
+        with torch.no_grad():
+            for p, average in zip(model.parameters(), self.average, strict=True):
+                p.copy_(average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for p, weight in zip(model.parameters(), own, strict=True):
+                    p.copy_(weight)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        tensors = {f"average.{name}": tensor for name, tensor in zip(self.names, self.average, strict=True)}
+        return {**tensors, "average_updates": torch.tensor(self.updates)}
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        self.updates = int(tensors["average_updates"])
+        for name, average in zip(self.names, self.average, strict=True):
+            average.copy_(tensors[f"average.{name}"])

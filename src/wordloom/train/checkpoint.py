@@ -1,0 +1,150 @@
+"""Checkpoints of a run under way: written beside, fsynced, renamed; so one is there whole or not at all.
+
+``RUN/checkpoints/step-N/`` is a model folder that every tool reads, and in it ``trainer/``: the optimizer's
+tensors (``state.safetensors``) and the rest as JSON (``state.json``).  No pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from wordloom.errors import CheckpointError
+from wordloom.train.trainer import Trainer
+
+__all__ = [
+    "checkpoint_steps",
+    "environment",
+    "environment_changes",
+    "latest_checkpoint",
+    "read_state",
+    "sync_folder",
+    "write_checkpoint",
+]
+
+
+def write_checkpoint(
+    trainer: Trainer,
+    run: Path,
+    *,
+    write_model: Callable[[Path], None],
+    facts: dict[str, Any],
+    keep_last: int,
+    best_step: int | None,
+) -> Path:
+    """Write ``run/checkpoints/step-N`` and then drop the oldest beyond ``keep_last``; the best one stays.
+
+    ``write_model(folder)`` writes the model's own files; ``facts`` goes into ``state.json``.  Raises
+    CheckpointError when the disk refuses; what was saved before is still there.
+    """
+    parent = run / "checkpoints"
+    final = parent / f"step-{trainer.step}"
+    temporary = parent / f".writing-step-{trainer.step}"
+    if final.exists():  # stopped right after a resume: what is there is equal to the bit
+        trainer.last_checkpoint = str(final)
+        return final
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        _discard(temporary)
+        write_model(temporary)
+        (temporary / "trainer").mkdir()
+        tensors, values = trainer.state_dict()
+        save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()},
+                  temporary / "trainer" / "state.safetensors")  # fmt: skip
+        state = {**values, "environment": environment(trainer), **facts}
+        (temporary / "trainer" / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        sync_folder(temporary)
+        temporary.rename(final)
+        _sync(parent)
+    except (OSError, SafetensorError) as error:
+        _discard(temporary)
+        raise CheckpointError(
+            f"could not write checkpoint {final}: {error}; the last good one is {trainer.last_checkpoint or 'none'}. "
+            "Free some space and resume"
+        ) from None
+    trainer.last_checkpoint = str(final)
+    steps = checkpoint_steps(run)
+    for step in steps[:-keep_last]:
+        if step != best_step:
+            _discard(parent / f"step-{step}")
+    return final
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """The steps whose checkpoints are whole, ascending."""
+    found = (re.fullmatch(r"step-(\d+)", path.name) for path in (run / "checkpoints").glob("step-*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The newest whole checkpoint of ``run``; half-written ones, left by a kill, are removed."""
+    for left_over in (run / "checkpoints").glob(".writing-*"):
+        _discard(left_over)
+    steps = checkpoint_steps(run)
+    return run / "checkpoints" / f"step-{steps[-1]}" if steps else None
+
+
+def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """(tensors, values) as :meth:`Trainer.state_dict` gave them; raises CheckpointError when damaged."""
+    folder = checkpoint / "trainer"
+    try:
+        values = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return load_file(folder / "state.safetensors"), values
+    except (OSError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read the training state in {folder}: {error}") from None
+
+
+def environment(trainer: Trainer) -> dict[str, Any]:
+    """What the bits of a run depend on besides its recipe."""
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": trainer.device.type,
+        "precision": trainer.precision.mode,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+    }
+
+
+def environment_changes(trainer: Trainer, saved: dict[str, Any]) -> str | None:
+    """One line naming what differs from when the checkpoint was written, or None."""
+    now = environment(trainer)
+    changed = [f"{key} {saved.get(key)} -> {now[key]}" for key in now if saved.get(key) != now[key]]
+    return f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits" if changed else None
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync every file and folder below ``folder``, and itself."""
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(folder: Path) -> None:
+    """Remove ``folder`` in a way that a kill cannot leave it half there under its own name."""
+    if not folder.exists():
+        return
+    doomed = folder.with_name(f".writing-discarded-{folder.name.lstrip('.')}")
+    with contextlib.suppress(OSError):
+        shutil.rmtree(doomed)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)

@@ -1,0 +1,230 @@
+"""What happens along the way: evaluate, sample, log, save.  Hooks run in that order after each step.
+
+A hook that looks at the model does it with the averaged weights where there is an average, in evaluation
+mode, and draws no random number of the training run's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from wordloom.train.trainer import Hook, StepRecord, Trainer
+
+__all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
+
+
+@contextmanager
+def finished_weights(trainer: Trainer) -> Iterator[Any]:
+    """The model as it would be saved if training ended here: averaged where asked, in evaluation mode."""
+    model = trainer.model
+    model.eval()
+    try:
+        if trainer.average is None:
+            yield model
+        else:
+            with trainer.average.applied(model):
+                yield model
+    finally:
+        model.train()
+
+
+class Evaluate(Hook):
+    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the step's record."""
+
+    def __init__(self, function: Callable[[Any], dict[str, float]], *, every: int) -> None:
+        self.function = function
+        self.every = every
+
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None:
+        last = trainer.step >= trainer.total_steps
+        if not last and (not self.every or trainer.step % self.every):
+            return
+        began = time.perf_counter()
+        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+            record["evaluation"] = self.function(model)
+        record["evaluation_seconds"] = time.perf_counter() - began
+
+
+class Sample(Hook):
+    """Every ``every`` steps, put a text that the model writes into the step's record."""
+
+    def __init__(self, function: Callable[[Any], str], *, every: int) -> None:
+        self.function = function
+        self.every = every
+
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None:
+        if self.every and trainer.step % self.every == 0:
+            with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+                record["sample"] = self.function(model)
+
+
+class Log(Hook):
+    """Writes ``metrics.jsonl`` and hands each line to ``report``.
+
+    A train line holds the mean loss in nats since the line before; an evaluation or a sample has a line
+    of its own.  Fields that name time, memory or throughput differ between equal runs; all others agree.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every: int,
+        report: Callable[[dict[str, Any]], None],
+        tokens_per_step: int,
+        flops_per_step: float,
+        peak_flops: float | None,
+        writer: Any = None,
+    ) -> None:
+        self.path = path
+        self.every = every
+        self.report = report
+        self.tokens_per_step = tokens_per_step
+        self.flops_per_step = flops_per_step
+        self.peak_flops = peak_flops
+        self.writer = writer  # a TensorBoard SummaryWriter
+        self.total, self.count = 0.0, 0
+        self._seconds = self._data_seconds = 0.0
+        self._steps = 0
+        self._file: Any = None
+
+    def on_start(self, trainer: Trainer) -> None:
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None:
+        self.total += record["loss_total"]
+        self.count += record["loss_count"]
+        self._seconds += record["seconds"]
+        self._data_seconds += record["data_seconds"]
+        self._steps += 1
+        step = record["step"]
+        if step % self.every == 0 or step == trainer.total_steps:
+            self._write(self._train_line(trainer, record))
+        if "evaluation" in record:
+            self._write({"kind": "evaluate", "step": step, **record["evaluation"],
+                         "seconds": round(record["evaluation_seconds"], 3)})  # fmt: skip
+        if "sample" in record:
+            self._write({"kind": "sample", "step": step, "text": record["sample"]})
+
+    def _train_line(self, trainer: Trainer, record: StepRecord) -> dict[str, Any]:
+        rate = self._steps / self._seconds if self._seconds else 0.0
+        line = {
+            "kind": "train",
+            "step": record["step"],
+            "loss": self.total / max(1, self.count),
+            "learning_rate": record["learning_rate"],
+            "gradient_norm": record["gradient_norm"],
+            "tokens": record["step"] * self.tokens_per_step,
+            "tokens_per_second": round(rate * self.tokens_per_step, 1),
+            "seconds": round(self._seconds, 3),
+            "data_wait_share": round(self._data_seconds / self._seconds, 5) if self._seconds else 0.0,
+            "memory_mb": round(_memory_bytes(trainer.device) / 2**20),
+            "seconds_left": round((trainer.total_steps - trainer.step) / rate, 1) if rate else None,
+        }
+        if self.peak_flops:
+            line["flop_utilisation"] = round(rate * self.flops_per_step / self.peak_flops, 4)
+        self.total, self.count, self._seconds, self._data_seconds, self._steps = 0.0, 0, 0.0, 0.0, 0
+        return line
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self.writer is not None:
+            for key, value in line.items():
+                if isinstance(value, int | float) and key != "step":
+                    self.writer.add_scalar(f"{line['kind']}/{key}", value, line["step"])
+        self.report(line)
+
+    def sync(self) -> None:
+        """Make what has been written survive a power cut."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def on_end(self, trainer: Trainer) -> None:
+        self.sync()
+        self._file.close()
+        if self.writer is not None:
+            self.writer.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total, self.count = state["total"], state["count"]
+
+
+class Save(Hook):
+    """Every ``every`` steps, at a new best, when stopped and at the end: ``function(trainer, best)``.
+
+    ``best`` is the step with the lowest validation loss so far, or None where none is kept.
+    """
+
+    def __init__(self, function: Callable[[Trainer, int | None], None], *, every: int, keep_best: bool) -> None:
+        self.function = function
+        self.every = every
+        self.keep_best = keep_best
+        self.best_step: int | None = None
+        self.best_loss = float("inf")
+        self._saved: int | None = None
+
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None:
+        due = trainer.stopping or (self.every and trainer.step % self.every == 0)
+        loss = record.get("evaluation", {}).get("loss")
+        if self.keep_best and loss is not None and loss < self.best_loss:
+            self.best_step, self.best_loss, due = trainer.step, loss, True
+        if due:
+            self._save(trainer)
+
+    def on_end(self, trainer: Trainer) -> None:
+        # the stop may have been asked for after after_step looked
+        if self._saved != trainer.step and trainer.step > 0:
+            self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        for hook in trainer.hooks:
+            if isinstance(hook, Log):
+                hook.sync()
+        self.function(trainer, self.best_step)
+        self._saved = trainer.step
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best_step": self.best_step, "best_loss": self.best_loss if self.best_step else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best_step = state["best_step"]
+        self.best_loss = float("inf") if state["best_loss"] is None else state["best_loss"]
+
+
+def cut_metrics(path: Path, step: int) -> None:
+    """Drop the lines of ``metrics.jsonl`` past ``step``, and a last line that a power cut broke."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (json.JSONDecodeError, KeyError):
+            break
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write("".join(line + "\n" for line in kept))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _memory_bytes(device: torch.device) -> int:
+    """Peak bytes allocated on CUDA; bytes resident now elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return psutil.Process().memory_info().rss

@@ -1,0 +1,177 @@
+"""What a run will take, before it starts: parameters, memory, operations, and time from a few timed steps."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from wordloom.errors import DeviceError
+from wordloom.models.cost import flops_per_token
+from wordloom.train.average import WeightAverage
+from wordloom.train.optimizers import build_optimizer
+from wordloom.train.trainer import Trainer
+
+__all__ = ["Plan", "make_plan", "measure_peak_flops", "time_steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Bytes are of the whole run at its fullest; seconds are of one optimizer step."""
+
+    parameters: int
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int
+    available_bytes: int
+    flops_per_token: int
+    tokens_per_step: int
+    peak_flops: float
+    step_seconds: float | None = None
+    total_steps: int | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+
+    @property
+    def flops_per_step(self) -> float:
+        return float(self.flops_per_token * self.tokens_per_step)
+
+    def lines(self) -> list[str]:
+        """The plan as a person reads it."""
+        mb = 2**20
+        lines = [
+            f"parameters  {self.parameters:,}",
+            f"memory      {self.memory_bytes / mb:,.0f} MB: weights {self.weight_bytes / mb:,.0f}, gradients "
+            f"{self.gradient_bytes / mb:,.0f}, optimizer {self.optimizer_bytes / mb:,.0f}, activations "
+            f"{self.activation_bytes / mb:,.0f} (free: {self.available_bytes / mb:,.0f} MB)",
+            f"compute     {self.flops_per_token:,} FLOPs per token, {self.flops_per_step:.3g} per step of "
+            f"{self.tokens_per_step:,} tokens; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s",
+        ]
+        if self.total_steps is not None:
+            tokens = self.total_steps * self.tokens_per_step
+            line = f"budget      {self.total_steps:,} steps = {tokens:,} tokens = {tokens * self.flops_per_token:.3g} FLOPs"
+            if self.step_seconds is not None:
+                line += f", about {_duration(self.total_steps * self.step_seconds)} at {self.step_seconds:.3g} s a step"
+            lines.append(line)
+        return lines
+
+
+def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
+    """Measure ``trainer`` without changing it: afterwards its weights and state are what they were.
+
+    Raises DeviceError when the run needs more memory than is free, with the three settings to change.
+    """
+    s = trainer.settings
+    parameters = list(trainer.model.parameters())
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    held = sum(p.numel() for part in trainer.optimizer.parts.values() for g in part.param_groups for p in g["params"])
+    muon = trainer.optimizer.parts.get("muon")
+    in_muon = sum(p.numel() for g in muon.param_groups for p in g["params"]) if muon else 0
+    optimizer = 8 * (held - in_muon) + 4 * in_muon
+    if trainer.optimizer.master is not None:
+        optimizer += 8 * held  # master copies and their gradients
+    if trainer.average is not None:
+        optimizer += 4 * held
+    micro = s.micro_batch_size or s.batch_size
+    plan = Plan(
+        parameters=held,
+        weight_bytes=weights,
+        gradient_bytes=weights,
+        optimizer_bytes=optimizer,
+        activation_bytes=_activation_bytes(trainer) * micro,
+        available_bytes=_available_bytes(trainer.device),
+        flops_per_token=flops_per_token(trainer.model, context=s.seq_len).training,
+        tokens_per_step=s.batch_size * s.seq_len,
+        peak_flops=measure_peak_flops(trainer.device, trainer.precision.compute_dtype),
+    )
+    if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
+        raise DeviceError(
+            f"this run needs about {plan.memory_bytes / 2**30:.1f} GiB and {plan.available_bytes / 2**30:.1f} GiB are "
+            f"free; lower train.micro_batch_size (now {micro}), lower train.seq_len (now {s.seq_len}), or set "
+            "train.gradient_checkpointing = true"
+        )
+    seconds = time_steps(trainer, timed_steps) if timed_steps else None
+    return Plan(**{**plan.__dict__, "step_seconds": seconds})
+
+
+def time_steps(trainer: Trainer, steps: int) -> float:
+    """Seconds of one optimizer step: the median of ``steps`` after one to warm up, all of them undone."""
+    own = [p.detach().clone() for p in trainer.model.parameters()]
+    times = []
+    try:
+        for _ in range(steps + 1):
+            began = time.perf_counter()
+            trainer.train_step()
+            if trainer.device.type == "cuda":
+                torch.cuda.synchronize(trainer.device)
+            times.append(time.perf_counter() - began)
+            if sum(times) > 60 and len(times) > 1:
+                break
+    finally:
+        trainer.step = trainer.samples = 0
+        trainer.model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for p, weight in zip(trainer.model.parameters(), own, strict=True):
+                p.copy_(weight)
+        settings = trainer.settings.model_copy(update={"precision": trainer.precision.mode})
+        trainer.optimizer = build_optimizer(trainer.model, settings)
+        if trainer.average is not None:
+            trainer.average = WeightAverage(trainer.model, trainer.average.decay)
+    timed = sorted(times[1:])
+    return timed[len(timed) // 2]
+
+
+def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of a large matrix product here: the best of a few, under half a second."""
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    best = float("inf")
+    deadline = time.perf_counter() + 0.4
+    for _ in range(12):
+        began = time.perf_counter()
+        a @ b
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+        if time.perf_counter() > deadline:
+            break
+    return 2 * n**3 / best
+
+
+def _activation_bytes(trainer: Trainer) -> int:
+    """Bytes one window's forward pass keeps for the backward pass: distinct storages autograd saves."""
+    kept: dict[int, int] = {}
+    own = {p.untyped_storage().data_ptr() for p in trainer.model.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    batch: Any = trainer._to_device(trainer.batches.batch(0, 1))
+    trainer.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
+        loss = trainer.objective(trainer.model, batch)
+    del loss
+    return sum(kept.values())
+
+
+def _available_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

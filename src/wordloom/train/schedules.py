@@ -1,0 +1,64 @@
+"""Learning-rate schedules: a share of the peak at each step, pure functions of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from wordloom.recipe import TrainSettings
+
+__all__ = ["SCHEDULES", "learning_rate_share"]
+
+
+def _constant(step: int, total: int, s: TrainSettings) -> float:
+    return 1.0
+
+
+def _linear(step: int, total: int, s: TrainSettings) -> float:
+    return 1.0 - (1.0 - s.final_share) * _progress(step, s.warmup_steps, total)
+
+
+def _cosine(step: int, total: int, s: TrainSettings) -> float:
+    """Half a cosine from the peak to ``final_share`` (Loshchilov & Hutter 2016, arXiv:1608.03983)."""
+    return s.final_share + (1.0 - s.final_share) * 0.5 * (
+        1.0 + math.cos(math.pi * _progress(step, s.warmup_steps, total))
+    )
+
+
+def _warmup_stable_decay(step: int, total: int, s: TrainSettings) -> float:
+    """The peak until the last ``decay_share`` of all steps, then straight down (Hu et al. 2024, arXiv:2404.06395)."""
+    start = total - round(total * s.decay_share)
+    return 1.0 - (1.0 - s.final_share) * _progress(step, max(start, s.warmup_steps), total)
+
+
+def _inverse_sqrt(step: int, total: int, s: TrainSettings) -> float:
+    """Falls with 1/sqrt(step) after warm-up (Vaswani et al. 2017, section 5.3)."""
+    warmup = max(1, s.warmup_steps)
+    return math.sqrt(warmup / max(warmup, step + 1))
+
+
+def _progress(step: int, start: int, total: int) -> float:
+    """0 at ``start``, 1 at the last step."""
+    if step < start:
+        return 0.0
+    return min(1.0, (step - start) / max(1, total - 1 - start))
+
+
+SCHEDULES: dict[str, Callable[[int, int, TrainSettings], float]] = {
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+    "warmup_stable_decay": _warmup_stable_decay,
+    "inverse_sqrt": _inverse_sqrt,
+}
+
+
+def learning_rate_share(step: int, total: int, settings: TrainSettings) -> float:
+    """Share of the peak learning rate at ``step`` (counted from 0) of ``total``.
+
+    Warm-up is linear and reaches the peak at step ``warmup_steps``; the first step is never 0.
+    """
+    share = SCHEDULES[settings.schedule](step, total, settings)
+    if step < settings.warmup_steps:
+        share *= (step + 1) / (settings.warmup_steps + 1)
+    return share

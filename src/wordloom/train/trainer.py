@@ -1,0 +1,244 @@
+"""THE training loop.
+
+Variation enters as an objective, a batcher, a hook, or surgery on the model before it comes here; there
+is no second loop.  A step is a pure function of (weights, optimizer state, seed, step): the batch is cut
+by the number of samples drawn, dropout is seeded from (seed, step, micro-step), and hooks have generators
+of their own.  So a run that is killed and resumed ends with the bits of one left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.data.batches import IGNORE
+from wordloom.errors import NonFiniteError
+from wordloom.objectives import Objective
+from wordloom.recipe import TrainSettings
+from wordloom.train.average import WeightAverage
+from wordloom.train.optimizers import Optimizer, build_optimizer
+from wordloom.train.precision import Precision, choose_device, choose_precision
+from wordloom.train.schedules import learning_rate_share
+
+__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed"]
+
+StepRecord = dict[str, Any]
+
+
+class Batches(Protocol):
+    """Where samples come from: a pure function of their global numbers."""
+
+    samples_per_epoch: int
+
+    def batch(self, start: int, count: int) -> Any: ...
+    def document_ids(self, start: int, count: int) -> list[str]: ...
+
+
+class Hook:
+    """What happens along the way; each method may be left out."""
+
+    def on_start(self, trainer: Trainer) -> None: ...
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None: ...
+    def on_end(self, trainer: Trainer) -> None: ...
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Trainer:
+    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps.
+
+    ``model`` is moved to the device and precision of ``settings``.  ``run`` returns "done", or "stopped"
+    after SIGTERM, Ctrl-C or :meth:`stop`.
+
+    Raises NonFiniteError before an optimizer step whose loss or gradients are not finite.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        batches: Batches,
+        settings: TrainSettings,
+        *,
+        total_steps: int,
+        seed: int = 0,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.settings = settings
+        self.device = choose_device(settings.device)
+        self.precision: Precision = choose_precision(settings, self.device)
+        self.model = self.precision.place(model)
+        self.objective = objective
+        self.batches = batches
+        self.total_steps = total_steps
+        self.seed = seed
+        self.hooks = list(hooks)
+        self.optimizer: Optimizer = build_optimizer(self.model, settings.model_copy(update={"precision": self.precision.mode}))
+        self.average = WeightAverage(self.model, settings.ema) if settings.ema else None
+        self.step = 0  # optimizer steps done
+        self.samples = 0  # samples drawn, over all micro-batches
+        self.last_checkpoint: str | None = None
+        self._stop = threading.Event()
+
+    # -- the loop ------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Train to the end, or until told to stop; hooks see every step."""
+        for hook in self.hooks:
+            hook.on_start(self)
+        with self._signals():
+            while self.step < self.total_steps and not self._stop.is_set():
+                record = self.train_step()
+                for hook in self.hooks:
+                    hook.after_step(self, record)
+        for hook in self.hooks:
+            hook.on_end(self)
+        return "done" if self.step >= self.total_steps else "stopped"
+
+    def stop(self) -> None:
+        """Finish the step under way, let the hooks save, and return from :meth:`run`."""
+        self._stop.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set() or self.step >= self.total_steps
+
+    def train_step(self) -> StepRecord:
+        """One optimizer step over ``batch_size`` samples; returns what happened as plain numbers."""
+        began = time.perf_counter()
+        s = self.settings
+        micro = s.micro_batch_size or s.batch_size
+        # all micro-batches first: each one's gradient is divided by the count of the whole
+        cuts = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
+        parts = [self._to_device(self.batches.batch(self.samples + start, count)) for start, count in cuts]
+        waited = time.perf_counter() - began
+        share = learning_rate_share(self.step, self.total_steps, s)
+        self.optimizer.set_learning_rate(share)
+
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        total, count = self._accumulate(parts)
+        if self.optimizer.master is not None:
+            self.optimizer.master.collect_gradients()
+        norm = self._clip()
+        loss = total / count if count else math.nan
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._refuse(loss, norm)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model)
+        self.step += 1
+        self.samples += s.batch_size
+        return {
+            "step": self.step,
+            "loss_total": total,
+            "loss_count": count,
+            "learning_rate": share * s.learning_rate,
+            "gradient_norm": norm,
+            "seconds": time.perf_counter() - began,
+            "data_seconds": waited,
+        }
+
+    def _accumulate(self, parts: Sequence[Any]) -> tuple[float, int]:
+        """Gradients of the summed loss over the global count; returns (nats, items scored)."""
+        count = sum(int(_scored(part)) for part in parts)
+        total = 0.0
+        for index, part in enumerate(parts):
+            torch.manual_seed(dropout_seed(self.seed, self.step, index))
+            with self.precision.autocast():
+                loss = self.objective(self.model, part)
+            (loss.total / max(1, count)).backward()
+            total += float(loss.total.detach())
+        return total, count
+
+    def _clip(self) -> float:
+        """The norm of all gradients, which are scaled down to ``clip`` when above it."""
+        parameters = [p for part in self.optimizer.parts.values() for g in part.param_groups for p in g["params"]]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if self.settings.clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
+        return float(norm)
+
+    def _refuse(self, loss: float, norm: float) -> None:
+        documents = self.batches.document_ids(self.samples, self.settings.batch_size)
+        shown = ", ".join(documents[:5]) + (f" and {len(documents) - 5} more" if len(documents) > 5 else "")
+        kept = self.last_checkpoint or "none yet"
+        raise NonFiniteError(
+            f"step {self.step + 1}: loss {loss:g}, gradient norm {norm:g}; the optimizer step was not taken. "
+            f"Documents of the batch: {shown}. Last good checkpoint: {kept}. Lower train.learning_rate, lengthen "
+            "train.warmup_steps, or look at those documents"
+        )
+
+    def _to_device(self, batch: Any) -> Any:
+        if self.device.type == "cpu":
+            return batch
+        return type(batch)(
+            *(x.to(self.device, non_blocking=True) if isinstance(x, Tensor) else x for x in batch)
+        )
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and the first Ctrl-C stop after the step under way; a second Ctrl-C stops at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, frame: Any) -> None:
+            if self._stop.is_set() and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._stop.set()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything but the model's weights: (tensors, plain values)."""
+        tensors = self.optimizer.state_tensors()
+        if self.average is not None:
+            tensors.update(self.average.state_tensors())
+        values = {
+            "step": self.step,
+            "samples": self.samples,
+            "total_steps": self.total_steps,
+            "seed": self.seed,
+            "hooks": {type(hook).__name__: hook.state_dict() for hook in self.hooks},
+        }
+        return tensors, values
+
+    def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        self.optimizer.load_state_tensors(tensors)
+        if self.average is not None:
+            self.average.load_state_tensors(tensors)
+        self.step, self.samples = values["step"], values["samples"]
+        self.total_steps, self.seed = values["total_steps"], values["seed"]
+        for hook in self.hooks:
+            hook.load_state_dict(values["hooks"].get(type(hook).__name__, {}))
+
+
+def _scored(batch: Any) -> Tensor:
+    """Items of ``batch`` that count towards its loss."""
+    return (batch.targets != IGNORE).sum()
+
+
+def dropout_seed(seed: int, step: int, micro: int) -> int:
+    """The seed of one micro-batch's dropout: independent for every (seed, step, micro-step)."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{micro}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,100 @@
+"""Muon against torch's own, groups, schedules against their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from wordloom.recipe import TrainSettings
+from wordloom.train.optimizers import Muon, build_optimizer, orthogonalise
+from wordloom.train.schedules import SCHEDULES, learning_rate_share
+
+
+def test_muon_takes_the_steps_of_torchs_muon(monkeypatch):
+    """The update rule, with torch's iteration run in float32 as ours is on CPUs without bfloat16."""
+
+    def in_float32(grad, coefficients, steps, eps):
+        x = grad.T if grad.size(0) > grad.size(1) else grad
+        x = x / x.norm().clamp(min=eps)
+        a, b, c = coefficients
+        for _ in range(steps):
+            gram = x @ x.T
+            x = a * x + (b * gram + c * gram @ gram) @ x
+        return x.T if grad.size(0) > grad.size(1) else x
+
+    monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", in_float32)
+    monkeypatch.setattr("wordloom.train.optimizers.has_fast_bf16", lambda device: False)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(8, 8), (8, 8), (24, 8), (8, 24)]
+    ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in shapes]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    a = Muon(ours, lr=0.02, momentum=0.9, weight_decay=0.1)
+    b = torch.optim.Muon(theirs, lr=0.02, momentum=0.9, weight_decay=0.1)
+    for _ in range(3):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=generator)
+            q.grad = p.grad.clone()
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 16, 16), (2, 40, 12), (3, 12, 40)])
+def test_orthogonalise_brings_singular_values_near_one(shape):
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(orthogonalise(matrices).float())
+    assert values.max() < 1.3
+    assert values.median() > 0.6
+    # the singular vectors are those of the matrix
+    u, _, v = torch.linalg.svd(matrices, full_matrices=False)
+    inner = torch.einsum("nri,nrc,nic->ni", u, orthogonalise(matrices).float(), v)
+    assert inner.min() > 0.0
+
+
+def test_decay_acts_on_matrices_only_and_muon_on_the_blocks_matrices(tiny_model):
+    model = tiny_model()
+    optimizer = build_optimizer(model, TrainSettings(steps=1, optimizer="muon", weight_decay=0.3))
+    decay = {}
+    for part, torch_optimizer in optimizer.parts.items():
+        for group in torch_optimizer.param_groups:
+            for p in group["params"]:
+                decay[optimizer.names[p]] = (part, group["weight_decay"])
+    assert set(decay) == {name for name, _ in model.named_parameters()}
+    for name, p in model.named_parameters():
+        inside = name.startswith("blocks.") and p.ndim == 2
+        assert decay[name] == ("muon" if inside else "adamw", 0.3 if p.ndim == 2 else 0.0), name
+
+
+def settings(**changes) -> TrainSettings:
+    return TrainSettings(steps=100, warmup_steps=10, final_share=0.1, **changes)
+
+
+@pytest.mark.parametrize("schedule", sorted(SCHEDULES))
+def test_warm_up_is_linear_and_never_zero(schedule):
+    s = settings(schedule=schedule)
+    shares = [learning_rate_share(step, 100, s) for step in range(11)]
+    assert shares[0] == pytest.approx(1 / 11)
+    assert shares[10] == pytest.approx(1.0, abs=0.05)
+    differences = {round(b - a, 3) for a, b in zip(shares, shares[1:9], strict=False)}
+    assert len(differences) == 1
+
+
+def test_ends():
+    ends = {name: learning_rate_share(99, 100, settings(schedule=name)) for name in SCHEDULES}
+    assert ends["constant"] == 1.0
+    assert ends["linear"] == pytest.approx(0.1)
+    assert ends["cosine"] == pytest.approx(0.1)
+    assert ends["warmup_stable_decay"] == pytest.approx(0.1)
+    assert ends["inverse_sqrt"] == pytest.approx(math.sqrt(10 / 100))
+
+
+def test_shapes_between():
+    middle = 10 + (99 - 10) / 2
+    assert learning_rate_share(int(middle), 100, settings(schedule="cosine")) == pytest.approx(0.55, abs=0.01)
+    assert learning_rate_share(int(middle), 100, settings(schedule="linear")) == pytest.approx(0.55, abs=0.01)
+    stable = settings(schedule="warmup_stable_decay", decay_share=0.2)
+    assert learning_rate_share(79, 100, stable) == 1.0
+    assert learning_rate_share(90, 100, stable) < 0.6
