@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_positive, dropout_or, positions_within
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, sinusoidal_positions
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 
@@ -53,7 +53,9 @@ class GPTConfig:
         check_dropout(self)
         if self.positions not in ("learned", "sinusoidal"):
             allowed = ["learned", "sinusoidal"]
-            raise ConfigError(f"unknown positions {self.positions!r}; {did_you_mean(self.positions, allowed)}")
+            raise ConfigError(
+                f"unknown positions {self.positions!r}; {did_you_mean(self.positions, allowed)}"
+            )
 
 
 class Block(nn.Module):
@@ -72,7 +74,9 @@ class Block(nn.Module):
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
+    ) -> Tensor:
         attended = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
         x = self.attention_norm(x + F.dropout(attended, self.dropout, self.training))
         return self.ffn_norm(x + F.dropout(self.feed_forward(x), self.dropout, self.training))
@@ -100,7 +104,7 @@ class GPT(nn.Module):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal(0, 0.02) as the paper, biases zero, norms one."""
         for name, module in self.named_modules():
-            if isinstance(module, LayerNorm):
+            if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)

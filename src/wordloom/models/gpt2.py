@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.models.checks import check_dropout, check_positive, dropout_or, positions_within
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 
@@ -69,7 +69,9 @@ class Block(nn.Module):
             dim=c.dim, hidden_dim=c.hidden_dim or 4 * c.dim, activation=c.activation, bias=c.bias
         )
 
-    def forward(self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
+    ) -> Tensor:
         attended = self.attention(self.attention_norm(x), mask=mask, is_causal=is_causal, cache=cache)
         x = x + F.dropout(attended, self.dropout, self.training)
         return x + F.dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
@@ -98,7 +100,7 @@ class GPT2(nn.Module):
         """Normal(0, 0.02), biases zero, norms one; o_proj and down_proj divided by sqrt(2 * n_layers)."""
         residual_std = 0.02 / math.sqrt(2 * self.config.n_layers)
         for name, module in self.named_modules():
-            if isinstance(module, LayerNorm):
+            if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)

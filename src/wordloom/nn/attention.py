@@ -75,7 +75,14 @@ def attention_mask(
 
 
 def exact_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(q k^T * scale) v written out (Vaswani et al. 2017, eq. 1), softmax over keys in float32.
 
@@ -123,7 +130,9 @@ class Attention(nn.Module):
         K = n_heads if n_kv_heads is None else n_kv_heads
         if head_dim is None:
             if dim % n_heads:
-                raise ConfigError(f"dim {dim} does not divide into {n_heads} heads; give head_dim or change n_heads")
+                raise ConfigError(
+                    f"dim {dim} does not divide into {n_heads} heads; give head_dim or change n_heads"
+                )
             head_dim = dim // n_heads
         if K < 1 or n_heads % K:
             raise ConfigError(f"n_heads {n_heads} is not a multiple of n_kv_heads {K}")
@@ -155,8 +164,12 @@ class Attention(nn.Module):
         """
         source = x if context is None else context
         q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
-        k = self.k_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)  # [B, K, S, E]
-        v = self.v_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)  # [B, K, S, E]
+        k = (
+            self.k_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
+        )  # [B, K, S, E]
+        v = (
+            self.v_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
+        )  # [B, K, S, E]
         if rotary is not None:
             q = apply_rotary(q, *rotary, layout=self.rotary_layout)
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
@@ -168,8 +181,14 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool) -> Tensor:
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
         dropout = self.dropout if self.training else 0.0
+        if is_causal and (mask is not None or q.shape[2] != k.shape[2]):
+            # the kernels' own causal mask takes no other beside it and puts the first query at the first key
+            causal = causal_mask(q.shape[2], k.shape[2], device=q.device)
+            mask, is_causal = (causal if mask is None else mask & causal), False
         groups = self.n_heads // self.n_kv_heads
-        if groups > 1 and q.shape[2] == 1 and dropout == 0.0 and self.backend != "exact":
+        same_for_heads = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
+        single = q.shape[2] == 1 and same_for_heads
+        if groups > 1 and single and dropout == 0.0 and self.backend != "exact":
             # one query per head: let a group's heads be the queries of their shared key, nothing is copied
             B, H, _, E = q.shape
             grouped = q.view(B, self.n_kv_heads, groups, E)
@@ -211,14 +230,22 @@ class Attention(nn.Module):
 def set_attention_backend(model: nn.Module, backend: str) -> None:
     """Make every attention layer of ``model`` use ``backend``; raises ConfigError for an unknown name."""
     if backend not in ATTENTION_BACKENDS:
-        raise ConfigError(f"unknown attention_backend {backend!r}; {did_you_mean(backend, ATTENTION_BACKENDS)}")
+        raise ConfigError(
+            f"unknown attention_backend {backend!r}; {did_you_mean(backend, ATTENTION_BACKENDS)}"
+        )
     for module in model.modules():
         if isinstance(module, Attention):
             module.backend = backend
 
 
 def running_kernel(
-    backend: str, *, head_dim: int, device: torch.device, dtype: torch.dtype, dropout: float = 0.0, masked: bool = False
+    backend: str,
+    *,
+    head_dim: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    dropout: float = 0.0,
+    masked: bool = False,
 ) -> str:
     """The kernel that runs for these settings: flash, efficient, math or exact.
 
@@ -236,7 +263,9 @@ def running_kernel(
         assert kernel is not None
         try:
             with sdpa_kernel(kernel):
-                F.scaled_dot_product_attention(q, q, q, attn_mask=mask, dropout_p=dropout, is_causal=mask is None)
+                F.scaled_dot_product_attention(
+                    q, q, q, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
+                )
         except RuntimeError:
             continue
         return name

@@ -41,8 +41,10 @@ ACTIVATIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
 }
 
 
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """The activation called ``name``; raises ConfigError with what exists."""
+def activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The activation called ``name``, or ``name`` itself if it is one; else a ConfigError."""
+    if not isinstance(name, str):
+        return name
     if name not in ACTIVATIONS:
         raise ConfigError(f"unknown activation {name!r}; {did_you_mean(name, ACTIVATIONS)}")
     return ACTIVATIONS[name]()
@@ -54,7 +56,14 @@ class FeedForward(nn.Module):
     Dropout after it belongs to the block, where the papers put it.
     """
 
-    def __init__(self, *, dim: int, hidden_dim: int, activation: str = "relu", bias: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden_dim: int,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
         self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
         self.down_proj = nn.Linear(hidden_dim, dim, bias=bias)
@@ -67,10 +76,18 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """down_proj(activation(gate_proj(x)) * up_proj(x)): GLU and family (Shazeer 2020, arXiv:2002.05202).
 
-    ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GEGLU, ``silu`` SwiGLU.  [.., D] -> [.., D].
+    ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GEGLU, ``silu`` SwiGLU; ``Swish(beta=...)`` may be given
+    instead of a name.  [.., D] -> [.., D].
     """
 
-    def __init__(self, *, dim: int, hidden_dim: int, activation: str = "silu", bias: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden_dim: int,
+        activation: str | Callable[[Tensor], Tensor] = "silu",
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(dim, hidden_dim, bias=bias)
         self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
