@@ -1,0 +1,78 @@
+"""Text to batches: documents -> token shards -> batches.  Targets, shifts and loss masks are made here only.
+
+Importing this package imports neither torch nor numpy; each name below loads its module when first used.
+
+Reading      :func:`documents`, :func:`pieces`, :func:`records`
+Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
+A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
+Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wordloom.data.batches import IGNORE, CausalBatch, CausalBatches
+    from wordloom.data.catalogue import DATASETS
+    from wordloom.data.corpus import Corpus
+    from wordloom.data.datasets import DatasetFile, DatasetInfo, fetch, resolve
+    from wordloom.data.ledger import Ledger
+    from wordloom.data.readers import Document, Piece, Record, documents, pieces, records
+    from wordloom.data.shards import Progress, prepare
+    from wordloom.data.storage import TokenShards
+
+_HOME = {
+    "CausalBatch": "batches",
+    "CausalBatches": "batches",
+    "Corpus": "corpus",
+    "DATASETS": "catalogue",
+    "DatasetFile": "datasets",
+    "DatasetInfo": "datasets",
+    "Document": "readers",
+    "IGNORE": "batches",
+    "Ledger": "ledger",
+    "Piece": "readers",
+    "Progress": "shards",
+    "Record": "readers",
+    "TokenShards": "storage",
+    "documents": "readers",
+    "fetch": "datasets",
+    "pieces": "readers",
+    "prepare": "shards",
+    "records": "readers",
+    "resolve": "datasets",
+}
+
+__all__ = [
+    "DATASETS",
+    "IGNORE",
+    "CausalBatch",
+    "CausalBatches",
+    "Corpus",
+    "DatasetFile",
+    "DatasetInfo",
+    "Document",
+    "Ledger",
+    "Piece",
+    "Progress",
+    "Record",
+    "TokenShards",
+    "documents",
+    "fetch",
+    "pieces",
+    "prepare",
+    "records",
+    "resolve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wordloom.data' has no attribute {name!r}")
+    return getattr(import_module(f"wordloom.data.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

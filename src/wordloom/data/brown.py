@@ -1,0 +1,24 @@
+"""The Brown corpus as NLTK packs it: a zip of 500 files of ``word/tag`` tokens, one sentence per line."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+
+from wordloom.data.sources import Source
+from wordloom.errors import DataError
+
+_MEMBER = re.compile(r"brown/c[a-r]\d\d$")
+
+
+def brown_texts(file: Source) -> Iterator[str]:
+    """Each of the 500 documents, tags dropped: tokens parted by one space, sentences by a line break."""
+    try:
+        with zipfile.ZipFile(file.path) as archive:
+            for name in sorted(filter(_MEMBER.match, archive.namelist())):
+                lines = archive.read(name).decode("ascii").splitlines()
+                sentences = [" ".join(token.rpartition("/")[0] for token in line.split()) for line in lines]
+                yield "\n".join(filter(None, sentences))
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise DataError(f"{file.name}: not the Brown corpus archive ({error}); download it again") from error

@@ -1,0 +1,66 @@
+"""What became of a corpus: how much was read, dropped, cut and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """The account of one part of a corpus.
+
+    Attributes:
+        part: ``train``, ``validation`` or ``all``.
+        split: how the parts were made, in words.
+        files: files read.
+        documents: documents kept; ``tokens``: their tokens, end-of-document ones included; ``bytes``: their
+            text in UTF-8 (raw bytes for the byte tokenizer's corpora).
+        dropped: what was left out, count by reason.
+        cut: what was divided, count by reason.
+        packed_share: share of batch positions that hold a token, not padding; ``None`` before batching.
+        notes: anything else worth a line.
+    """
+
+    part: str
+    split: str
+    files: int
+    documents: int
+    tokens: int
+    bytes: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+    packed_share: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line."""
+        per_token = f", {self.bytes / self.tokens:.2f} bytes per token" if self.tokens else ""
+        lines = [
+            f"{self.part}: {_count(self.documents, 'document')} in {_count(self.files, 'file')}, "
+            f"{_count(self.tokens, 'token')}, {_count(self.bytes, 'byte')}{per_token}",
+            f"split: {self.split}",
+            "dropped: " + (_reasons(self.dropped) or "nothing"),
+            "cut: " + (_reasons(self.cut) or "nothing"),
+        ]
+        if self.packed_share is not None:
+            lines.append(f"packed: {self.packed_share:.1%} of batch positions hold tokens")
+        return lines + list(self.notes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ledger as plain JSON values."""
+        return {**asdict(self), "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Ledger:
+        """The inverse of :meth:`as_dict`."""
+        return cls(**{**values, "notes": tuple(values["notes"])})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)

@@ -1,0 +1,52 @@
+"""Random order by arithmetic: hashes keyed by counters, and permutations that are never written down.
+
+The hash is SplitMix64's finalizer (Steele, Lea and Flood 2014).  The permutation is a Feistel network over
+the two digits of an index in mixed radix, with walks along cycles that leave the range (Black and Rogaway
+2002, "Ciphers with arbitrary finite domains"): a bijection by construction, for every count and key.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ROUNDS = 8
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of each element (at least one-dimensional; arithmetic modulo 2**64)."""
+    x = x + _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def keyed(seed: int, purpose: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of (``seed``, ``purpose``, counter) for each of ``counters``."""
+    root = mix(mix(np.array([seed], np.uint64)) + np.uint64(purpose))
+    return mix(root + counters)
+
+
+def permute(index: NDArray[np.uint64], count: int, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Where each of ``index`` (all below ``count``) goes in the permutation of ``count`` that its key names.
+
+    ``index`` and ``key`` have one shape; equal keys mean the same permutation.
+    """
+    rows = isqrt(count - 1) + 1
+    columns = -(-count // rows)
+    result = _network(index, rows, columns, key)
+    # rows * columns exceeds count by less than rows, so hardly any index has to walk on.
+    while (outside := np.flatnonzero(result >= count)).size:
+        result[outside] = _network(result[outside], rows, columns, key[outside])
+    return result
+
+
+def _network(x: NDArray[np.uint64], rows: int, columns: int, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    left, right = np.divmod(x, np.uint64(columns))
+    for step in range(0, _ROUNDS, 2):
+        left = (left + mix(right ^ (key + np.uint64(step))) % np.uint64(rows)) % np.uint64(rows)
+        right = (right + mix(left ^ (key + np.uint64(step + 1))) % np.uint64(columns)) % np.uint64(columns)
+    return left * np.uint64(columns) + right
