@@ -1,0 +1,22 @@
+"""Text to ids and back: one :class:`Tokenizer` over the ``tokenizers`` library, of six trained kinds.
+
+A tokenizer is what a ``tokenizer.json`` says, and nothing else; everything here reads that
+definition.  ``tokenizers`` and ``tiktoken`` are imported when first used.
+"""
+
+from wordloom.text.encoding import Encoding, Specials
+from wordloom.text.report import TokenizerReport, compare_tokenizers
+from wordloom.text.streaming import StreamDecoder
+from wordloom.text.tokenizer import Tokenizer
+from wordloom.text.training import TOKENIZERS, TrainingReport
+
+__all__ = [
+    "TOKENIZERS",
+    "Encoding",
+    "Specials",
+    "StreamDecoder",
+    "Tokenizer",
+    "TokenizerReport",
+    "TrainingReport",
+    "compare_tokenizers",
+]

@@ -1,0 +1,95 @@
+"""The text a tokenizer learns from: read once as a stream, kept within a bound."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from wordloom.errors import TokenizerError
+from wordloom.text.cutting import cut_at_spaces
+
+Progress = Callable[[str, int, int | None], None]
+
+_STRETCH = 1 << 16  # bytes: what is sampled, and about the longest text handed to a trainer at once
+
+
+class Corpus:
+    """Documents read once, of which a uniform sample of at most ``sample_bytes`` is kept (as UTF-8).
+
+    The unit of sampling is a stretch of about 64 KB: part of a long document or several short ones.
+    Each stretch draws a number from ``seed`` and those with the smallest are kept, so a stretch's
+    fate does not depend on where in the corpus it stands; a corpus within the bound is kept whole.
+
+    Attributes:
+        documents, bytes_seen: what was read.
+        bytes_used: what was kept.
+        characters: how often each character occurs in all that was read, if ``count`` was asked.
+    """
+
+    def __init__(
+        self,
+        texts: Iterable[str],
+        *,
+        sample_bytes: int,
+        seed: int,
+        count: bool,
+        progress: Progress | None,
+    ) -> None:
+        if isinstance(texts, str):
+            raise TokenizerError("train() was given one string: give the documents as a list, such as [text]")
+        if sample_bytes < _STRETCH:
+            raise TokenizerError(f"sample_bytes={sample_bytes} is too small: give at least {_STRETCH}")
+        self.documents = self.bytes_seen = self.bytes_used = 0
+        self.characters: Counter[str] = Counter()
+        self._progress = progress
+        self._kept: list[tuple[float, int, list[bytes]]] = []  # a heap: the largest draw first
+        self._sample_bytes = sample_bytes
+        self._random = random.Random(seed)
+        stretch: list[bytes] = []
+        size = 0
+        for document in texts:
+            self.documents += 1
+            for piece in cut_at_spaces(document, _STRETCH):
+                if count:
+                    self.characters.update(piece)
+                stretch.append(_utf8(piece))
+                size += len(stretch[-1])
+                if size >= _STRETCH:
+                    self._keep(stretch, size)
+                    stretch, size = [], 0
+        self._keep(stretch, size)
+        self._kept.sort(key=lambda kept: kept[1])
+        if not self.bytes_seen:
+            raise TokenizerError(
+                f"the corpus is empty ({self.documents} documents without text): give text to learn from"
+            )
+
+    def _keep(self, stretch: list[bytes], size: int) -> None:
+        self.bytes_seen += size
+        self.bytes_used += size
+        heapq.heappush(self._kept, (-self._random.random(), self.bytes_seen, stretch))
+        while self.bytes_used > self._sample_bytes and len(self._kept) > 1:
+            self.bytes_used -= sum(map(len, heapq.heappop(self._kept)[2]))
+        if self._progress:
+            self._progress("reading", self.bytes_seen, None)
+
+    def texts(self) -> Iterator[str]:
+        """The kept text, in the order of the corpus."""
+        done = 0
+        for _, _, stretch in self._kept:
+            yield from (piece.decode() for piece in stretch)
+            done += sum(map(len, stretch))
+            if self._progress:
+                self._progress("counting", done, self.bytes_used)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"the corpus has a lone surrogate (U+{ord(text[error.start]):04X}), which no encoding can carry: "
+            "read its files as UTF-8"
+        ) from None

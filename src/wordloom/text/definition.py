@@ -1,0 +1,273 @@
+"""What a ``tokenizer.json`` says: its kind, its vocabulary, the bytes behind each id, what it loses.
+
+Every function here is pure and takes the parsed JSON object (the *definition*), in the layout that
+the ``tokenizers`` library writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+Definition = dict[str, Any]
+
+SPACE_MARK = "\u2581"  # '▁', SentencePiece's visible space
+
+# The regular expressions of GPT-2's encoder.py and of Llama 3's tokenizer (GPT-4's cl100k is the same).
+PATTERNS = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama3": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+
+
+def bytes_to_characters() -> list[str]:
+    """GPT-2's printable character for each of the 256 bytes (``bytes_to_unicode`` of its encoder.py)."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    shifted = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]
+
+
+_BYTE_OF_CHARACTER = {character: byte for byte, character in enumerate(bytes_to_characters())}
+_BYTE_PIECES = {f"<0x{byte:02X}>": byte for byte in range(256)}
+
+
+def model_vocabulary(definition: Definition) -> dict[str, int]:
+    """Token to id, of the model alone (added tokens that it does not hold are not in it)."""
+    vocabulary = definition["model"].get("vocab", {})
+    if isinstance(vocabulary, list):  # Unigram: [[piece, score], ...]
+        return {piece: index for index, (piece, _) in enumerate(vocabulary)}
+    return dict(vocabulary)
+
+
+def full_vocabulary(definition: Definition) -> dict[str, int]:
+    """Token to id, added tokens included."""
+    vocabulary = model_vocabulary(definition)
+    vocabulary.update((token["content"], token["id"]) for token in definition["added_tokens"])
+    return vocabulary
+
+
+def special_tokens(definition: Definition) -> dict[str, int]:
+    """Content to id of the added tokens marked special."""
+    return {t["content"]: t["id"] for t in definition["added_tokens"] if t["special"]}
+
+
+def merge_pairs(definition: Definition) -> list[tuple[str, str]]:
+    """BPE's merges in rank order; both spellings of the file (``"a b"`` and ``["a", "b"]``) are read."""
+    merges = definition["model"].get("merges", [])
+    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+    return [(left, right) for left, right in pairs]
+
+
+def unknown_id(definition: Definition) -> int | None:
+    """The id that the model itself emits for what it cannot represent."""
+    model = definition["model"]
+    if model["type"] == "Unigram":
+        unknown: int | None = model.get("unk_id")
+        return unknown
+    token = model.get("unk_token")
+    return None if token is None else full_vocabulary(definition).get(token)
+
+
+def _steps(component: Definition | None, plural: str) -> Iterator[Definition]:
+    """The leaves of a normalizer, pre-tokenizer or decoder, ``Sequence`` flattened."""
+    if component is None:
+        return
+    if component["type"] == "Sequence":
+        for part in component[plural]:
+            yield from _steps(part, plural)
+    else:
+        yield component
+
+
+def normalizers(definition: Definition) -> list[Definition]:
+    return list(_steps(definition["normalizer"], "normalizers"))
+
+
+def pre_tokenizers(definition: Definition) -> list[Definition]:
+    return list(_steps(definition["pre_tokenizer"], "pretokenizers"))
+
+
+def decoders(definition: Definition) -> list[Definition]:
+    return list(_steps(definition["decoder"], "decoders"))
+
+
+def split_pattern(definition: Definition) -> str | None:
+    """``"gpt2"``, ``"llama3"`` or ``"words"`` where the text is split by exactly that rule, else None."""
+    steps = pre_tokenizers(definition)
+    if len(steps) == 1 and steps[0]["type"] in ("BertPreTokenizer", "WhitespaceSplit"):
+        return "words"
+    if len(steps) == 1 and _is_byte_level(steps[0], use_regex=True):
+        return "gpt2"
+    if len(steps) == 2 and not _is_byte_level(steps[1], use_regex=False):
+        return None
+    if len(steps) in (1, 2) and steps[0]["type"] == "Split":
+        split = steps[0]
+        for name, pattern in PATTERNS.items():
+            isolated = split["behavior"] == "Isolated" and not split["invert"]
+            if isolated and split["pattern"] == {"Regex": pattern}:
+                return name
+    return None
+
+
+def _is_byte_level(step: Definition, *, use_regex: bool) -> bool:
+    return (
+        step["type"] == "ByteLevel"
+        and not step["add_prefix_space"]
+        and step.get("use_regex", True) is use_regex
+    )
+
+
+def kind(definition: Definition) -> str:
+    """Which of Wordloom's kinds this is; ``"other"`` for a tokenizer that is none of them."""
+    model = definition["model"]["type"]
+    if model in ("WordLevel", "WordPiece", "Unigram"):
+        return {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}[model]
+    if model != "BPE":
+        return "other"
+    splits = [step["type"] for step in pre_tokenizers(definition)]
+    merges = definition["model"]["merges"]
+    if "ByteLevel" in splits:
+        return "byte" if not merges and _is_plain_bytes(definition) else "bpe"
+    if not merges and not splits and _is_plain_characters(definition):
+        return "char"
+    if definition["model"].get("byte_fallback") and _marks_spaces(definition):
+        return "llama"
+    return "other"
+
+
+def _is_plain_bytes(definition: Definition) -> bool:
+    vocabulary = model_vocabulary(definition)
+    steps = pre_tokenizers(definition)
+    return (
+        not normalizers(definition)
+        and len(steps) == 1
+        and _is_byte_level(steps[0], use_regex=False)
+        and all(character in vocabulary for character in _BYTE_OF_CHARACTER)
+        and all(t["special"] and _is_matched_as_written(t) for t in definition["added_tokens"])
+    )
+
+
+def _is_plain_characters(definition: Definition) -> bool:
+    specials = special_tokens(definition)
+    model = definition["model"]
+    return (
+        not (model.get("fuse_unk") or model.get("byte_fallback") or model.get("end_of_word_suffix"))
+        and all(len(token) == 1 or token in specials for token in full_vocabulary(definition))
+        and all(map(_is_matched_as_written, definition["added_tokens"]))
+    )
+
+
+def _is_matched_as_written(token: Definition) -> bool:
+    return not (token["lstrip"] or token["rstrip"] or token["single_word"])
+
+
+def _marks_spaces(definition: Definition) -> bool:
+    return any(
+        step["type"] == "Replace" and step["content"] == SPACE_MARK for step in normalizers(definition)
+    ) or any(step["type"] == "Metaspace" for step in pre_tokenizers(definition))
+
+
+def _decoder_style(definition: Definition) -> str | None:
+    """How tokens become bytes: ``byte-level``, ``sentencepiece``, ``fallback``; None for anything else."""
+    steps = decoders(definition)
+    types = [step["type"] for step in steps]
+    if types == ["ByteLevel"]:
+        return "byte-level"
+    if types == ["ByteFallback", "Fuse"]:
+        return "fallback"
+    if types[:3] == ["Replace", "ByteFallback", "Fuse"]:
+        replaces_mark = steps[0]["pattern"] == {"String": SPACE_MARK} and steps[0]["content"] == " "
+        if replaces_mark and (len(steps) == 3 or strips_first_space(definition)):
+            return "sentencepiece"
+    return None
+
+
+def strips_first_space(definition: Definition) -> bool:
+    """True where decoding drops one leading space (the one that encoding put there)."""
+    last = (decoders(definition) or [{"type": None}])[-1]
+    return last["type"] == "Strip" and (last["content"], last["start"], last["stop"]) == (" ", 1, 0)
+
+
+def token_bytes(definition: Definition, vocab_size: int) -> list[bytes | None] | None:
+    """The exact bytes of every id (None for an id nobody holds), or None where tokens are not bytes."""
+    style = _decoder_style(definition)
+    if style is None:
+        return None
+    table: list[bytes | None] = [None] * vocab_size
+    for token, index in model_vocabulary(definition).items():
+        if style == "byte-level":
+            values = [_BYTE_OF_CHARACTER.get(character, -1) for character in token]
+            table[index] = bytes(values) if -1 not in values else token.encode()
+        elif token in _BYTE_PIECES:
+            table[index] = bytes([_BYTE_PIECES[token]])
+        else:
+            table[index] = (token.replace(SPACE_MARK, " ") if style == "sentencepiece" else token).encode()
+    for added in definition["added_tokens"]:
+        table[added["id"]] = added["content"].encode()
+    return table
+
+
+def is_lossless(definition: Definition) -> bool:
+    """True where decoding what was encoded gives the very text back, whatever the text.
+
+    SentencePiece's layout counts as lossless although it reads a literal U+2581 as a space.
+    """
+    style = _decoder_style(definition)
+    if style is None or any(
+        t["lstrip"] or t["rstrip"] for t in definition["added_tokens"] if not t["special"]
+    ):
+        return False
+    model, vocabulary = definition["model"], model_vocabulary(definition)
+    if style == "byte-level":
+        split = split_pattern(definition) in ("gpt2", "llama3") or kind(definition) == "byte"
+        complete = all(character in vocabulary for character in _BYTE_OF_CHARACTER)
+        return model["type"] == "BPE" and split and complete and not normalizers(definition)
+    if not model.get("byte_fallback") or not all(piece in vocabulary for piece in _BYTE_PIECES):
+        return False
+    if style == "fallback":
+        whole = not pre_tokenizers(definition) or split_pattern(definition) in PATTERNS
+        return whole and not normalizers(definition)
+    marks = [step["type"] for step in normalizers(definition)]
+    expected = ["Prepend", "Replace"] if strips_first_space(definition) else ["Replace"]
+    return marks == expected and _marks_spaces(definition) and not pre_tokenizers(definition)
+
+
+def cuts_at_spaces(definition: Definition) -> bool:
+    """True where a text may be cut before any space that follows a non-space, without changing its ids."""
+    plain = all(step["type"] in ("Lowercase", "BertNormalizer") for step in normalizers(definition))
+    only_specials = all(t["special"] for t in definition["added_tokens"])
+    return plain and only_specials and split_pattern(definition) is not None
+
+
+def leading_token(definition: Definition) -> str | None:
+    """The one special token that the post-processor puts before a single text, if it does that."""
+    processor = definition["post_processor"]
+    parts = processor.get("processors", [processor]) if processor else []
+    for part in parts:
+        if part["type"] == "TemplateProcessing" and "SpecialToken" in part["single"][0]:
+            token: str = part["single"][0]["SpecialToken"]["id"]
+            return token
+        if part["type"] in ("RobertaProcessing", "BertProcessing"):
+            return str(part["cls"][0])
+    return None
+
+
+def fingerprint(definition: Definition, roles: dict[str, int | None]) -> str:
+    """SHA-256 (hex) of everything that decides ids: rules, vocabulary, special tokens and their roles."""
+    model = dict(definition["model"])
+    if "merges" in model:
+        model["merges"] = merge_pairs(definition)
+    decisive = {
+        "normalizer": definition["normalizer"],
+        "pre_tokenizer": definition["pre_tokenizer"],
+        "model": model,
+        "added_tokens": sorted(definition["added_tokens"], key=lambda token: token["id"]),
+        "roles": roles,
+    }
+    text = json.dumps(decisive, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,232 @@
+"""From text to ids: the checks that come first, and the fastest way that gives the right ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text import definition as facts
+from wordloom.text.cutting import cut_at_spaces
+from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
+from wordloom.text.fast_bpe import tiktoken_twin
+from wordloom.text.special import finder, without_specials
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+
+Specials = Literal["refuse", "text", "interpret"]
+
+_PIECE = 1 << 16  # characters: long texts are cut about here, for even work per core and bounded memory
+_WORTH_PROVING = 1 << 18  # characters in a batch from which the fast path's proof (below 1 s) pays
+_FAST_LIMIT = 500_000  # characters: tiktoken's regex engine gives up within a million spaces in a row
+
+
+class Encoding(NamedTuple):
+    """Ids and, for each, the half-open span of the given text it came from.
+
+    Spans count characters of a ``str`` and bytes of a ``bytes``.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class Encoder:
+    """Encodes text by a tokenizer's definition; :class:`wordloom.text.Tokenizer` documents the methods."""
+
+    def __init__(self, definition: facts.Definition) -> None:
+        self._definition = definition
+        self._kind = facts.kind(definition)
+        self._specials = facts.special_tokens(definition)
+        self._finder = finder(list(self._specials))
+        self._cuts_at_spaces = facts.cuts_at_spaces(definition)
+        self._matches_normalized = definition["normalizer"] is not None and any(
+            token["special"] and token["normalized"] for token in definition["added_tokens"]
+        )
+
+    @cached_property
+    def interpreting(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, which gives special tokens in a text their meaning."""
+        return build({**self._definition, "post_processor": None})
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        return build(without_specials(self._definition)) if self._specials else self.interpreting
+
+    @cached_property
+    def _fast(self) -> tiktoken.Encoding | None:
+        return tiktoken_twin(self._definition, self._plain)
+
+    @cached_property
+    def _table(self) -> ByteTable | CharacterTable | None:
+        """For the kinds whose units are bytes or characters."""
+        if self._kind == "byte":
+            return ByteTable(self._definition)
+        if self._kind == "char" and self._definition["normalizer"] is None:
+            return CharacterTable(self._definition, facts.unknown_id(self._definition))
+        return None
+
+    def encode(self, text: str | bytes, specials: Specials) -> Encoding:
+        self._check(text, specials)
+        if self._table is None:
+            backend = self.interpreting if specials == "interpret" else self._plain
+            encoding = _of_library(backend.encode, text, add_special_tokens=False)
+            return Encoding(encoding.ids, encoding.offsets)
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for start, end, special_id in self._parts(text, specials):
+            if special_id is not None:
+                ids.append(special_id)
+                offsets.append((start, end))
+                continue
+            part = text[start:end]
+            ids += self._table(part).tolist()
+            if self._kind == "byte" and isinstance(part, str):
+                offsets += [(start + a, start + b) for a, b in byte_offsets(part)]
+            else:
+                offsets += [(place, place + 1) for place in range(start, end)]
+        return Encoding(ids, offsets)
+
+    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials) -> list[Ids]:
+        for text in texts:
+            self._check(text, specials)
+        if self._table is not None:
+            return [self._look_up(text, specials) for text in texts]
+        strings = [text for text in texts if isinstance(text, str)]  # all of them: only 'byte' takes bytes
+        if specials != "interpret" or self._finder is None:
+            return self._ordinary(strings)
+        marked = {i for i, text in enumerate(strings) if self._finder.search(self._searched(text))}
+        holding = [strings[i] for i in sorted(marked)]
+        found = _of_library(self.interpreting.encode_batch_fast, holding, add_special_tokens=False)
+        special = iter([np.array(encoding.ids, dtype=np.int32) for encoding in found])
+        ordinary = iter(self._ordinary([text for i, text in enumerate(strings) if i not in marked]))
+        return [next(special) if i in marked else next(ordinary) for i in range(len(strings))]
+
+    def _look_up(self, text: str | bytes, specials: Specials) -> Ids:
+        assert self._table is not None
+        parts = [
+            self._table(text[start:end]) if special_id is None else np.array([special_id], dtype=np.int32)
+            for start, end, special_id in self._parts(text, specials)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])
+
+    def _ordinary(self, texts: list[str]) -> list[Ids]:
+        """The ids of texts in which nothing is special."""
+        if self._cuts_at_spaces:
+            cut = [list(cut_at_spaces(text, _PIECE)) for text in texts]
+        else:
+            cut = [[text] for text in texts]
+        pieces = [piece for parts in cut for piece in parts]
+        lengths = [len(piece) for piece in pieces]
+        worth_it = "_fast" in self.__dict__ or sum(lengths) >= _WORTH_PROVING
+        if worth_it and self._fast is not None and max(lengths, default=0) <= _FAST_LIMIT:
+            lists = self._fast.encode_ordinary_batch(pieces, num_threads=cores())
+        else:
+            encodings = _of_library(self._plain.encode_batch_fast, pieces, add_special_tokens=False)
+            lists = [encoding.ids for encoding in encodings]
+        arrays = iter([np.array(ids, dtype=np.int32) for ids in lists])
+        return [
+            next(arrays) if len(parts) == 1 else np.concatenate([next(arrays) for _ in parts])
+            for parts in cut
+        ]
+
+    def _parts(self, text: str | bytes, specials: Specials) -> list[tuple[int, int, int | None]]:
+        """Start and end of every stretch of ordinary text (None) and every special token (its id)."""
+        if specials != "interpret" or self._finder is None:
+            return [(0, len(text), None)]
+        parts: list[tuple[int, int, int | None]] = []
+        last = 0
+        for match in self._matches(text):
+            name = match.group() if isinstance(text, str) else match.group().decode()
+            parts += [(last, match.start(), None), (match.start(), match.end(), self._specials[name])]
+            last = match.end()
+        return [part for part in [*parts, (last, len(text), None)] if part[0] < part[1]]
+
+    def _matches(self, text: str | bytes) -> Iterator[re.Match[Any]]:
+        if self._finder is None:
+            return iter(())
+        if isinstance(text, bytes):
+            return re.compile(self._finder.pattern.encode()).finditer(text)
+        return self._finder.finditer(text)
+
+    def _check(self, text: str | bytes, specials: str) -> None:
+        if specials not in ("refuse", "text", "interpret"):
+            hint = did_you_mean(specials, ("refuse", "text", "interpret"))
+            raise TokenizerError(f"specials={specials!r} is unknown: {hint}")
+        if isinstance(text, bytes):
+            if self._kind != "byte":
+                raise TokenizerError(
+                    f"bytes were given to a {self._kind} tokenizer, which encodes str: decode them first, "
+                    "or use a tokenizer of kind 'byte'"
+                )
+        elif not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise TokenizerError(
+                    f"the text has a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+                    f"{error.start}, which no encoding can carry: read its source as UTF-8"
+                ) from None
+        if specials == "refuse":
+            self._refuse_specials(text)
+
+    def _refuse_specials(self, text: str | bytes) -> None:
+        match = next(self._matches(text), None)
+        unit = "byte" if isinstance(text, bytes) else "character"
+        place = f"at {unit} {match.start()}" if match else ""
+        if match is None and self._matches_normalized and isinstance(text, str) and self._finder:
+            match = self._finder.search(self._normalized(text))
+            place = "once it is normalised"
+        if match is not None:
+            name = match.group() if isinstance(text, str) else match.group().decode()
+            raise TokenizerError(
+                f"the text holds the special token '{name}' {place}: pass specials='text' to encode it as "
+                "ordinary text, or specials='interpret' to give it its special meaning"
+            )
+
+    def _searched(self, text: str) -> str:
+        """Where a special token would be found: the text and, if any matches there, its normalised form."""
+        return f"{text}\n{self._normalized(text)}" if self._matches_normalized else text
+
+    def _normalized(self, text: str) -> str:
+        normalizer = self.interpreting.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+
+def build(definition: facts.Definition) -> tokenizers.Tokenizer:
+    """The library's tokenizer of a definition; TokenizerError if the library cannot make sense of it."""
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(definition))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(
+            f"the tokenizers library ({tokenizers.__version__}) cannot read this tokenizer: {error}"
+        ) from error
+
+
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _of_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+    try:
+        return call(*args, **settings)
+    except Exception as error:
+        if "UNK" in str(error) or "unk" in str(error):
+            raise TokenizerError(
+                "the text has a word outside the vocabulary, which has no unknown token: train with an "
+                "unknown token, or on text that has every word"
+            ) from error
+        raise

@@ -1,0 +1,85 @@
+"""Byte-level BPE through ``tiktoken``'s merge loop, where it is proven to give the same ids.
+
+``tokenizers`` merges the pairs that its merge list names; ``tiktoken`` merges any two neighbours whose
+joined bytes are in the vocabulary.  The two agree on every text if (1) ids rise with merge rank,
+(2) every token is the product of exactly one merge, of parts ranked before it, and (3) every token,
+encoded alone, is itself.  For a pair (l, r) that spells a token t without being t's merge could
+only be neighbours at some rank if encoding l + r alone up to that rank gave (l, r); but l + r is
+t's own bytes, which by (3) have joined by t's merge.  ``tests/text`` also compares the two
+programs' Unicode tables over all code points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wordloom.text.definition import (
+    Definition,
+    bytes_to_characters,
+    merge_pairs,
+    model_vocabulary,
+    normalizers,
+    special_tokens,
+    split_pattern,
+)
+
+if TYPE_CHECKING:
+    import tiktoken
+    import tokenizers
+
+# The same languages as definition.PATTERNS, written with possessive quantifiers (no backtracking).
+_POSSESSIVE = {
+    "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
+    "llama3": (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
+        r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
+    ),
+}
+
+
+def proven_ranks(definition: Definition, backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
+    """Token bytes to id for ``tiktoken``, or None where equal ids are not proven (see the module)."""
+    model = definition["model"]
+    unusual = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    if (
+        model["type"] != "BPE"
+        or any(model.get(name) for name in unusual)
+        or normalizers(definition)
+        or split_pattern(definition) not in _POSSESSIVE
+        or any(not token["special"] for token in definition["added_tokens"])
+    ):
+        return None
+    vocabulary, specials = model_vocabulary(definition), special_tokens(definition)
+    alphabet = bytes_to_characters()
+    byte_of = {character: bytes([byte]) for byte, character in enumerate(alphabet)}
+    if any(character not in vocabulary for character in alphabet):
+        return None
+    ranks = {byte_of[character]: vocabulary[character] for character in alphabet}
+    known, last = set(alphabet), -1
+    for left, right in merge_pairs(definition):
+        token = left + right
+        index = vocabulary.get(token, -1)
+        if index <= last or token in known or left not in known or right not in known or token in specials:
+            return None
+        known.add(token)
+        last = index
+        ranks[b"".join(byte_of[character] for character in token)] = index
+    if len(known) + sum(token in vocabulary for token in specials) != len(vocabulary):
+        return None
+    alone = backend.model.tokenize
+    if any(len(alone(token)) != 1 for token in known):
+        return None
+    return ranks
+
+
+def tiktoken_twin(definition: Definition, backend: tokenizers.Tokenizer) -> tiktoken.Encoding | None:
+    """A ``tiktoken`` encoder of ordinary text with equal ids; None if not proven or not installed."""
+    try:
+        import tiktoken
+    except ImportError:
+        return None
+    ranks = proven_ranks(definition, backend)
+    if ranks is None:
+        return None
+    pattern = _POSSESSIVE[str(split_pattern(definition))]
+    return tiktoken.Encoding("wordloom", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})

@@ -1,0 +1,126 @@
+"""Special tokens: which role each plays, where a text holds one, and the tokenizer that knows none.
+
+A special token in a user's text is never interpreted unless asked for.  The ``tokenizers`` library
+always interprets them, so ordinary text goes through :func:`without_specials`, a twin with the same
+ids whose special tokens bear names that no text can contain.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text.definition import Definition, full_vocabulary, merge_pairs, special_tokens
+
+ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+
+# Names that say their role by themselves, used where no tokenizer_config.json does.
+ROLE_NAMES = {
+    "bos": ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>", "[BOS]"),
+    "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[EOS]"),
+    "pad": ("<pad>", "<|pad|>", "[PAD]"),
+    "unk": ("<unk>", "<|unk|>", "[UNK]"),
+    "mask": ("<mask>", "<|mask|>", "[MASK]"),
+    "cls": ("<cls>", "[CLS]"),
+    "sep": ("<sep>", "[SEP]"),
+}
+
+
+def roles_by_name(tokens: list[str]) -> dict[str, str]:
+    """Role to token for the tokens whose name is one of :data:`ROLE_NAMES`."""
+    found = {role: next((n for n in names if n in tokens), None) for role, names in ROLE_NAMES.items()}
+    return {role: name for role, name in found.items() if name is not None}
+
+
+def roles_given(special: Sequence[str] | Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The tokens in order and the role of each, from a list of names or a mapping of role to name.
+
+    Raises TokenizerError for an unknown role, an empty or repeated token, or a pad token that is also eos.
+    """
+    if isinstance(special, Mapping):
+        for role in special:
+            if role not in ROLES:
+                raise TokenizerError(f"special token role '{role}' is unknown: {did_you_mean(role, ROLES)}")
+        roles, tokens = dict(special), list(dict.fromkeys(special.values()))
+    else:
+        tokens = list(special)
+        roles = roles_by_name(tokens)
+        if len(set(tokens)) < len(tokens):
+            raise TokenizerError(f"special_tokens has a token twice: {', '.join(tokens)}; give each once")
+    if any(len(token) < 2 or token != token.strip() for token in tokens):
+        raise TokenizerError(
+            f"special_tokens has a token that is shorter than two characters or begins or ends with a space: "
+            f"{tokens}; name them like '<|endoftext|>'"
+        )
+    if "pad" in roles and roles["pad"] in (roles.get("eos"), roles.get("bos")):
+        raise TokenizerError(
+            f"the pad token '{roles['pad']}' is also the eos or bos token, so a model could never learn to "
+            "stop: give padding a token of its own, such as '<|pad|>'"
+        )
+    return tokens, roles
+
+
+def added_token(content: str, index: int, *, special: bool = True) -> dict[str, Any]:
+    """One entry of ``added_tokens`` that is matched as it is written."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": index, "content": content, **flags, "special": special}
+
+
+def mark_special(definition: Definition, content: str) -> None:
+    """Make ``content`` a special token, keeping its id or giving it the next one, as transformers does."""
+    for token in definition["added_tokens"]:
+        if token["content"] == content:
+            token["special"] = True
+            return
+    vocabulary = full_vocabulary(definition)
+    index = vocabulary.get(content, max(vocabulary.values(), default=-1) + 1)
+    definition["added_tokens"].append(added_token(content, index))
+    definition["added_tokens"].sort(key=lambda token: token["id"])
+
+
+def without_specials(definition: Definition) -> Definition:
+    """The same tokenizer with the same ids, to which every special token's name is ordinary text.
+
+    The unknown token keeps its duty under its new name.  The names are drawn at random, so that no
+    text can be written to contain one.
+    """
+    specials = special_tokens(definition)
+    salt = secrets.token_hex(16)
+    renamed = {content: f"\uffff \x00 {salt} {index}" for content, index in specials.items()}
+    twin = copy.deepcopy({key: value for key, value in definition.items() if key != "model"})
+    twin["post_processor"] = twin["truncation"] = twin["padding"] = None
+    for token in twin["added_tokens"]:
+        token["content"] = renamed.get(token["content"], token["content"])
+    model = dict(definition["model"])
+    if isinstance(model.get("vocab"), list):
+        model["vocab"] = [[renamed.get(piece, piece), score] for piece, score in model["vocab"]]
+    else:
+        model["vocab"] = {renamed.get(token, token): index for token, index in model["vocab"].items()}
+    if "merges" in model:  # a merge that would spell a special token out of its characters is no merge here
+        model["merges"] = [
+            [left, right]
+            for left, right in merge_pairs(definition)
+            if not {left, right, left + right} & renamed.keys()
+        ]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = renamed.get(model["unk_token"], model["unk_token"])
+    twin["model"] = model
+    return twin
+
+
+def finder(contents: list[str]) -> re.Pattern[str] | None:
+    """A pattern that finds any of these tokens, the longest first; None for no tokens."""
+    if not contents:
+        return None
+    return re.compile("|".join(re.escape(c) for c in sorted(contents, key=lambda c: (-len(c), c))))
+
+
+def token_name(entry: object) -> str | None:
+    """A role's token as ``tokenizer_config.json`` writes it: a string, or an object with ``content``."""
+    if isinstance(entry, dict):
+        entry = entry.get("content")
+    return entry if isinstance(entry, str) and entry else None
