@@ -69,7 +69,7 @@ def test_swish_with_beta_fixed_or_learnt() -> None:
     assert layer.activation.beta.grad.abs() > 0
     torch.nn.init.constant_(layer.activation.beta, 9.0)
     layer.activation.reset_parameters()
-    assert float(layer.activation.beta) == 1.5
+    assert layer.activation.beta.item() == 1.5
 
 
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from typing import Protocol
 
 import torch
@@ -262,7 +263,8 @@ def running_kernel(
         kernel = ATTENTION_BACKENDS[name]
         assert kernel is not None
         try:
-            with sdpa_kernel(kernel):
+            with sdpa_kernel(kernel), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch explains each refusal at length
                 F.scaled_dot_product_attention(
                     q, q, q, attn_mask=mask, dropout_p=dropout, is_causal=mask is None
                 )

@@ -1,0 +1,311 @@
+"""What must hold for every causal model, whatever its paper."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import GenerationError
+from wordloom.models import MODELS, PRESETS, build, config_from, family_of
+from wordloom.nn import set_attention_backend
+
+SHAPE: dict[str, Any] = {"vocab_size": 29, "max_seq_len": 24, "dim": 16, "n_layers": 2, "n_heads": 4}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 12,
+}
+CONFIGS = {
+    "gpt": config_from("gpt", **SHAPE),
+    "gpt-2017": config_from("gpt", **SHAPE, positions="sinusoidal", activation="relu", output_bias=True),
+    "gpt2": config_from("gpt2", **SHAPE),
+    "gpt2-plain": config_from("gpt2", **SHAPE, bias=False, tie_embeddings=False, activation="swish_learnt"),
+    "llama": config_from("llama", **SHAPE, n_kv_heads=2, hidden_dim=24),
+    "llama-mqa": config_from(
+        "llama", **SHAPE, n_kv_heads=1, head_dim=6, hidden_dim=24, attention_bias=True,
+        feed_forward_bias=True, tie_embeddings=True, activation="swish_learnt", rope_theta=500.0,
+    ),
+    "llama3": config_from("llama", **SHAPE, hidden_dim=24, rope_scaling=LLAMA3),
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("name", CONFIGS)
+
+
+def model_of(name: str, **changes: Any) -> Any:
+    """A model whose weights are large enough that every part of it shows in the logits."""
+    generator = torch.Generator().manual_seed(0)
+    family = family_of(CONFIGS[name])
+    model = build(config_from(family, **vars(CONFIGS[name]) | changes), generator=generator)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty_like(parameter).normal_(0, 0.3, generator=generator))
+    return model.eval()
+
+
+def tokens_of(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, 29, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@EVERY
+@torch.no_grad()
+def test_no_token_sees_a_later_one(name: str) -> None:
+    model, tokens = model_of(name), tokens_of(2, 11)
+    before = model(tokens)
+    for t in (0, 4, 10):
+        changed = tokens.clone()
+        changed[:, t] = (changed[:, t] + 7) % 29
+        after = model(changed)
+        close(after[:, :t], before[:, :t])
+        assert ((after[:, t:] - before[:, t:]).abs().amax(dim=(0, 2)) > 1e-4).all()
+
+
+@EVERY
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+@torch.no_grad()
+def test_cached_equals_uncached_for_any_chunking(name: str, data: st.DataObject) -> None:
+    model = model_of(name)
+    chunks = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
+    T = min(sum(chunks), 24)
+    tokens = tokens_of(3, T, seed=data.draw(st.integers(0, 99)))
+    padding = data.draw(st.lists(st.integers(0, chunks[0] - 1), min_size=3, max_size=3))
+    attend = torch.arange(T) >= torch.tensor(padding)[:, None]
+    whole = model(tokens, attend=attend)
+    cache = model.new_cache(3, data.draw(st.integers(1, 24)))  # room for less than comes, or all
+    start = 0
+    for chunk in chunks:
+        stop = min(start + chunk, T)
+        if start == stop:
+            break
+        where = attend[:, :stop] if start == 0 else None  # the cache remembers the rows' padding
+        part = model(tokens[:, start:stop], attend=where, cache=cache)
+        for row in range(3):
+            close(part[row, max(padding[row] - start, 0) :], whole[row, max(start, padding[row]) : stop])
+        start = stop
+        assert cache.length == stop
+
+
+@EVERY
+@torch.no_grad()
+def test_padding_changes_nothing(name: str) -> None:
+    model, T = model_of(name), 9
+    lengths = (9, 5, 1)
+    alone = [tokens_of(1, length, seed=length) for length in lengths]
+    for side in ("left", "right"):
+        padded, attend = tokens_of(3, T, seed=5), torch.zeros(3, T, dtype=torch.bool)
+        for row, tokens in enumerate(alone):
+            real = slice(T - lengths[row], T) if side == "left" else slice(0, lengths[row])
+            padded[row, real], attend[row, real] = tokens[0], True
+        logits = model(padded, attend=attend)
+        assert logits.isfinite().all()
+        for row, tokens in enumerate(alone):
+            close(logits[row, attend[row]], model(tokens)[0])
+
+
+@EVERY
+@torch.no_grad()
+def test_rows_do_not_know_one_another(name: str) -> None:
+    model, tokens = model_of(name), tokens_of(4, 7)
+    order = torch.tensor([2, 0, 3, 1])
+    close(model(tokens)[order], model(tokens[order]))
+    cache = model.new_cache(4, 8)
+    model(tokens[:, :6], cache=cache)
+    cache.select(order)
+    close(model(tokens[order, 6:], cache=cache), model(tokens[order])[:, 6:])
+
+
+@EVERY
+@torch.no_grad()
+def test_a_document_mask_equals_running_documents_apart(name: str) -> None:
+    model = model_of(name)
+    pieces = [tokens_of(1, length, seed=length) for length in (4, 1, 6)]
+    packed = torch.cat(pieces, dim=1)
+    documents = torch.cat([torch.full((1, p.shape[1]), i) for i, p in enumerate(pieces)], dim=1)
+    positions = torch.cat([torch.arange(p.shape[1])[None] for p in pieces], dim=1)
+    logits = model(packed, documents=documents, positions=positions)
+    close(logits, torch.cat([model(p) for p in pieces], dim=1))
+    assert (logits - model(packed)).abs().max() > 1e-3  # and the mask mattered
+
+
+@EVERY
+@torch.no_grad()
+def test_fast_and_exact_attention_agree_in_the_whole_model(name: str) -> None:
+    model, tokens = model_of(name), tokens_of(2, 8)
+    attend = torch.arange(8) >= torch.tensor([[0], [3]])
+    fast = model(tokens, attend=attend)
+    set_attention_backend(model, "exact")
+    close(fast, model(tokens, attend=attend))
+
+
+@EVERY
+def test_init_weights_sets_every_parameter_and_buffer(name: str) -> None:
+    config = CONFIGS[name]
+    with torch.device("meta"):
+        model = MODELS[family_of(config)].model(config)
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    for tensor in [*model.parameters(), *model.buffers()]:
+        tensor.data.fill_(torch.nan)
+    model.init_weights(torch.Generator().manual_seed(3))
+    for key, tensor in model.state_dict().items():
+        assert tensor.isfinite().all(), key
+    again = build(config, generator=torch.Generator().manual_seed(3))
+    other = build(config, generator=torch.Generator().manual_seed(4))
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[key]), key
+    assert not torch.equal(model.token_embedding.weight, other.token_embedding.weight)
+    tied = model.lm_head.weight is model.token_embedding.weight
+    assert tied == config.tie_embeddings
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_projections_into_the_residual_stream_start_smaller(family: str) -> None:
+    model = build(config_from(family, vocab_size=64, dim=128, n_layers=8, n_heads=2, max_seq_len=16))
+    block = model.blocks[3]
+    for layer in (block.attention.o_proj, block.feed_forward.down_proj):
+        assert layer.weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)  # sqrt(2 * 8) = 4
+    for weight in (
+        block.attention.q_proj.weight,
+        block.feed_forward.up_proj.weight,
+        model.token_embedding.weight,
+    ):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@EVERY
+def test_one_batch_is_learnt_by_heart(name: str) -> None:
+    model = build(CONFIGS[name], generator=torch.Generator().manual_seed(0)).train()
+    tokens = tokens_of(2, 13)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    for _ in range(60):
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+@EVERY
+def test_gradient_reaches_every_parameter(name: str) -> None:
+    model = model_of(name).train()
+    model(tokens_of(2, 24)).square().mean().backward()
+    rotary = family_of(CONFIGS[name]) == "llama"
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        # a bias on keys shifts all scores of a query alike, which softmax does not see (rotary turns it)
+        if rotary or not key.endswith("k_proj.bias"):
+            assert parameter.grad.abs().max() > 1e-7, key
+
+
+def silence(model: nn.Module, *projections: str) -> None:
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            if any(f".{projection}." in key for projection in projections):
+                parameter.zero_()
+
+
+PLACES = {
+    "the embedding sum": ({"embedding_dropout": 0.5, "attention_dropout": 0.0}, ("o_proj", "down_proj")),
+    "attention weights": ({"attention_dropout": 0.5, "embedding_dropout": 0.0}, ("down_proj",)),
+    "after o_proj": ({"dropout": 0.5, "embedding_dropout": 0.0, "attention_dropout": 0.0}, ("down_proj",)),
+    "after feed-forward": ({"dropout": 0.5, "embedding_dropout": 0.0, "attention_dropout": 0.0}, ("o_proj",)),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("place", PLACES)
+@torch.no_grad()
+def test_dropout_acts_at_each_of_its_places_in_training_alone(name: str, place: str) -> None:
+    settings, silenced = PLACES[place]
+    model, plain, tokens = model_of(name, **settings), model_of(name), tokens_of(2, 8)
+    for each in (model, plain):
+        silence(each, *silenced)
+    torch.manual_seed(0)
+    assert torch.equal(model(tokens), plain(tokens))
+    model.train()
+    first, second = model(tokens), model(tokens)
+    assert (first - second).abs().max() > 1e-3
+    silence(model, "o_proj", "down_proj")  # nothing is left to drop but the embedding
+    still = torch.equal(model(tokens), model(tokens))
+    assert still == (place != "the embedding sum")
+    model.eval()
+    silence(plain, "o_proj", "down_proj")
+    assert torch.equal(model(tokens), plain(tokens))
+
+
+@EVERY
+def test_one_dropout_setting_acts_at_all_four_places(name: str) -> None:
+    model = model_of(name, dropout=0.25)
+    assert model.embedding_dropout == 0.25
+    assert all(block.dropout == block.attention.dropout == 0.25 for block in model.blocks)
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt-2017", "gpt2"])
+def test_a_position_past_the_table_is_an_error_not_a_crash(name: str) -> None:
+    with pytest.raises(GenerationError, match="position 24 lies past max_seq_len 24"):
+        model_of(name)(tokens_of(1, 25))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_half_precision_stays_near_float32(name: str, dtype: torch.dtype) -> None:
+    model, tokens = model_of(name), tokens_of(2, 9)
+    full = model(tokens)
+    low = model.to(dtype)(tokens)
+    assert low.dtype == dtype
+    scale = full.abs().max().item()
+    torch.testing.assert_close(
+        low.float(), full, rtol=0, atol=scale * (0.1 if dtype == torch.bfloat16 else 0.02)
+    )
+
+
+COUNTS = {
+    "gpt": 116_534_784,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-33b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_the_exact_number_of_parameters(preset: str) -> None:
+    config = PRESETS[preset]
+    with torch.device("meta"):
+        model = MODELS[family_of(config)].model(config)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if preset in COUNTS:
+        assert count == COUNTS[preset]
+    else:  # the small ones are named after their size
+        millions = int(preset.rpartition("-")[2].removesuffix("m"))
+        assert count == pytest.approx(millions * 1e6, rel=0.1)
+
+
+def test_every_size_the_papers_print_is_a_preset() -> None:
+    assert set(COUNTS) <= set(PRESETS)
+    for preset in ("llama-7b", "llama-13b", "llama-33b", "llama-65b"):
+        assert (PRESETS[preset].norm_eps, PRESETS[preset].max_seq_len) == (1e-6, 2048)
+    for preset in ("llama2-7b", "llama2-13b", "llama2-70b"):
+        assert (PRESETS[preset].norm_eps, PRESETS[preset].max_seq_len) == (1e-5, 4096)
+    hidden = {name: PRESETS[name].ffn_dim for name in COUNTS if name.startswith("llama")}
+    assert [hidden[f"llama-{size}"] for size in ("7b", "13b", "33b", "65b")] == [11008, 13824, 17920, 22016]
+    assert (hidden["llama2-70b"], PRESETS["llama2-70b"].kv_heads) == (28672, 8)
