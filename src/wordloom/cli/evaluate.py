@@ -1,0 +1,208 @@
+"""``wordloom evaluate CHECKPOINT [FILE...|DATASET]``."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from wordloom.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from wordloom.evaluate import Scores
+    from wordloom.run import LanguageModel
+
+__all__ = ["command", "print_scores"]
+
+_LINE_SECONDS = 10.0  # between plain lines where there is no terminal
+
+
+def command(
+    checkpoint: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|DATASET]...",
+            help="Files, folders, globs, '-', or data sets such as gutenberg/valid.  "
+            "[default: the validation text of the checkpoint's recipe]",
+        ),
+    ] = None,
+    task: Annotated[
+        Literal["text", "lambada"],
+        typer.Option(
+            help="text: loss, perplexity, bits per byte.  lambada: last words ('context', 'continuation')."
+        ),
+    ] = "text",
+    window: Annotated[
+        int | None, typer.Option(help="Tokens read at once.  [default: the model's max_seq_len]")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens a window moves on.  [default: half of it]")
+    ] = None,
+    start: Annotated[
+        Literal["auto", "bos", "eos", "none"], typer.Option(help="What stands before a document.")
+    ] = "auto",
+    end: Annotated[
+        Literal["auto", "eos", "none"], typer.Option(help="What is predicted after a document.")
+    ] = "auto",
+    per_word: Annotated[
+        bool, typer.Option("--per-word", help="Also perplexity per word, as PTB and WikiText are stated.")
+    ] = False,
+    first: Annotated[
+        int | None, typer.Option(help="Only the first so many documents (or passages).", min=1)
+    ] = None,
+    field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
+    separator: Annotated[
+        str | None,
+        typer.Option(help="The line between documents of a .txt: 'line', 'blank-line' or its text."),
+    ] = None,
+    encoding_errors: Annotated[
+        Literal["strict", "replace", "bytes"], typer.Option(help="What to do with text that is not UTF-8.")
+    ] = "strict",
+    specials: Annotated[
+        Literal["refuse", "text", "interpret"], typer.Option(help="Special tokens written in the text.")
+    ] = "refuse",
+    batch_size: Annotated[
+        int | None, typer.Option(help="Windows per forward pass.  [default: about 8,192 tokens]", min=1)
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Score a model on any text; each score has a 95 % interval and a signature of its settings."""
+    from wordloom.run import load
+
+    lm = load(checkpoint, device=device, dtype=dtype)
+    if lm.tokenizer is None:
+        raise CheckpointError(
+            f"{checkpoint} has no tokenizer, which text needs; put its tokenizer.json there"
+        )
+    began = time.perf_counter()
+    if task == "lambada":
+        scores = _lambada(lm, sources or ["lambada"], first=first, batch_size=batch_size)
+    else:
+        reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
+        documents, specials = _documents(checkpoint, sources or [], reading, specials)
+        scores = _perplexity(
+            lm,
+            list(islice(documents, first)),
+            window=window,
+            stride=stride,
+            start=start,
+            end=end,
+            per_word=per_word,
+            specials=specials,
+            batch_size=batch_size,
+        )
+    seconds = time.perf_counter() - began
+    if json:
+        facts = {"checkpoint": str(checkpoint), "task": task, "seconds": round(seconds, 3)}
+        print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
+    else:
+        print_scores(Console(), scores, seconds)
+
+
+def _documents(
+    checkpoint: Path, sources: list[str], reading: dict[str, Any], specials: Any
+) -> tuple[Iterator[Any], Any]:
+    """The documents to score, and how their special tokens are taken."""
+    from wordloom.data import documents
+    from wordloom.recipe import load_recipe
+    from wordloom.run.prepare import recipe_corpus
+
+    if sources:
+        return documents(sources, **reading), specials
+    path = checkpoint / "recipe.toml"
+    if not path.exists():
+        raise CheckpointError(f"{checkpoint} has no recipe.toml that names a validation text; give a file")
+    recipe = load_recipe(str(path))
+    return recipe_corpus(recipe).documents("validation"), recipe.data.specials
+
+
+def _perplexity(lm: LanguageModel, documents: list[Any], **settings: Any) -> Scores:
+    import math
+
+    from wordloom.evaluate import perplexity
+
+    assert lm.tokenizer is not None
+    size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in documents)
+    tokens, nats, began = 0, 0.0, time.perf_counter()
+    with _bar(size) as advance:
+
+        def progress(n_bytes: float, n_tokens: int, more_nats: float) -> None:
+            nonlocal tokens, nats
+            tokens, nats = tokens + n_tokens, nats + more_nats
+            rate = tokens / (time.perf_counter() - began)
+            advance(n_bytes, f"perplexity {math.exp(nats / max(1, tokens)):,.2f}  {rate:,.0f} tokens/s")
+
+        return perplexity(lm.model, lm.tokenizer, documents, progress=progress, **settings)
+
+
+def _lambada(lm: LanguageModel, sources: list[str], *, first: int | None, batch_size: int | None) -> Scores:
+    from wordloom.evaluate import lambada, passages
+
+    assert lm.tokenizer is not None
+    found = list(islice(passages(sources), first))
+    done = right = 0
+    with _bar(len(found)) as advance:
+
+        def progress(is_right: bool, _: float) -> None:
+            nonlocal done, right
+            done, right = done + 1, right + is_right
+            advance(1, f"accuracy {right / done:.2%}")
+
+        return lambada(lm.model, lm.tokenizer, found, batch_size=batch_size, progress=progress)
+
+
+@contextmanager
+def _bar(total: float) -> Iterator[Any]:
+    """``advance(amount, state)``: a bar on a terminal, a plain line every ten seconds elsewhere."""
+    console = Console(file=sys.stderr, highlight=False)
+    if not console.is_terminal:
+        done, last = 0.0, time.monotonic()
+
+        def line(amount: float, state: str) -> None:
+            nonlocal done, last
+            done += amount
+            if time.monotonic() - last >= _LINE_SECONDS:
+                last = time.monotonic()
+                console.print(f"{done / total:.0%}  {state}")
+
+        yield line
+        return
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, state="")
+        yield lambda amount, state: bar.update(task, advance=amount, state=state)
+
+
+def print_scores(console: Console, scores: Scores, seconds: float) -> None:
+    """The scores for people: values and intervals, what was counted, the settings, what to know."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("score")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    undefined = []
+    for score in scores.scores:
+        interval = "" if score.interval is None else " to ".join(f"{bound:.4f}" for bound in score.interval)
+        table.add_row(score.name, "undefined" if score.value is None else f"{score.value:.4f}", interval)
+        if score.value is None:
+            undefined.append(f"{score.name} is undefined: {score.note}")
+    console.print(table)
+    counted = [f"{n:,} {name.replace('_', ' ')}" for name, n in scores.counts.items() if n and name != "nats"]
+    settings = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
+    notes = [f"note: {note}" for note in [*undefined, *scores.notes]]
+    console.print()
+    for text in [", ".join([*counted, f"{seconds:.1f} s"]), *settings, *notes]:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,27 @@
+"""Scoring models: every score carries an interval, where one is defined, and a signature of its settings.
+
+:func:`perplexity` scores any text (loss, perplexity, bits per byte); :func:`lambada` last words;
+:func:`evaluate_batches` an objective over batches, while training runs.  :mod:`wordloom.evaluate.references`
+measures what a compressor and an n-gram make of the same bytes.
+"""
+
+from wordloom.evaluate.batches import batches_in_order, evaluate_batches
+from wordloom.evaluate.lambada import Passage, lambada, passages
+from wordloom.evaluate.likelihood import EvaluationError
+from wordloom.evaluate.perplexity import perplexity, strided_windows
+from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
+
+__all__ = [
+    "EvaluationError",
+    "Passage",
+    "RatioStatistics",
+    "Score",
+    "Scores",
+    "batches_in_order",
+    "evaluate_batches",
+    "lambada",
+    "passages",
+    "perplexity",
+    "signature",
+    "strided_windows",
+]

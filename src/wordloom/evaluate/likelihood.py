@@ -1,0 +1,116 @@
+"""What a causal model gives each token: nats, and whether it would have chosen it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import WordloomError
+
+__all__ = ["DTYPE_NAMES", "EvaluationError", "Likelihood", "Stretch", "evaluating", "likelihoods"]
+
+DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+
+# Logits made at once, in elements: 16 Mi is 64 MiB in float32, whatever the vocabulary.
+CHUNK_ELEMENTS = 1 << 24
+# Stretches sorted by length together, in batches: little is padded, and little is held.
+POOL_BATCHES = 16
+BATCH_TOKENS = 8192
+
+Ids = NDArray[np.integer[Any]]
+Key = TypeVar("Key")
+
+
+class EvaluationError(WordloomError):
+    """A text, a setting or a model that cannot be scored."""
+
+
+class Stretch(NamedTuple):
+    """The model reads ``inputs`` [n]; its last predictions are held to ``targets`` [m], m <= n."""
+
+    inputs: Ids
+    targets: Ids
+
+
+class Likelihood(NamedTuple):
+    """Of each target: ``nats`` [m] float64, minus log-probability; ``greedy`` [m], is it the likeliest.
+
+    Where several tokens are likeliest the lowest id is the model's choice, as in generation.
+    """
+
+    nats: NDArray[np.float64]
+    greedy: NDArray[np.bool_]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model without dropout or gradients, and afterwards as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def likelihoods(
+    model: Any, stretches: Iterable[tuple[Key, Stretch]], *, batch_size: int
+) -> Iterator[tuple[Key, Likelihood]]:
+    """The likelihood of every stretch, in the order given, ``batch_size`` stretches at a time.
+
+    Stretches are taken from the iterator as they are needed.  Batch size and neighbours do not change a
+    result but by rounding: rows are padded on the right, where a causal model cannot look.
+    """
+    waiting = iter(stretches)
+    while pool := list(islice(waiting, POOL_BATCHES * batch_size)):
+        by_length = sorted(range(len(pool)), key=lambda i: len(pool[i][1].inputs), reverse=True)
+        found: dict[int, Likelihood] = {}
+        for start in range(0, len(pool), batch_size):
+            rows = by_length[start : start + batch_size]
+            found.update(zip(rows, _batch(model, [pool[i][1] for i in rows]), strict=True))
+        yield from ((key, found[i]) for i, (key, _) in enumerate(pool))
+
+
+def _batch(model: Any, stretches: list[Stretch]) -> list[Likelihood]:
+    B, T = len(stretches), max(len(s.inputs) for s in stretches)
+    counts = [len(s.targets) for s in stretches]
+    if not sum(counts):
+        return [Likelihood(np.empty(0), np.empty(0, dtype=bool)) for _ in stretches]
+    tokens = np.zeros((B, T), dtype=np.int64)
+    scored = np.zeros((B, T), dtype=bool)
+    for row, (inputs, targets) in enumerate(stretches):
+        n = len(inputs)
+        tokens[row, :n] = inputs
+        scored[row, n - len(targets) : n] = True
+    target = torch.from_numpy(np.concatenate([s.targets for s in stretches]).astype(np.int64))
+    with evaluating(model):
+        device = next(model.parameters()).device
+        hidden = model.hidden(torch.from_numpy(tokens).to(device))  # [B, T, D]
+        hidden = hidden[torch.from_numpy(scored).to(device)]  # [N, D]
+        nats, greedy = _predict(model, hidden, target.to(device))
+    ends = np.cumsum(counts)[:-1]
+    return [Likelihood(*pair) for pair in zip(np.split(nats, ends), np.split(greedy, ends), strict=True)]
+
+
+def _predict(model: Any, hidden: Tensor, targets: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """hidden [N, D], targets [N] -> nats [N], greedy [N]; logits are never whole, log-softmax is float32."""
+    rows = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
+    nats, greedy = [], []
+    for start in range(0, len(targets), rows):
+        target = targets[start : start + rows]
+        logits = model.lm_head(hidden[start : start + rows]).float()  # [rows, V]
+        nats.append(F.cross_entropy(logits, target, reduction="none"))
+        # argmax does not promise the lowest of equal ids: none before the target may reach its logit
+        own = logits.gather(1, target[:, None])  # [rows, 1]
+        first = (logits >= own).int().argmax(dim=1)
+        greedy.append((first == target) & (own[:, 0] == logits.amax(dim=1)))
+    return torch.cat(nats).double().cpu().numpy(), torch.cat(greedy).cpu().numpy()

@@ -1,0 +1,122 @@
+"""Documents as a model reads them, and whether their tokens give the text back."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, AnyStr, Literal
+
+import numpy as np
+
+from wordloom.errors import TokenizerError
+from wordloom.evaluate.likelihood import EvaluationError, Ids
+
+if TYPE_CHECKING:
+    from wordloom.data import Document
+    from wordloom.text import Specials, Tokenizer
+
+__all__ = ["End", "ReadText", "Reader", "Recovered", "Start", "recovered", "tokenizer_name"]
+
+Start = Literal["auto", "bos", "eos", "none"]
+End = Literal["auto", "eos", "none"]
+
+
+class Recovered(IntEnum):
+    """What comes back from tokens, each including the ones before.  What is lost would cost nothing."""
+
+    NOTHING = 0
+    WORDS = 1  # the words between white space, in order
+    LINES = 2  # and which line each stands on
+    TEXT = 3  # every character
+
+
+def recovered(text: AnyStr, decoded: AnyStr) -> Recovered:
+    """How much of ``text`` the ``decoded`` text holds."""
+    if text == decoded:
+        return Recovered.TEXT
+    if text.split() != decoded.split():
+        return Recovered.NOTHING
+    newline = b"\n" if isinstance(text, bytes) else "\n"
+    lines, others = ([line.split() for line in given.split(newline)] for given in (text, decoded))
+    return Recovered.LINES if lines == others else Recovered.WORDS
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReadText:
+    """A document as the model reads it; sizes are of the raw text."""
+
+    sequence: Ids  # start token, tokens, end token
+    token_bytes: Ids | None  # bytes of each of ``sequence``, 0 for start and end; None where not defined
+    has_start: bool
+    bytes: int
+    words: int  # between white space
+    lines: int  # line ends
+    unknown: int
+    recovered: Recovered
+
+
+class Reader:
+    """Documents to :class:`ReadText`; see :mod:`wordloom.evaluate.perplexity` for ``start`` and ``end``."""
+
+    def __init__(self, tokenizer: Tokenizer, *, start: Start, end: End, specials: Specials) -> None:
+        self.tokenizer, self.specials = tokenizer, specials
+        bos, eos = tokenizer.bos_id, tokenizer.eos_id
+        if start == "auto":
+            start = "bos" if tokenizer.adds_bos else "eos" if eos is not None else "none"
+        if end == "auto":
+            end = "eos" if eos is not None else "none"
+        self.before = _token("start", start, {"bos": bos, "eos": eos})
+        self.after = _token("end", end, {"eos": eos})
+        self.start_name, self.end_name = ("no" if name == "none" else name for name in (start, end))
+        self.byte_lengths = tokenizer.byte_lengths()
+        self._hash = hashlib.sha256()
+
+    def read(self, document: Document | str | bytes) -> ReadText:
+        text = document if isinstance(document, (str, bytes)) else document.text
+        try:
+            ids = self.tokenizer.encode_batch([text], specials=self.specials)[0]
+        except TokenizerError as error:
+            if isinstance(document, (str, bytes)):
+                raise
+            raise TokenizerError(f"{document.source}, document {document.index + 1}: {error}") from None
+        if isinstance(text, bytes):
+            raw, lines = text, text.count(b"\n")
+            back = recovered(text, self.tokenizer.decode_bytes(ids))
+        else:
+            raw, lines = text.encode(), text.count("\n")
+            back = recovered(text, self.tokenizer.decode(ids))
+        self._hash.update(len(raw).to_bytes(8, "little") + raw)
+        sizes = None
+        if self.byte_lengths is not None:
+            sizes = np.pad(self.byte_lengths[ids], (len(self.before), len(self.after)))
+        return ReadText(
+            sequence=np.concatenate([self.before, ids, self.after]).astype(np.int64),
+            token_bytes=sizes,
+            has_start=bool(self.before),
+            bytes=len(raw),
+            words=len(text.split()),
+            lines=lines,
+            unknown=0 if self.tokenizer.unk_id is None else int(np.sum(ids == self.tokenizer.unk_id)),
+            recovered=back,
+        )
+
+    def digest(self) -> str:
+        """Eight hex digits of the SHA-256 of all documents read so far, lengths included."""
+        return self._hash.hexdigest()[:8]
+
+
+def _token(option: str, role: str, tokens: dict[str, int | None]) -> list[int]:
+    if role == "none":
+        return []
+    if role not in tokens:
+        raise EvaluationError(f"unknown {option} {role!r}; allowed: auto, {', '.join(tokens)}, none")
+    token = tokens[role]
+    if token is None:
+        raise EvaluationError(f"{option} {role!r}: the tokenizer has no {role} token; allowed: auto, none")
+    return [token]
+
+
+def tokenizer_name(tokenizer: Tokenizer) -> str:
+    """kind-size-fingerprint, such as ``bpe-4096-ab12cd``."""
+    return f"{tokenizer.kind}-{tokenizer.vocab_size}-{tokenizer.fingerprint[:6]}"

@@ -1,0 +1,98 @@
+"""The loss that training asks for: one sum over one count, whatever the batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from wordloom.data import IGNORE, CausalBatch
+from wordloom.evaluate import EvaluationError, batches_in_order, evaluate_batches
+from wordloom.objectives import Loss, causal_lm
+
+
+def batch_of(rows, seed, scored=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(258, (rows, 9), generator=generator)
+    targets = torch.randint(258, (rows, 9), generator=generator)
+    targets[torch.rand(rows, 9, generator=generator) >= scored] = IGNORE
+    return CausalBatch(tokens, targets, None, None)
+
+
+def test_tokens_weigh_the_same_in_whatever_batch_they_come(llama):
+    batches = [batch_of(4, 0), batch_of(1, 1, scored=0.4), batch_of(7, 2, scored=0.8)]
+    score = evaluate_batches(llama, causal_lm, batches, settings={"data": "x"})
+    tokens, targets = (torch.cat([getattr(b, name) for b in batches]) for name in ("tokens", "targets"))
+    with torch.no_grad():
+        expected = F.cross_entropy(llama(tokens).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+    assert score.value == pytest.approx(float(expected), rel=1e-5)
+    means = [evaluate_batches(llama, causal_lm, [b]).value for b in batches]
+    assert abs(sum(means) / 3 - score.value) > 1e-3  # a mean of means is another number
+    assert score.interval is None
+    assert score.signature.startswith("loss|data:x|ci:no|")
+
+
+def test_ranks_add_up(llama):
+    """Two halves, each reduced with the other's sums, give the score of all: value, interval, signature."""
+    batches = [batch_of(2, seed) for seed in range(24)]
+    whole = evaluate_batches(llama, causal_lm, batches)
+    sums = []
+
+    def keep(t):
+        sums.append(t)
+        return t
+
+    evaluate_batches(llama, causal_lm, batches[:10], reduce=keep)
+    rest = evaluate_batches(llama, causal_lm, batches[10:], reduce=lambda t: t + sums[0])
+    assert rest.value == pytest.approx(whole.value, rel=1e-9)
+    assert rest.interval == pytest.approx(whole.interval, rel=1e-6)
+    assert rest.signature == whole.signature
+    assert "|ci:24-batches|" in whole.signature
+
+
+def test_dropout_is_off_and_training_goes_on(llama):
+    llama.train()
+    try:
+        first, second = (evaluate_batches(llama, causal_lm, [batch_of(4, 0)]).value for _ in range(2))
+        assert first == second
+        assert llama.training
+    finally:
+        llama.eval()
+    state = torch.get_rng_state()
+    evaluate_batches(llama, causal_lm, [batch_of(4, 0)])
+    assert torch.equal(torch.get_rng_state(), state)  # nor does it disturb the randomness of training
+
+
+def test_nothing_scored_is_an_error_not_a_nan(llama):
+    with pytest.raises(EvaluationError, match="no item of these batches is scored"):
+        evaluate_batches(llama, causal_lm, [])
+    with pytest.raises(EvaluationError, match="no item of these batches is scored"):
+        evaluate_batches(llama, causal_lm, [batch_of(2, 0, scored=0.0)])
+
+
+def test_any_objective_will_do(llama):
+    def constant(_model, batch):
+        return Loss(torch.tensor(3.0 * len(batch.tokens)), torch.tensor(len(batch.tokens)))
+
+    assert evaluate_batches(llama, constant, [batch_of(2, 0), batch_of(5, 1)], name="three").value == 3.0
+
+
+class FakeWindows:
+    samples_per_epoch = 10
+
+    def __init__(self):
+        self.asked = []
+
+    def batch(self, start, count):
+        self.asked.append((start, count))
+        return start
+
+
+@pytest.mark.parametrize(
+    ("windows", "asked"),
+    [(None, [(0, 4), (4, 4), (8, 2)]), (5, [(0, 4), (4, 1)]), (99, [(0, 4), (4, 4), (8, 2)])],
+)
+def test_windows_come_in_order_and_none_twice(windows, asked):
+    fake = FakeWindows()
+    assert list(batches_in_order(fake, batch_size=4, windows=windows)) == [start for start, _ in asked]
+    assert fake.asked == asked
