@@ -190,6 +190,11 @@ def _find(file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path | Non
     return next((path for path in candidates if path.is_file()), None)
 
 
+def is_here(given: str, *, cache: str | os.PathLike[str] | None = None) -> bool:
+    """Whether all files of ``NAME/PART`` are in ``$WORDLOOM_DATA`` or downloaded."""
+    return all(_find(file, cache) is not None for file in files_of(given)[2])
+
+
 def fetch(
     given: str,
     *,

@@ -27,6 +27,7 @@ _LIST_TAGS = {"li", "dd", "dt", "hr"}  # as mark-up (*, :, ;) they have no conte
 _LINKS = frozenset(("file", "image", "media", "category"))
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _REFERENCE = re.compile(r"<ref\b[^>]*?(?:/>|>.*?</ref\s*>)", re.DOTALL | re.IGNORECASE)
+_BROKEN_REFERENCE = re.compile(r"</?ref\b[^>]*>", re.IGNORECASE)
 _BROKEN_TABLE = re.compile(r"^\{\|.*?^\|\}", re.DOTALL | re.MULTILINE)
 _POSSESSIVE = re.compile(r"(?<=\w)'''(?=s\b)")  # the end of italics, then an apostrophe: ''Iliad'''s
 _QUOTES = re.compile(r"'{2,}")
@@ -146,7 +147,7 @@ def strip_markup(markup: str, *, dropped_links: Set[str] = _LINKS) -> str:
     # Quotes are left to a rule below: one unbalanced '' makes the parser give up on the tables around it.
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = "".join(_text(code, dropped_links))
-    text = _BROKEN_TABLE.sub("", text)
+    text = _BROKEN_REFERENCE.sub("", _BROKEN_TABLE.sub("", text))
     text = _QUOTES.sub("", _POSSESSIVE.sub("'", text))
     text = _EMPTY_BRACKETS.sub("", _MAGIC_WORD.sub("", text))
     return _BLANK_LINES.sub("\n\n", _LINE_EDGES.sub("", text)).strip()

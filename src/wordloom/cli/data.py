@@ -1,0 +1,220 @@
+"""``wordloom data list|fetch|prepare``."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from wordloom.data import DatasetInfo
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(json: _Json = False) -> None:
+    """List the named data sets: parts, size, licence, whether they are here."""
+    from rich import box
+    from rich.table import Table
+
+    from wordloom.data import DATASETS
+
+    if json:
+        print(json_module.dumps([{"name": name, **_described(name)} for name in DATASETS]))
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("name", "what", "parts", "size", "licence", "sha256", "here"):
+        table.add_column(column, justify="right" if column == "size" else "left")
+    for name, info in DATASETS.items():
+        known = sum(file.sha256 is not None for file in info.files)
+        hashes = "known" if known == len(info.files) else f"unknown for {len(info.files) - known} file(s)"
+        table.add_row(
+            name,
+            info.title,
+            " ".join(info.parts) if len(info.parts) > 1 else "",
+            _size(info.bytes, exact=all(file.bytes for file in info.files)),
+            info.licence,
+            hashes if info.parts else "",
+            _here(name, info),
+        )
+    Console().print(table)
+    print("Read one as NAME, or NAME/PART where it has parts; sizes are of the raw content, ~ approximate.")
+
+
+def _here(name: str, info: DatasetInfo) -> str:
+    from wordloom.data.datasets import is_here
+
+    parts = [part for part in info.parts if is_here(f"{name}/{part}")]
+    return "yes" if parts and len(parts) == len(info.parts) else " ".join(parts)
+
+
+def _described(name: str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from wordloom.data import DATASETS
+    from wordloom.data.datasets import is_here
+
+    info = DATASETS[name]
+    return {**asdict(info), "bytes": info.bytes, "here": [p for p in info.parts if is_here(f"{name}/{p}")]}
+
+
+def _size(count: int | None, *, exact: bool) -> str:
+    if count is None:
+        return "?"
+    value, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            break
+        value /= 1000
+    return f"{'' if exact else '~'}{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+
+
+@app.command()
+def fetch(
+    names: Annotated[list[str], typer.Argument(help="Named sets: NAME (all its parts) or NAME/PART.")],
+    json: _Json = False,
+) -> None:
+    """Download named data sets that are not here, and check the hashes of all their files."""
+    from wordloom.data import fetch as fetch_dataset
+
+    console = Console(stderr=True)
+    fetched = []
+    for name in names:
+        for file in fetch_dataset(name, progress=console.print):
+            fetched.append({"name": name, **file._asdict(), "path": str(file.path)})
+            if not json:
+                how = "downloaded" if file.downloaded else "already here"
+                proof = (
+                    "sha256 verified"
+                    if file.state == "verified"
+                    else f"no official sha256 is known; this file has {file.sha256}"
+                )
+                print(f"{file.path}: {file.bytes:,} bytes, {how}, {proof}")
+    if json:
+        print(json_module.dumps(fetched))
+
+
+@app.command()
+def prepare(
+    sources: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs, named sets, or - for standard input.")
+    ],
+    tokenizer: Annotated[
+        Path, typer.Option(help="A tokenizer, or the checkpoint folder it is in.", show_default=False)
+    ],
+    part: Annotated[
+        Literal["train", "validation", "both", "all"],
+        typer.Option(help="Which part to prepare; all: the corpus undivided."),
+    ] = "both",
+    field: Annotated[
+        list[str] | None,
+        typer.Option(help="Field of .jsonl, .json or .parquet that holds the text; several are joined."),
+    ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(help="What parts documents in plain text: line, blank-line, or a line's exact text."),
+    ] = None,
+    encoding_errors: Annotated[
+        Literal["strict", "replace", "bytes"], typer.Option(help="What to do about invalid UTF-8.")
+    ] = "strict",
+    split: Annotated[
+        Literal["tail", "hash"], typer.Option(help="How to divide when there are no --validation files.")
+    ] = "tail",
+    validation_fraction: Annotated[float, typer.Option(help="Share of the validation part.")] = 0.1,
+    validation: Annotated[
+        list[str] | None, typer.Option(help="Files of the validation part, in place of a split.")
+    ] = None,
+    specials: Annotated[
+        Literal["refuse", "text"], typer.Option(help="What special tokens' spellings in the text do.")
+    ] = "refuse",
+    workers: Annotated[int | None, typer.Option(help="Batches encoded at a time.", min=1)] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Where to keep shards (default: $WORDLOOM_CACHE).")
+    ] = None,
+    json: _Json = False,
+) -> None:
+    """Tokenize a corpus into memory-mapped shards; what is prepared already is reused."""
+    from wordloom.data import Corpus
+    from wordloom.data import prepare as prepare_shards
+    from wordloom.text import Tokenizer
+
+    corpus = Corpus(
+        sources=sources,
+        field="text" if not field else field[0] if len(field) == 1 else field,
+        separator=separator,
+        encoding_errors=encoding_errors,
+        split="files" if validation else split,
+        validation_fraction=validation_fraction,
+        validation_sources=validation or (),
+    )
+    parts = ("train", "validation") if part == "both" else (part,)
+    if part == "both" and not validation and validation_fraction == 0:
+        parts = ("train",)
+    loaded = Tokenizer.from_pretrained(tokenizer)
+    prepared = []
+    for each in parts:
+        with ExitStack() as stack:
+            shards = prepare_shards(
+                corpus,
+                loaded,
+                part=cast(Any, each),
+                cache=cache,
+                workers=workers,
+                specials=specials,
+                progress=_bar(stack, each),
+            )
+        prepared.append(
+            {"folder": str(shards.folder), "reused": shards.reused, "ledger": shards.ledger.as_dict()}
+        )
+        if not json:
+            print("\n".join(shards.ledger.lines()))
+            print(f"{'reused' if shards.reused else 'written'}: {shards.folder}\n")
+    if json:
+        print(json_module.dumps(prepared))
+
+
+def _bar(stack: ExitStack, part: str) -> Callable[[Any], None]:
+    """A progress bar on a terminal, a line every ten seconds elsewhere."""
+    import time
+
+    console = Console(stderr=True)
+    begun = last = time.monotonic()
+    bar: Any = None
+
+    def show(progress: Any) -> None:
+        nonlocal last, bar
+        now = time.monotonic()
+        rate = progress.tokens / max(1e-9, now - begun)
+        state = f"{progress.documents:,} documents  {progress.tokens:,} tokens  {rate:,.0f} tokens/s"
+        if console.is_terminal:
+            if bar is None:
+                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+                bar = Progress(
+                    TextColumn(f"preparing {part}"),
+                    BarColumn(),
+                    TextColumn("{task.percentage:>3.0f}%  {task.fields[state]}"),
+                    TimeRemainingColumn(),
+                    console=console,
+                    transient=True,
+                )
+                stack.enter_context(bar)
+                bar.add_task("", total=progress.bytes_total, state=state)
+            bar.update(bar.task_ids[0], completed=progress.bytes_read, state=state)
+        elif now - last >= 10:
+            last = now
+            console.print(
+                f"preparing {part}: {progress.bytes_read / max(1, progress.bytes_total):.0%}  {state}"
+            )
+
+    return show
