@@ -23,7 +23,7 @@ class Corpus:
     fate does not depend on where in the corpus it stands; a corpus within the bound is kept whole.
 
     Attributes:
-        documents, bytes_seen: what was read.
+        n_texts, bytes_seen: what was read.
         bytes_used: what was kept.
         characters: how often each character occurs in all that was read, if ``count`` was asked.
     """
@@ -41,7 +41,7 @@ class Corpus:
             raise TokenizerError("train() was given one string: give the documents as a list, such as [text]")
         if sample_bytes < _STRETCH:
             raise TokenizerError(f"sample_bytes={sample_bytes} is too small: give at least {_STRETCH}")
-        self.documents = self.bytes_seen = self.bytes_used = 0
+        self.n_texts = self.bytes_seen = self.bytes_used = 0
         self.characters: Counter[str] = Counter()
         self._progress = progress
         self._kept: list[tuple[float, int, list[bytes]]] = []  # a heap: the largest draw first
@@ -49,9 +49,9 @@ class Corpus:
         self._random = random.Random(seed)
         stretch: list[bytes] = []
         size = 0
-        for document in texts:
-            self.documents += 1
-            for piece in cut_at_spaces(document, _STRETCH):
+        for text in texts:
+            self.n_texts += 1
+            for piece in cut_at_spaces(text, _STRETCH):
                 if count:
                     self.characters.update(piece)
                 stretch.append(_utf8(piece))
@@ -63,7 +63,7 @@ class Corpus:
         self._kept.sort(key=lambda kept: kept[1])
         if not self.bytes_seen:
             raise TokenizerError(
-                f"the corpus is empty ({self.documents} documents without text): give text to learn from"
+                f"the corpus is empty ({self.n_texts} texts, none with a character): give text to learn from"
             )
 
     def _keep(self, stretch: list[bytes], size: int) -> None:

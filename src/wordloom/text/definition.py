@@ -232,16 +232,32 @@ def is_lossless(definition: Definition) -> bool:
     if style == "fallback":
         whole = not pre_tokenizers(definition) or split_pattern(definition) in PATTERNS
         return whole and not normalizers(definition)
-    marks = [step["type"] for step in normalizers(definition)]
-    expected = ["Prepend", "Replace"] if strips_first_space(definition) else ["Replace"]
-    return marks == expected and _marks_spaces(definition) and not pre_tokenizers(definition)
+    if strips_first_space(definition):
+        return prepends_space(definition) and not pre_tokenizers(definition)
+    steps = [(step["type"], step.get("pattern")) for step in normalizers(definition)]
+    return steps == [("Replace", {"String": " "})] and not pre_tokenizers(definition)
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
     """True where a text may be cut before any space that follows a non-space, without changing its ids."""
+    if not all(token["special"] for token in definition["added_tokens"]):
+        return False
+    if prepends_space(definition):  # SentencePiece: no piece may go on past a space
+        specials = special_tokens(definition)
+        ordinary = (token for token in model_vocabulary(definition) if token not in specials)
+        return not pre_tokenizers(definition) and all(
+            SPACE_MARK not in token.lstrip(SPACE_MARK) for token in ordinary
+        )
     plain = all(step["type"] in ("Lowercase", "BertNormalizer") for step in normalizers(definition))
-    only_specials = all(t["special"] for t in definition["added_tokens"])
-    return plain and only_specials and split_pattern(definition) is not None
+    return plain and split_pattern(definition) is not None
+
+
+def prepends_space(definition: Definition) -> bool:
+    """True where normalising is to put a space before the text and then mark all spaces, and no more."""
+    steps = normalizers(definition)
+    return [step["type"] for step in steps] == ["Prepend", "Replace"] and (
+        steps[0]["prepend"] == steps[1]["content"] == SPACE_MARK and steps[1]["pattern"] == {"String": " "}
+    )
 
 
 def leading_token(definition: Definition) -> str | None:

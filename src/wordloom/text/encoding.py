@@ -47,6 +47,7 @@ class Encoder:
         self._kind = facts.kind(definition)
         self._specials = facts.special_tokens(definition)
         self._finder = finder(list(self._specials))
+        self._prepends_space = facts.prepends_space(definition)
         self._cuts_at_spaces = facts.cuts_at_spaces(definition)
         self._matches_normalized = definition["normalizer"] is not None and any(
             token["special"] and token["normalized"] for token in definition["added_tokens"]
@@ -122,6 +123,8 @@ class Encoder:
         """The ids of texts in which nothing is special."""
         if self._cuts_at_spaces:
             cut = [list(cut_at_spaces(text, _PIECE)) for text in texts]
+            if self._prepends_space:  # which gives every later piece the space that it began with
+                cut = [[first, *(piece[1:] for piece in rest)] for first, *rest in cut]
         else:
             cut = [[text] for text in texts]
         pieces = [piece for parts in cut for piece in parts]

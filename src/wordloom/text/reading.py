@@ -41,9 +41,11 @@ def read(path: Path) -> Read:
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"):
         definition.setdefault(part, None)
     try:
-        build(definition)
+        backend = build(definition)
     except TokenizerError as error:
         raise TokenizerError(f"'{path}': {error}") from error.__cause__
+    for token in definition["added_tokens"]:  # the library's word counts where a file contradicts itself
+        token["id"] = backend.token_to_id(token["content"])
     return definition, {**defaults, **config}, template
 
 

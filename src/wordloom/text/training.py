@@ -18,7 +18,7 @@ class TrainingReport(NamedTuple):
     """What a training saw and made."""
 
     kind: str
-    documents: int
+    texts: int  # documents, or parts of them, as they were given
     bytes_seen: int
     bytes_used: int  # less than bytes_seen where the corpus was sampled
     vocab_size: int
@@ -133,7 +133,7 @@ def train(
             f"{corpus.bytes_seen / 1e6:,.0f} MB (sample_bytes)"
         )
     used = corpus.bytes_seen if kind == "char" else corpus.bytes_used
-    counts = (corpus.documents, corpus.bytes_seen, used) if chosen.learns else (0, 0, 0)
+    counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.learns else (0, 0, 0)
     tokenizer.training_report = TrainingReport(kind, *counts, tokenizer.vocab_size, vocab_size, tuple(notes))
     return tokenizer
 

@@ -1,0 +1,278 @@
+"""``wordloom tokenize train|encode|decode|report``."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from wordloom.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from wordloom.text import Tokenizer, TokenizerReport, TrainingReport
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+
+_Tokenizer = Annotated[
+    Path, typer.Argument(help="A tokenizer's folder or file: tokenizer.json, tokenizer.model, vocab.txt ...")
+]
+_Sources = Annotated[
+    list[str], typer.Argument(help="Files, folders, globs, named sets, or - for standard input.")
+]
+_Field = Annotated[str, typer.Option(help="Where .jsonl, .json and .parquet keep the text.")]
+_Separator = Annotated[
+    str | None, typer.Option(help="What ends a document in plain text: line, blank-line, or a line's text.")
+]
+_Errors = Annotated[
+    Literal["strict", "replace"], typer.Option(help="Invalid UTF-8: an error, or U+FFFD in its place.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def train(
+    sources: _Sources,
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    kind: Annotated[str, typer.Option(help="word, char, byte, bpe, wordpiece or unigram.")] = "bpe",
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Special tokens included.  [default: 8192 for bpe, wordpiece and unigram, else all]"
+        ),
+    ] = None,
+    lower: Annotated[bool, typer.Option("--lower", help="Lower-case all text.")] = False,
+    min_frequency: Annotated[
+        int | None, typer.Option(help="How often a word, character or pair must occur.  [default: 1 or 2]")
+    ] = None,
+    special_token: Annotated[
+        list[str] | None,
+        typer.Option(help="A special token; its name tells its role. Repeatable.  [default: the kind's own]"),
+    ] = None,
+    no_special_tokens: Annotated[
+        bool, typer.Option("--no-special-tokens", help="None at all, not even eos.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(help="bpe, unigram: gpt2 or llama3; word: words or whitespace.  [default: the first]"),
+    ] = None,
+    limit_alphabet: Annotated[
+        int | None, typer.Option(help="wordpiece, unigram: how many characters to keep.  [default: 1000]")
+    ] = None,
+    sample_mb: Annotated[
+        int, typer.Option(help="Text held in memory; a larger corpus is sampled.", min=1)
+    ] = 256,
+    seed: Annotated[int, typer.Option(help="Draws the sample.")] = 0,
+    field: _Field = "text",
+    separator: _Separator = None,
+    encoding_errors: _Errors = "strict",
+    force: Annotated[bool, typer.Option("--force", help="Replace a tokenizer that is there.")] = False,
+    json: _Json = False,
+) -> None:
+    """Learn a vocabulary from text."""
+    from wordloom.text import Tokenizer
+
+    if (out / "tokenizer.json").exists() and not force:
+        raise TokenizerError(
+            f"'{out}' has a tokenizer already: choose another --out, or replace it with --force"
+        )
+    if special_token and no_special_tokens:
+        raise TokenizerError("give --special-token or --no-special-tokens, not both")
+    with _Bar() as bar:
+        tokenizer = Tokenizer.train(
+            _texts(sources, field, separator, encoding_errors),
+            kind=kind,
+            vocab_size=vocab_size,
+            lower=lower,
+            min_frequency=min_frequency,
+            special_tokens=() if no_special_tokens else special_token,
+            split=split,
+            limit_alphabet=limit_alphabet,
+            sample_bytes=sample_mb << 20,
+            seed=seed,
+            progress=bar.show,
+        )
+    tokenizer.save_pretrained(out)
+    report = tokenizer.training_report
+    assert report is not None
+    if json:
+        print(json_module.dumps({**report._asdict(), "out": str(out), "fingerprint": tokenizer.fingerprint}))
+    else:
+        _print_training(tokenizer, report, out)
+
+
+@app.command()
+def encode(
+    tokenizer: _Tokenizer,
+    text: Annotated[str, typer.Argument(help="The text, or - for all of standard input.")],
+    tokens: Annotated[bool, typer.Option("--tokens", help="One line a token: id, place, text.")] = False,
+    specials: Annotated[
+        Literal["refuse", "text", "interpret"], typer.Option(help="Special tokens written in the text.")
+    ] = "refuse",
+    json: _Json = False,
+) -> None:
+    """Print the ids of a text."""
+    from wordloom.text import Tokenizer
+
+    loaded = Tokenizer.from_pretrained(tokenizer)
+    given = _standard_input(loaded) if text == "-" else text
+    if not (tokens or json):
+        print(*loaded.encode_ids(given, specials=specials))
+        return
+    ids, offsets = loaded.encode(given, specials=specials)
+    if json:
+        pieces = [loaded.id_to_token(index) for index in ids]
+        print(json_module.dumps({"ids": ids, "tokens": pieces, "offsets": offsets}))
+        return
+    for index, (start, end) in zip(ids, offsets, strict=True):
+        piece = loaded.id_to_token(index) if loaded.token_bytes is None else loaded.bytes_of(index)
+        shown = piece if isinstance(piece, str) else piece.decode(errors="backslashreplace")
+        print(f"{index:>7}  {f'{start}-{end}':>11}  {shown!r}")
+
+
+@app.command()
+def decode(
+    tokenizer: _Tokenizer,
+    ids: Annotated[list[str], typer.Argument(help="Ids, or - for ids on standard input.")],
+    skip_special_tokens: Annotated[
+        bool, typer.Option("--skip-special-tokens", help="Leave special tokens out.")
+    ] = False,
+    json: _Json = False,
+) -> None:
+    """Print the text of ids; a lossless tokenizer gives what ``encode -`` read back byte for byte."""
+    from wordloom.text import Tokenizer
+
+    loaded = Tokenizer.from_pretrained(tokenizer)
+    words = (sys.stdin.read() if ids == ["-"] else " ".join(ids)).replace(",", " ").split()
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        wrong = next(word for word in words if not word.lstrip("-").isdecimal())
+        raise TokenizerError(f"{wrong!r} is no id: give whole numbers, such as 15 7 203") from None
+    if skip_special_tokens:
+        numbers = [number for number in numbers if number not in loaded.special_ids]
+    if json:
+        print(json_module.dumps({"text": loaded.decode(numbers)}))
+        return
+    known = loaded.token_bytes is not None
+    sys.stdout.buffer.write(loaded.decode_bytes(numbers) if known else loaded.decode(numbers).encode())
+    if sys.stdout.isatty():
+        sys.stdout.buffer.write(b"\n")
+    sys.stdout.flush()
+
+
+@app.command()
+def report(
+    source: Annotated[str, typer.Argument(help="The text to measure on: a file, folder, glob or -.")],
+    tokenizers: Annotated[list[Path], typer.Argument(help="Tokenizers, each a folder or file.")],
+    field: _Field = "text",
+    separator: _Separator = None,
+    encoding_errors: _Errors = "strict",
+    json: _Json = False,
+) -> None:
+    """Compare tokenizers side by side on one text."""
+    from wordloom.text import Tokenizer, compare_tokenizers
+
+    names = [path.name for path in tokenizers]
+    loaded = {
+        path.name if names.count(path.name) == 1 else str(path): Tokenizer.from_pretrained(path)
+        for path in tokenizers
+    }
+    reports = compare_tokenizers(loaded, _texts([source], field, separator, encoding_errors))
+    if json:
+        print(json_module.dumps([report._asdict() for report in reports]))
+    else:
+        _print_reports(reports)
+
+
+def _texts(
+    sources: list[str], field: str, separator: str | None, errors: Literal["strict", "replace"]
+) -> Iterator[str]:
+    from wordloom.data import pieces
+
+    for piece in pieces(sources, field=field, separator=separator, encoding_errors=errors):
+        assert isinstance(piece.text, str)
+        yield piece.text
+
+
+def _standard_input(tokenizer: Tokenizer) -> str | bytes:
+    data = sys.stdin.buffer.read()
+    if tokenizer.kind == "byte":
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"standard input is not UTF-8 (byte {error.start}): convert it, or use a tokenizer of kind 'byte'"
+        ) from None
+
+
+class _Bar:
+    """Progress on standard error: a bar on a terminal, nothing elsewhere."""
+
+    def __enter__(self) -> _Bar:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("reading", total=None)
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, stage: str, done: int, total: int | None) -> None:
+        finished = total is not None and done >= total
+        self._bar.update(
+            self._task,
+            description="learning" if finished else stage,
+            completed=done,
+            total=None if finished else total,
+        )
+
+
+def _print_training(tokenizer: Tokenizer, report: TrainingReport, out: Path) -> None:
+    learnt = f" from {report.bytes_used / 1e6:,.1f} MB" if report.bytes_used else ""
+    specials = " ".join(tokenizer.id_to_token(index) for index in sorted(tokenizer.special_ids))
+    print(f"{report.kind} tokenizer of {report.vocab_size:,} entries{learnt}")
+    print(f"special tokens: {specials or 'none'}")
+    for note in report.notes:
+        print(f"note: {note}")
+    print(f"written to {out}; try: wordloom tokenize encode {out} 'Some text' --tokens")
+
+
+def _print_reports(reports: list[TokenizerReport]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("tokenizer", overflow="fold")
+    table.add_column("kind")
+    columns = ("vocabulary", "bytes/token", "tokens/word", "unknown", "unused", "lines lost")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for report in reports:
+        table.add_row(
+            report.name,
+            report.kind + ("*" if report.lossless else ""),
+            f"{report.vocab_size:,}",
+            f"{report.bytes_per_token:.3f}",
+            f"{report.tokens_per_word:.3f}",
+            f"{report.unknown_rate:.2%}",
+            f"{report.unused_share:.1%}",
+            f"{report.round_trip_failures / max(report.lines, 1):.1%}",
+        )
+    Console().print(table)
+    print(f"{reports[0].lines:,} lines; lost are those that decoding does not give back; * is lossless")
+    for report in reports:
+        if report.lossless and report.first_failure is not None:
+            print(f"{report.name} is lossless but does not give back {report.first_failure!r}")
