@@ -269,7 +269,7 @@ def _room(prompt: int, window: int, sampling: Sampling) -> int:
         return wanted or DEFAULT_NEW_TOKENS
     room = window - prompt
     if room < (wanted or 1):
-        given = f"a prompt of {prompt} tokens" + ("" if wanted is None else f" and {wanted} new ones")
+        given = f"a prompt of length {prompt}" + ("" if wanted is None else f" and {wanted} new tokens")
         fewer = f"ask for at most {room} new tokens, " if room > 0 else ""
         raise GenerationError(
             f"{given} do not fit max_seq_len {window}; {fewer}shorten the prompt, or choose past='slide'"

@@ -75,10 +75,10 @@ class Sampling:
         _whole("no_repeat_ngram", self.no_repeat_ngram, least=0)
         _whole("seed", self.seed, least=0, optional=True)
         _whole("samples", self.samples, least=1)
-        _number("temperature", self.temperature, lambda x: x >= 0, "0 (greedy) or more")
-        _number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0, up to 1 (off)")
+        _number("temperature", self.temperature, lambda x: x >= 0, "from 0 (greedy) up")
+        _number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and up to 1 (off)")
         _number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 (off) to 1")
-        _number("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0; 1 is off")
+        _number("repetition_penalty", self.repetition_penalty, lambda x: x > 0, "above 0 (1 is off)")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise GenerationError(f"stop takes strings of at least one character, not {text!r}")
@@ -101,9 +101,9 @@ def _number(name: str, value: object, allowed: object, said: str) -> None:
     if value is None and name in ("top_p", "min_p"):
         return
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise GenerationError(f"{name} is a number {said}; not {value!r}")
+        raise GenerationError(f"{name} is a number {said}, not {value!r}")
     if not allowed(value):  # type: ignore[operator]
-        raise GenerationError(f"{name} is a number {said}; not {value:g}")
+        raise GenerationError(f"{name} is a number {said}, not {value:g}")
 
 
 def new_seed() -> int:

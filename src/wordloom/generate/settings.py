@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wordloom.errors import GenerationError, did_you_mean
-from wordloom.generate.sampling import Sampling, new_seed
+from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
@@ -44,6 +44,8 @@ _OFF: dict[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "cache_implementation": "dynamic",
 }
+# left out of the line where nobody set them: their defaults do nothing
+_QUIET = ("top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "stop", "stop_ids", "samples", "past")
 
 
 class Settings(NamedTuple):
@@ -55,13 +57,13 @@ class Settings(NamedTuple):
     ignored: tuple[str, ...]
 
     def line(self) -> str:
-        """All settings in one line, by where they came from."""
+        """The settings in one line, by where they came from; those off by default are left out."""
         parts = []
         for source in ("given", CHECKPOINT, "default", "fresh"):
             said = [
                 f"{name} {_shown(getattr(self.sampling, name))}"
                 for name, origin in self.sources.items()
-                if origin == source
+                if origin == source and not (source == "default" and name in _QUIET)
             ]
             if said:
                 parts.append(f"{source}: {', '.join(said)}")
@@ -76,8 +78,8 @@ class Settings(NamedTuple):
 
 
 def _shown(value: Any) -> str:
-    if value is None or value == ():
-        return "none"
+    if value is None:  # only max_new_tokens has no value and yet acts
+        return f"up to {DEFAULT_NEW_TOKENS}"
     if isinstance(value, tuple):
         return " ".join(repr(item) for item in value)
     return str(value)

@@ -1,0 +1,156 @@
+"""``wordloom generate`` and ``wordloom chat``: on a terminal, piped, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wordloom.generate import Sampling, generate_text, next_tokens, score
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+from .tiny_models import tiny_model
+
+MAIN = [sys.executable, "-c", "from wordloom.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["abcdefgh ijklmnop qrstuvwxyz.\n"], kind="char")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Any:
+    return tiny_model("llama", vocab_size=tokenizer.vocab_size, max_seq_len=48)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, model: Any, tokenizer: Tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    save_model(model, folder, tokenizer=tokenizer, generation={"top_k": 7})
+    return folder
+
+
+def wordloom(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MAIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_continuation_follows_its_prompt(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+    ran = wordloom("generate", checkpoint, "--prompt", "abc", "--seed", 3, "--max-new-tokens", 12)
+    text = generate_text(model, tokenizer, "abc", Sampling(seed=3, max_new_tokens=12, top_k=7))
+    assert (ran.returncode, ran.stdout) == (0, f"abc{text}\n")
+    assert ran.stderr == (
+        "given: max_new_tokens 12, seed 3 | generation_config.json: top_k 7 | default: temperature 0.8\n"
+    )
+
+
+def test_a_prompt_from_stdin_keeps_all_but_its_final_line_break(checkpoint: Path) -> None:
+    arguments = ["generate", checkpoint, "--temperature", 0, "--max-new-tokens", 4, "--no-echo"]
+    piped = wordloom(*arguments, "--prompt", "-", stdin="ab\ncd \n")
+    assert piped.stdout == wordloom(*arguments, "--prompt", "ab\ncd ").stdout
+
+
+def test_json_holds_completions_and_settings(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+    flags = ["--max-new-tokens", 5, "--samples", 2, "--seed", 9, "--json"]
+    ran = wordloom("generate", checkpoint, "--prompt", "ab", "--prompt", "xyz", *flags)
+    result = json.loads(ran.stdout)
+    sampling = Sampling(seed=9, max_new_tokens=5, samples=2, top_k=7)
+    assert [c["text"] for c in result["completions"]] == generate_text(
+        model, tokenizer, ["ab", "xyz"], sampling
+    )
+    assert [c["row"] for c in result["completions"]] == [0, 1, 2, 3]
+    assert result["settings"]["top_k"] == {"value": 7, "from": "generation_config.json"}
+
+
+def test_scores_and_next_tokens(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+    ran = wordloom("generate", checkpoint, "--prompt", "ab", "--score", "cd", "--score", "zz", "--json")
+    totals = [scored["total"] for scored in json.loads(ran.stdout)["scores"]]
+    assert totals == pytest.approx([s.total for s in score(model, tokenizer, "ab", ["cd", "zz"])], abs=1e-5)
+    ran = wordloom("generate", checkpoint, "--prompt", "ab", "--next", 3, "--json")
+    best = [token["id"] for token in json.loads(ran.stdout)["next"][0]["next"]]
+    assert best == [token.id for token in next_tokens(model, tokenizer, "ab", 3)]
+    plain = wordloom("generate", checkpoint, "--prompt", "ab", "--next", 3).stdout.splitlines()
+    assert [int(line.split()[2]) for line in plain] == best
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_ids(tmp_path: Path, model: Any) -> None:
+    save_model(model, tmp_path / "bare")
+    greedy = ["--temperature", 0, "--max-new-tokens", 4]
+    ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy)
+    assert len(ran.stdout.split(",")) == 4
+    ran = wordloom("generate", tmp_path / "bare", "--prompt", "abc", *greedy)
+    assert ran.returncode == 2
+    assert "has no tokenizer: give token ids, such as --ids 1,2,3" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--temperature", -1], "temperature is a number from 0"),
+        (["--max-new-tokens", 100], "do not fit max_seq_len 48; ask for at most 45 new tokens"),
+        (["--ids", "1,2"], "give --prompt or --ids, not both"),
+        (["--next", 3, "--seed", 1], "--score and --next draw nothing: leave out seed"),
+        (["--past", "wrap"], "unknown past 'wrap'; allowed: error, slide"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line_and_code_2(checkpoint: Path, flags: list[object], said: str) -> None:
+    ran = wordloom("generate", checkpoint, "--prompt", "abc", *flags)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert said in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stderr
+
+
+def test_chat_piped_continues_every_line(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+    flags = ["--temperature", 0, "--max-new-tokens", 6]
+    ran = wordloom("chat", checkpoint, *flags, stdin="abc\nxy\n")
+    greedy = Sampling(temperature=0, max_new_tokens=6)
+    expected = "".join(f"{line}{generate_text(model, tokenizer, line, greedy)}\n" for line in ("abc", "xy"))
+    assert (ran.returncode, ran.stdout) == (0, expected)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(checkpoint: Path) -> None:
+    import pty
+
+    ours, theirs = pty.openpty()
+    flags = ["--past", "slide", "--max-new-tokens", "100000", "--temperature", "1"]
+    chat = subprocess.Popen(
+        [*MAIN, "chat", str(checkpoint), *flags],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, close_fds=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        _read_until(ours, "> ")
+        os.write(ours, b"abc\n")
+        answer = _read_until(ours, "abc", length=40)
+        os.kill(chat.pid, signal.SIGINT)
+        _read_until(ours, "> ")
+        assert chat.poll() is None
+        assert len(answer) > 20
+        os.write(ours, b"\x04")
+        assert chat.wait(timeout=60) == 0
+    finally:
+        chat.kill()
+        chat.wait()
+        os.close(ours)
+
+
+def _read_until(terminal: int, mark: str, *, length: int = 0, seconds: float = 120) -> str:
+    """What the terminal shows until ``mark`` and ``length`` more characters came."""
+    seen, end = "", time.monotonic() + seconds
+    while mark not in seen or len(seen.split(mark, 1)[1]) < length:
+        assert time.monotonic() < end, f"no {mark!r} in {seen!r}"
+        seen += os.read(terminal, 1024).decode(errors="replace")
+    return seen

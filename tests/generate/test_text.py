@@ -1,0 +1,258 @@
+"""Text in and out: streaming whole characters, stop strings, scores, next tokens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from wordloom.errors import GenerationError
+from wordloom.generate import Sampling, complete, generate_text, next_tokens, score, stream, stream_text
+from wordloom.generate.text import StopWatch, continuation_ids, prompt_ids
+from wordloom.text import Tokenizer
+
+from .tiny_models import tiny_model
+
+TEXT = "Ein Mädchen namens Zoë aß heiße Würstchen. — 日本語の文章。 🙂🙃 She said: naïve café, déjà vu!\n" * 3
+DRAWN = Sampling(temperature=1.0, top_k=None, seed=3, max_new_tokens=40)
+
+
+@pytest.fixture(scope="module", params=["byte", "bpe", "char"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return Tokenizer.train([TEXT], kind=request.param, vocab_size=300 if request.param == "bpe" else None)
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer) -> Any:
+    return tiny_model("llama", vocab_size=tokenizer.vocab_size, max_seq_len=96)
+
+
+def utf8_model(tokenizer: Tokenizer, text: str) -> Any:
+    """A stand-in that says ``text``, prompted with its first token: position decides the next."""
+    ids = tokenizer.encode_ids(text)
+    model = tiny_model(
+        "gpt2", vocab_size=tokenizer.vocab_size, max_seq_len=len(ids) + 8, dim=len(ids) + 8, n_heads=1
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for module in model.modules():
+            if hasattr(module, "eps"):
+                module.weight.fill_(1.0)
+        model.position_embedding.weight.copy_(20 * torch.eye(len(ids) + 8))
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros(tokenizer.vocab_size, len(ids) + 8))
+        for position, token in enumerate(ids[1:]):
+            model.lm_head.weight[token, position] = 1.0
+    return model
+
+
+def test_the_stream_adds_up_to_the_text_and_never_holds_half_a_character(
+    model: Any, tokenizer: Tokenizer
+) -> None:
+    for row in range(6):
+        pieces = list(stream_text(model, tokenizer, "Mäd", DRAWN, first_row=row))
+        assert "".join(pieces) == generate_text(model, tokenizer, "Mäd", DRAWN, first_row=row)
+        assert all(pieces)
+
+
+def test_multi_byte_characters_stream_whole() -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    text = "aé—日🙂b"
+    model = utf8_model(tokenizer, "x" + text)
+    pieces = list(stream(model, tokenizer, ["x"], Sampling(temperature=0, max_new_tokens=len(text.encode()))))
+    assert [piece.text for piece in pieces if piece.text] == list("aé—日🙂b")
+    assert len(pieces) == len(text.encode())
+
+
+def test_a_character_cut_by_the_limit_is_said_to_be_cut() -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    model = utf8_model(tokenizer, "x" + "a🙂")
+    assert generate_text(model, tokenizer, "x", Sampling(temperature=0, max_new_tokens=3)) == "a\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stop", "said", "reason"),
+    [
+        (("cde",), "ab", "stop"),
+        (("g", "def"), "abc", "stop"),  # complete first, not first in the list
+        (("ef", "def"), "abc", "stop"),  # complete at once: the longest
+        (("abx", "ghi"), "abcdef", "stop"),
+        (("zz", "hix"), "abcdefghi", "length"),  # held back, then given out
+        (("🙂",), "abcdefghi", "length"),
+    ],
+)
+def test_stop_strings_across_token_boundaries(stop: tuple[str, ...], said: str, reason: str) -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    model = utf8_model(tokenizer, "xabcdefghi")
+    sampling = Sampling(temperature=0, max_new_tokens=9, stop=stop)
+    done = complete(model, tokenizer, ["x"], sampling)[0]
+    assert (done.text, done.finish_reason) == (said, reason)
+    assert "".join(stream_text(model, tokenizer, "x", sampling)) == said
+    if reason == "stop":
+        assert tokenizer.decode(done.ids).endswith(stop)
+
+
+def test_a_stop_string_inside_a_token() -> None:
+    tokenizer = Tokenizer.train(["hello world " * 50], kind="bpe", vocab_size=270)
+    ids = tokenizer.encode_ids("hello world")
+    assert len(ids) < 6
+    model = utf8_model(tokenizer, "hello world hello world")
+    first = tokenizer.decode(tokenizer.encode_ids("hello world hello world")[:1])
+    text = generate_text(model, tokenizer, first, Sampling(temperature=0, max_new_tokens=4, stop=("or",)))
+    assert (first + text) == "hello w"
+
+
+def test_what_stops_is_in_ids_and_not_in_text(model: Any, tokenizer: Tokenizer) -> None:
+    free = complete(model, tokenizer, ["Mäd"], DRAWN)[0]
+    token = free.ids[5]
+    cut = free.ids.index(token)
+    for options, sampling in (
+        ({"eos_ids": (token,)}, DRAWN),
+        ({}, Sampling(temperature=1.0, top_k=None, seed=3, max_new_tokens=40, stop_ids=(token,))),
+    ):
+        done = complete(model, tokenizer, ["Mäd"], sampling, **options)[0]
+        assert done.ids == free.ids[: cut + 1]
+        assert done.finish_reason == ("eos" if options else "stop")
+        decoder = tokenizer.stream_decoder(tokenizer.prompt_ids("Mäd"), skip_special_tokens=True)
+        assert done.text == "".join(map(decoder.push, free.ids[:cut])) + decoder.flush()
+
+
+def test_prompts_and_samples_make_rows(model: Any, tokenizer: Tokenizer) -> None:
+    sampling = Sampling(temperature=1.0, seed=3, max_new_tokens=6, samples=2)
+    done = complete(model, tokenizer, ["Zoë", "She said"], sampling)
+    assert [(c.row, c.prompt) for c in done] == [(0, "Zoë"), (1, "Zoë"), (2, "She said"), (3, "She said")]
+    assert [c.text for c in done] == generate_text(model, tokenizer, ["Zoë", "She said"], sampling)
+    one = Sampling(temperature=1.0, seed=3, max_new_tokens=6)
+    assert generate_text(model, tokenizer, "She said", one, first_row=3) == done[3].text
+    with pytest.raises(GenerationError, match="text streams for one sample, not 2"):
+        stream_text(model, tokenizer, "Zoë", sampling)
+
+
+def test_mistakes_are_told_when_asked_not_when_read(model: Any, tokenizer: Tokenizer) -> None:
+    with pytest.raises(GenerationError, match="do not fit max_seq_len 96"):
+        stream_text(model, tokenizer, "Mäd", Sampling(max_new_tokens=1000))
+
+
+def test_an_empty_prompt_begins_a_text(model: Any) -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    assert prompt_ids(tokenizer, "") == [tokenizer.eos_id]
+    bare = Tokenizer.train(["abc"], kind="char", special_tokens=())
+    with pytest.raises(GenerationError, match="an empty prompt needs a tokenizer with a bos or eos token"):
+        prompt_ids(bare, "")
+
+
+def test_scores_are_sums_of_log_probabilities(model: Any, tokenizer: Tokenizer) -> None:
+    continuations = ["chen", "chen namens Zoë", "", "x"[:0] + "aß"]
+    for scored in score(model, tokenizer, "Ein Mäd", continuations):
+        prompt, ids = continuation_ids(tokenizer, "Ein Mäd", str(scored.continuation))
+        assert scored.ids == ids
+        with torch.no_grad():
+            logprobs = model(torch.tensor([prompt + ids])).log_softmax(-1)[0, len(prompt) - 1 : -1]
+        expected = [float(logprobs[i, token]) for i, token in enumerate(ids)]
+        assert scored.per_token == pytest.approx(expected, abs=1e-5)
+        assert scored.total == pytest.approx(sum(expected), abs=1e-4)
+        assert scored.greedy == all(int(logprobs[i].argmax()) == token for i, token in enumerate(ids))
+        assert len(scored.tokens) == len(ids)
+
+
+def test_greedy_text_scores_as_greedy(model: Any, tokenizer: Tokenizer) -> None:
+    from wordloom.generate.scoring import score_ids
+
+    prompt = tokenizer.prompt_ids("Ein")
+    ids = complete(model, tokenizer, ["Ein"], Sampling(temperature=0, max_new_tokens=8))[0].ids
+    other = [*ids[:-1], (ids[-1] + 1) % tokenizer.vocab_size]
+    assert [greedy for _, greedy in score_ids(model, prompt, [ids, other, []])] == [True, False, True]
+
+
+def test_many_continuations_score_as_each_alone(model: Any, tokenizer: Tokenizer, monkeypatch: Any) -> None:
+    from wordloom.generate import scoring
+
+    continuations = ["chen", "chen namens Zoë aß", "n", " café, déjà vu", "!"]
+    alone = [score(model, tokenizer, "Ein Mäd", [text])[0] for text in continuations]
+    for budget in (4096, 60, 1):
+        monkeypatch.setattr(scoring, "BATCH_TOKENS", budget)
+        together = score(model, tokenizer, "Ein Mäd", continuations)
+        for a, b in zip(alone, together, strict=True):
+            assert a.per_token == pytest.approx(b.per_token, abs=1e-5)
+            assert a[3:] == b[3:]
+
+
+def test_a_score_that_does_not_fit_is_an_error(model: Any, tokenizer: Tokenizer) -> None:
+    with pytest.raises(GenerationError, match=r"do not fit max_seq_len 96; shorten the prompt"):
+        score(model, tokenizer, "Ein Mäd", ["e" * 300])
+
+
+def test_next_tokens_are_the_likeliest_in_order(model: Any, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.prompt_ids("Mäd")
+    with torch.no_grad():
+        expected = model(torch.tensor([ids]))[0, -1].log_softmax(-1)
+    best = next_tokens(model, tokenizer, "Mäd", 7)
+    assert [token.id for token in best] == expected.topk(7).indices.tolist()
+    for token in best:
+        assert token.logprob == pytest.approx(float(expected[token.id]), abs=1e-5)
+        assert token.probability == pytest.approx(float(expected[token.id].exp()), abs=1e-6)
+        assert token.text
+    assert [t[0] for t in next_tokens(model, None, ids, 7)] == [t.id for t in best]
+    whole = next_tokens(model, tokenizer, "Mäd", tokenizer.vocab_size)
+    assert sum(token.probability for token in whole) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_next_tokens_put_the_lower_id_first_among_equals(model: Any, tokenizer: Tokenizer) -> None:
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    assert [token.id for token in next_tokens(model, tokenizer, "Mäd", 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("k", [0, 10_000])
+def test_next_tokens_outside_the_vocabulary_are_an_error(model: Any, tokenizer: Tokenizer, k: int) -> None:
+    with pytest.raises(GenerationError, match="k is a whole number from 1 to the vocabulary's"):
+        next_tokens(model, tokenizer, "Mäd", k)
+
+
+def test_half_a_character_shows_by_its_name() -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    model = utf8_model(tokenizer, "x🙂")
+    best = next_tokens(model, tokenizer, "x", 1)[0]
+    assert best.id == 0xF0
+    assert best.text == tokenizer.id_to_token(0xF0)
+
+
+class Echo:
+    """A decoder whose tokens are characters' code points."""
+
+    def push(self, token: int) -> str:
+        return chr(token)
+
+    def flush(self) -> str:
+        return ""
+
+
+def test_text_given_out_is_never_a_beginning_of_a_stop_string() -> None:
+    watch = StopWatch(Echo(), ["aab"])  # type: ignore[arg-type]
+    assert [watch.push(ord(c)) for c in "aaaab"] == ["", "", "a", "a", ""]
+    assert watch.stopped
+
+
+@pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
+@pytest.mark.parametrize(
+    ("prompt", "continuation", "pieces"),
+    [
+        ("Once upon a time", ", there", None),
+        ("Once upon a ", "time", None),  # the prompt's own last token is the space
+        ("Once upo", "n a time", None),
+        ("", "Once upon", ["▁Once", "▁upon"]),
+        ("Once", "", []),
+    ],
+)
+def test_llama_continuations_decode_to_both_texts(prompt: str, continuation: str, pieces: Any) -> None:
+    tokenizer = Tokenizer.from_pretrained(
+        Path(os.environ["WORDLOOM_DATA"]) / "weights" / "stories260K" / "hf"
+    )
+    given, ids = continuation_ids(tokenizer, prompt, continuation)
+    assert given == tokenizer.prompt_ids(prompt)
+    assert tokenizer.decode([*given, *ids], skip_special_tokens=True) == prompt + continuation
+    if pieces is not None:
+        assert [tokenizer.id_to_token(token) for token in ids] == pieces
