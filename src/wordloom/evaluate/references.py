@@ -1,0 +1,204 @@
+"""Two honest references for a language model's bits per byte, measured on the same bytes.
+
+- :func:`lzma_bits_per_byte`: what the standard library's strongest compressor still needs for the
+  held-out bytes once it has the training bytes.
+- :class:`KneserNey`: an interpolated n-gram model over bytes with modified Kneser-Ney smoothing,
+  the best of its kind (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for
+  Language Modeling", Harvard TR-10-98, section 3).
+
+Both see a corpus as one byte string.  :func:`join_documents` makes it: UTF-8, each document ended
+by one zero byte, which English text never holds.  The zero bytes are scored like any other byte (a
+language model pays for its end-of-text tokens alike), and they count among the bytes that the bits
+are divided by.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import DataError
+
+__all__ = ["KneserNey", "join_documents", "lzma_bits_per_byte"]
+
+_BYTES = 256
+_MAX_ORDER = 8  # an n-gram of bytes is held in one 64-bit integer
+_LZMA_MAX_DICTIONARY = 1536 * 2**20
+
+Codes = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+
+
+def join_documents(texts: Iterable[str]) -> bytes:
+    """The documents' UTF-8 bytes, each document ended by one zero byte."""
+    return b"".join(text.encode() + b"\0" for text in texts)
+
+
+def lzma_bits_per_byte(train: bytes, heldout: bytes) -> float:
+    """Bits per held-out byte: 8 (|lzma(train + heldout)| - |lzma(train)|) / |heldout|.
+
+    Preset ``9 | EXTREME`` with a dictionary that spans all the bytes, as a raw LZMA stream, so that
+    no header, block size or checksum counts.  Two seconds for 2 MB, and 12 bytes of memory per byte.
+
+    Raises :class:`~wordloom.errors.DataError` when ``heldout`` is empty, or when both together
+    exceed LZMA's largest dictionary, 1.5 GiB.
+    """
+    _require_heldout(heldout)
+    size = len(train) + len(heldout)
+    if size > _LZMA_MAX_DICTIONARY:
+        raise DataError(
+            f"training and held-out text have {size:,} bytes, and lzma looks back at most "
+            f"{_LZMA_MAX_DICTIONARY:,}; give less training text"
+        )
+    options = {
+        "id": lzma.FILTER_LZMA1,
+        "preset": 9 | lzma.PRESET_EXTREME,
+        "dict_size": max(size, 4096),  # 4096 is the least that lzma takes
+    }
+
+    def compressed(data: bytes) -> int:
+        return len(lzma.compress(data, format=lzma.FORMAT_RAW, filters=[options]))
+
+    return 8 * (compressed(train + heldout) - compressed(train)) / len(heldout)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """The n-grams of one order k.  All codes are sorted.
+
+    Where the order is the model's own, counts are how often a k-gram occurs; below it, how many
+    different bytes stand before it (continuation counts).
+    """
+
+    grams: Codes  # [k-grams], the bytes of each as one big-endian integer
+    discounted: Floats  # [k-grams], (count - D(count)) / the context's total
+    contexts: Codes  # [contexts], the first k - 1 bytes of those k-grams
+    backoff: Floats  # [contexts], the share of the next lower order: discounts taken / total
+
+
+class KneserNey:
+    """Interpolated modified Kneser-Ney over bytes.
+
+    ``order`` n counts n-grams: order 5 predicts a byte from the four before it.  Orders 1 to 8.
+    With c_k the counts of order k and h' the context h without its first byte::
+
+        p_k(w | h) = max(c_k(h w) - D_k(c_k(h w)), 0) / c_k(h .) + gamma_k(h) p_{k-1}(w | h')
+        gamma_k(h) = sum over i = 1, 2, 3+ of D_k(i) N_i(h .) / c_k(h .)
+
+    and p_0 uniform over the 256 byte values, so that every byte has a probability above zero after
+    every context and the 256 sum to one.  A context never seen at order k takes p_{k-1} as it is.
+    The discounts D1, D2 and D3+ of each order come from its counts of counts (Chen and Goodman,
+    equation 26); an order where that is impossible (some count of counts is zero, or a discount
+    falls outside 0 < D_i <= i) takes 0.5, 1 and 1.5, as KenLM's ``--discount_fallback`` does.
+
+    Training text is one stream without padding, and held-out text is another: its first n - 1
+    bytes are predicted from the shorter contexts there are.
+    """
+
+    def __init__(self, order: int = 5) -> None:
+        if not 1 <= order <= _MAX_ORDER:
+            raise DataError(f"an n-gram order of {order} was asked for; allowed: 1 to {_MAX_ORDER}")
+        self.order = order
+        self._levels: list[_Level] = []
+
+    def fit(self, train: bytes) -> KneserNey:
+        """Count ``train``, replacing what was fitted before; returns the model itself.
+
+        Sorts one 64-bit integer per byte.  For 2 MB, 0.2 s at order 5 and 1.2 s at order 8, and up
+        to 80 bytes of memory per byte.
+
+        Raises :class:`~wordloom.errors.DataError` when ``train`` is shorter than the order.
+        """
+        if len(train) < self.order:
+            raise DataError(
+                f"the training text has {len(train)} bytes; an n-gram model of order {self.order} "
+                f"takes at least {self.order}"
+            )
+        symbols = np.frombuffer(train, dtype=np.uint8).astype(np.uint64)
+        codes = symbols
+        for k in range(2, self.order + 1):
+            codes = (codes[:-1] << np.uint64(8)) | symbols[k - 1 :]
+        grams, counts = np.unique(codes, return_counts=True)
+        levels = [_level(grams, counts)]
+        for k in range(self.order - 1, 0, -1):
+            # Every type of k + 1 bytes gives its last k one more byte that stands before them.  The
+            # stream's first k + 1 bytes may have none before them, and are then no type of `grams`.
+            types = np.union1d(grams, np.uint64(int.from_bytes(train[: k + 1], "big")))
+            grams, counts = np.unique(_last(types, k), return_counts=True)
+            levels.append(_level(grams, counts))
+        self._levels = levels[::-1]
+        return self
+
+    def bits_per_byte(self, heldout: bytes) -> float:
+        """Mean of -log2 p(byte | the order - 1 bytes before it) over ``heldout``."""
+        _require_heldout(heldout)
+        symbols = np.frombuffer(heldout, dtype=np.uint8).astype(np.uint64)
+        history = np.zeros_like(symbols)  # the bytes before each position, the nearest lowest
+        for distance in range(1, min(self.order, len(symbols))):
+            history[distance:] |= symbols[:-distance] << np.uint64(8 * (distance - 1))
+        known = np.minimum(np.arange(len(symbols)), self.order - 1)
+        return float(-np.log2(self._probabilities(history, known, symbols)).mean())
+
+    def distribution(self, context: bytes) -> Floats:
+        """p(byte | context) of all 256 byte values, from the last order - 1 bytes of ``context``."""
+        known = min(len(context), self.order - 1)
+        history = int.from_bytes(context[len(context) - known :], "big")
+        symbols = np.arange(_BYTES, dtype=np.uint64)
+        return self._probabilities(np.full_like(symbols, history), np.full(_BYTES, known), symbols)
+
+    def _probabilities(self, history: Codes, known: NDArray[np.int64], symbols: Codes) -> Floats:
+        """p of each symbol after the last ``known`` bytes of its history; all arguments [N]."""
+        if not self._levels:
+            raise DataError("the n-gram model has seen no text; call fit(train) first")
+        p = np.full(len(symbols), 1 / _BYTES)
+        for k, level in enumerate(self._levels, start=1):
+            context = _last(history, k - 1)
+            gram = (context << np.uint64(8)) | symbols
+            backoff = _look_up(level.contexts, level.backoff, context, absent=1.0)
+            discounted = _look_up(level.grams, level.discounted, gram, absent=0.0)
+            p = np.where(known >= k - 1, discounted + backoff * p, p)
+        return p
+
+
+def _level(grams: Codes, counts: NDArray[np.int64]) -> _Level:
+    discounts = _discounts(counts)[np.minimum(counts, 3)]
+    contexts, first = np.unique(grams >> np.uint64(8), return_index=True)
+    totals = np.add.reduceat(counts, first)  # the k-grams of one context lie side by side
+    lengths = np.diff(np.append(first, len(grams)))
+    return _Level(
+        grams=grams,
+        discounted=(counts - discounts) / np.repeat(totals, lengths),
+        contexts=contexts,
+        backoff=np.add.reduceat(discounts, first) / totals,
+    )
+
+
+def _discounts(counts: NDArray[np.int64]) -> Floats:
+    """[0, D1, D2, D3+] from how many n-grams have the count 1, 2, 3 and 4."""
+    n1, n2, n3, n4 = (int((counts == i).sum()) for i in (1, 2, 3, 4))
+    if n1 and n2 and n3 and n4:
+        y = n1 / (n1 + 2 * n2)
+        d = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+        if all(0 < d[i] <= i + 1 for i in range(3)):
+            return np.array([0.0, *d])
+    return np.array([0.0, 0.5, 1.0, 1.5])
+
+
+def _last(codes: Codes, k: int) -> Codes:
+    """The codes of the last ``k`` bytes of each, 0 <= k < 8."""
+    return codes & np.uint64((1 << (8 * k)) - 1)
+
+
+def _look_up(keys: Codes, values: Floats, wanted: Codes, *, absent: float) -> Floats:
+    """``values`` where ``wanted`` is among the sorted ``keys``, else ``absent``."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], absent)
+
+
+def _require_heldout(heldout: bytes) -> None:
+    if not heldout:
+        raise DataError("the held-out text is empty; bits per byte need at least one byte")
