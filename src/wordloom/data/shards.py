@@ -254,11 +254,12 @@ def _notes(corpus: Corpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
 
 def _nothing(corpus: Corpus, part: Part, tally: Tally) -> str:
     names = ", ".join(source.name for source in corpus.files(part)[:3])
-    if part != "all" and corpus.split != "files":
+    dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
+    divided = part != "all" and corpus.split != "files"
+    if divided and any(piece.text for piece in corpus.pieces("all")):
         share = corpus.validation_fraction
         why = f"split '{corpus.split}' with validation_fraction={share:g} leaves it nothing"
     else:
-        dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
         why = f"dropped: {dropped}" if dropped else "the files are empty"
     return f"the {part} part of the corpus is empty ({names}): {why}"
 
