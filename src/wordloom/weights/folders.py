@@ -39,7 +39,12 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
         rows = [Row(name, (name,)) for name in names]
         return Renaming.of(rows, names=names, n_layers=config.n_layers, tied=tied)
     return Renaming.of(
-        form.table, names=names, n_layers=config.n_layers, tied=tied, prefix=form.prefix, ignored=form.ignored
+        form.table,
+        names=names,
+        n_layers=config.n_layers,
+        tied=tied,
+        prefixes=form.prefixes,
+        ignored=form.ignored,
     )
 
 

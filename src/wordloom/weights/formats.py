@@ -23,7 +23,7 @@ class Format:
 
     model_type: str
     architecture: str
-    prefix: str
+    prefixes: tuple[str, ...]
     table: Sequence[Row]
     ignored: Sequence[Ignored]
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]

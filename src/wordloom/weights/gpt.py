@@ -75,7 +75,7 @@ def _config_to(config: GPTConfig) -> dict[str, Any] | None:
 FORMAT = Format(
     model_type="openai-gpt",
     architecture="OpenAIGPTLMHeadModel",
-    prefix="transformer.",
+    prefixes=("transformer.",),
     table=_TABLE,
     ignored=_IGNORED,
     config_from=_config_from,

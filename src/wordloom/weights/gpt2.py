@@ -96,7 +96,7 @@ def _config_to(config: GPT2Config) -> dict[str, Any] | None:
 FORMAT = Format(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
-    prefix="transformer.",
+    prefixes=("transformer.",),
     table=_TABLE,
     ignored=_IGNORED,
     config_from=_config_from,

@@ -136,7 +136,7 @@ def _config_to(config: LlamaConfig) -> dict[str, Any] | None:
 FORMAT = Format(
     model_type="llama",
     architecture="LlamaForCausalLM",
-    prefix="model.",
+    prefixes=("model.", "transformer."),
     table=_TABLE,
     ignored=_IGNORED,
     config_from=_config_from,

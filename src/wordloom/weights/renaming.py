@@ -55,13 +55,14 @@ class Matched(NamedTuple):
 class Renaming:
     """Which stored tensor is which parameter of ours, for one model: every row expanded, none left over.
 
-    ``prefix`` is what base-model folders leave off (``h.0...`` for ``transformer.h.0...``); ``tied``
+    ``prefixes`` are what the body's names may start with: the table's own first, then other spellings;
+    base-model folders leave it off (``h.0...`` for ``transformer.h.0...``).  ``tied``
     maps the stored name of a repeated tensor to the one it repeats, and ``tied_ours`` is the same pair
     in our names.
     """
 
     rows: tuple[Row, ...]
-    prefix: str = ""
+    prefixes: tuple[str, ...] = ("",)
     tied: Mapping[str, str] | None = None
     tied_ours: Mapping[str, str] | None = None
     ignored: tuple[Ignored, ...] = ()
@@ -73,7 +74,7 @@ class Renaming:
         *,
         names: Iterable[str],
         n_layers: int,
-        prefix: str = "",
+        prefixes: tuple[str, ...] = ("",),
         tied: tuple[str, str] | None = None,
         ignored: Sequence[Ignored] = (),
     ) -> Renaming:
@@ -99,7 +100,7 @@ class Renaming:
             raise ValueError(f"no row of the table holds {listed(uncovered)}")
         return cls(
             rows=tuple(rows),
-            prefix=prefix,
+            prefixes=prefixes,
             tied={theirs_of[tied[0]]: theirs_of[tied[1]]} if tied else None,
             tied_ours={tied[0]: tied[1]} if tied else None,
             ignored=tuple(ignored),
@@ -117,7 +118,8 @@ class Renaming:
         ignored: dict[str, str] = {}
         unexpected: list[str] = []
         for name in stored:
-            full = name if name in table or name in tied else self.prefix + name
+            bare = self._bare(name)
+            full = name if name in table or name in tied else self.prefixes[0] + bare
             if full in table:
                 if full in found:
                     raise CheckpointError(
@@ -126,7 +128,7 @@ class Renaming:
                 found[full] = name
             elif full in tied:
                 duplicates[name] = tied[full]
-            elif what := self._known(name):
+            elif what := self._known(bare):
                 ignored[name] = what
             else:
                 unexpected.append(name)
@@ -141,8 +143,11 @@ class Renaming:
             raise CheckpointError(" and ".join(parts))
         return Matched(found, duplicates, ignored)
 
-    def _known(self, name: str) -> str | None:
-        bare = name.removeprefix(self.prefix)
+    def _bare(self, name: str) -> str:
+        """``name`` without the first prefix it starts with."""
+        return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
+
+    def _known(self, bare: str) -> str | None:
         return next((known.what for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
 
     def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
