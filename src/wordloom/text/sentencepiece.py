@@ -1,7 +1,9 @@
 """SentencePiece's ``.model`` files (BPE and Unigram) as ``tokenizer.json`` definitions of equal ids.
 
 The file is one protocol buffer, of which a few fields matter; the layout is
-``sentencepiece_model.proto`` in google/sentencepiece.  Where SentencePiece has a feature that the
+``sentencepiece_model.proto`` in google/sentencepiece.  BPE ids are SentencePiece's own; Unigram's are
+too except where two segmentations are exactly as likely, which rounding decides (single precision
+there, double here).  Where SentencePiece has a feature that the
 ``tokenizers`` library cannot express exactly, the file is refused rather than read almost rightly.
 """
 
@@ -160,16 +162,23 @@ def _normalizers(model: Model) -> list[Definition]:
         charsmap = base64.b64encode(model.charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if model.squeezes_spaces:
-        steps.append({"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""})
-        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        steps.append(_replace({"Regex": r"\A +"}, ""))
+        steps.append(_replace({"Regex": " {2,}"}, " "))
     if model.adds_space:
         steps.append({"type": "Prepend", "prepend": SPACE_MARK})
-    return [*steps, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE_MARK}]
+    steps.append(_replace({"String": " "}, SPACE_MARK))
+    if model.squeezes_spaces:  # at the end, marks that were in the text go as well
+        steps.append(_replace({"Regex": rf"{SPACE_MARK}+\z"}, ""))
+    return steps
+
+
+def _replace(pattern: Definition, content: str) -> Definition:
+    return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 def _decoder(model: Model) -> Definition:
     steps: list[Definition] = [
-        {"type": "Replace", "pattern": {"String": SPACE_MARK}, "content": " "},
+        _replace({"String": SPACE_MARK}, " "),
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]

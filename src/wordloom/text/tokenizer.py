@@ -230,8 +230,7 @@ class Tokenizer:
             return self._encoder.interpreting.decode(ids, skip_special_tokens=skip_special_tokens)
         if skip_special_tokens:
             ids = [index for index in ids if index not in self.special_ids]
-        text = b"".join([self.bytes_of(index) for index in ids]).decode(errors="replace")
-        return text.removeprefix(" ") if self.strips_first_space else text
+        return self.decode_bytes(ids).decode(errors="replace")
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The exact bytes of ``ids``, valid UTF-8 or not; TokenizerError where tokens are not bytes."""
@@ -240,7 +239,7 @@ class Tokenizer:
                 f"the tokens of this {self.kind} tokenizer do not stand for exact bytes: use decode(), or a "
                 "tokenizer of kind byte, bpe or unigram"
             )
-        data = b"".join([self.bytes_of(index) for index in self._known(ids)])
+        data = b"".join([self.token_bytes[index] or b"" for index in self._known(ids)])
         return data.removeprefix(b" ") if self.strips_first_space else data
 
     def stream_decoder(
@@ -256,7 +255,7 @@ class Tokenizer:
 
     def bytes_of(self, index: int) -> bytes:
         """The bytes of one id, where tokens are bytes."""
-        known = None if self.token_bytes is None else self.token_bytes[index]
+        known = self.token_bytes[self._known([index])[0]] if self.token_bytes else None
         if known is None:
             raise TokenizerError(f"id {index} has no bytes in this {self.kind} tokenizer")
         return known

@@ -1,0 +1,235 @@
+"""Tokenizers that others wrote, read as they are."""
+
+import base64
+import gzip
+import json
+import shutil
+
+import pytest
+
+from wordloom.errors import TokenizerError
+from wordloom.text import Tokenizer
+
+TEXTS = [
+    "",
+    "Hello, world!",
+    "It's   héllo\n\n 中文 😀 naïve",
+    " x\u00a0y\r\n\t",
+    "don't STOP 12345 ---",
+    "a" * 300,
+]
+
+
+def edit(folder, change):
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    change(definition)
+    (folder / "tokenizer.json").write_text(json.dumps(definition))
+
+
+def test_gpt2_files(data, gpt2_folder, shakespeare):
+    import tiktoken
+    from tiktoken_ext.openai_public import r50k_pat_str
+
+    tokenizer = Tokenizer.from_pretrained(gpt2_folder)
+    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.lossless) == ("bpe", 50257, True)
+    assert tokenizer.bos_id == tokenizer.eos_id == 50256
+    assert tokenizer.unk_id is tokenizer.pad_id is None
+    assert tokenizer.prompt_ids("Hello world") == [15496, 995]
+    lines = gzip.decompress((data / "tokenizers" / "gpt2.tiktoken.gz").read_bytes()).splitlines()
+    ranks = {base64.b64decode(piece): int(rank) for piece, rank in map(bytes.split, lines)}
+    reference = tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
+    for text in [*TEXTS, shakespeare[:100_000]]:
+        assert tokenizer.encode_ids(text) == reference.encode_ordinary(text)
+        assert tokenizer.decode(tokenizer.encode_ids(text)) == text
+    by_name = Tokenizer.from_pretrained(gpt2_folder / "encoder.json")
+    assert by_name.fingerprint == tokenizer.fingerprint
+
+
+def test_gpt2_files_under_hugging_face_names(gpt2_folder, tmp_path):
+    from transformers import GPT2TokenizerFast
+
+    shutil.copy(gpt2_folder / "encoder.json", tmp_path / "vocab.json")
+    shutil.copy(gpt2_folder / "vocab.bpe", tmp_path / "merges.txt")
+    ours, theirs = Tokenizer.from_pretrained(tmp_path), GPT2TokenizerFast.from_pretrained(tmp_path)
+    assert ours.fingerprint == Tokenizer.from_pretrained(gpt2_folder).fingerprint
+    for text in TEXTS:
+        assert ours.encode_ids(text) == theirs.encode(text)
+
+
+def test_bert_vocab_txt(data, tmp_path):
+    from transformers import BertTokenizerFast
+
+    packed = (data / "tokenizers" / "bert-base-uncased-vocab.txt.gz").read_bytes()
+    (tmp_path / "vocab.txt").write_bytes(gzip.decompress(packed))
+    ours, theirs = Tokenizer.from_pretrained(tmp_path), BertTokenizerFast(vocab=str(tmp_path / "vocab.txt"))
+    assert (ours.kind, ours.vocab_size, ours.lossless) == ("wordpiece", 30522, False)
+    assert (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (0, 100, 101, 102, 103)
+    assert ours.prompt_ids("hello") == [7592]
+    for text in TEXTS:
+        assert ours.encode_ids(text) == theirs.encode(text, add_special_tokens=False)
+        assert ours.decode(ours.encode_ids(text)) == theirs.decode(ours.encode_ids(text))
+
+
+def test_vocab_txt_says_its_case_by_itself(tmp_path):
+    tokens = ["[PAD]", "[UNK]", "the", "##s", "cat"]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    assert Tokenizer.from_pretrained(tmp_path).encode_ids("The Cats") == [2, 4, 3]
+    (tmp_path / "vocab.txt").write_text("\r\n".join([*tokens, "The"]))
+    assert Tokenizer.from_pretrained(tmp_path / "vocab.txt").encode_ids("The Cats") == [5, 1]
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    assert Tokenizer.from_pretrained(tmp_path).encode_ids("The Cats") == [2, 4, 3]
+
+
+def test_first_gpt_files(tmp_path):
+    from transformers import OpenAIGPTTokenizerFast
+
+    vocab = ["<unk>", "l", "o", "w", "w</w>", "e", "r</w>", ".</w>", "lo", "low</w>", "low", "er</w>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(vocab)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nlo w</w>\nlo w\ne r</w>\n")
+    ours, theirs = Tokenizer.from_pretrained(tmp_path), OpenAIGPTTokenizerFast.from_pretrained(tmp_path)
+    assert ours.kind == "other"
+    for text in ("Low lower.", "low q low", "lowlow er"):
+        assert ours.encode_ids(text) == theirs.encode(text)
+        assert ours.decode(ours.encode_ids(text)) == theirs.decode(theirs.encode(text))
+
+
+def test_llama_model_gives_sentencepieces_ids_on_tiny_shakespeare(data, shakespeare):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    file = data / "tokenizers" / "llama-tokenizer.model"
+    ours = Tokenizer.from_pretrained(file)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    assert (ours.kind, ours.vocab_size, ours.lossless) == ("llama", 32000, True)
+    assert (ours.unk_id, ours.bos_id, ours.eos_id, ours.pad_id) == (0, 1, 2, None)
+    ids = ours.encode_ids(shakespeare)
+    assert ids == theirs.encode(shakespeare)
+    assert ours.decode(ids) == shakespeare
+    assert ours.prompt_ids("Hello") == theirs.encode("Hello", add_bos=True)
+    lengths = ours.byte_lengths()
+    assert lengths[ids].sum() == len(shakespeare.encode()) + 1  # the space put before the text
+    assert [ours.id_to_token(i) for i in range(32000)] == [theirs.id_to_piece(i) for i in range(32000)]
+
+
+def test_stories_tokenizer_json(data):
+    tokenizer = Tokenizer.from_pretrained(data / "weights" / "stories260K" / "hf")
+    assert (tokenizer.kind, tokenizer.vocab_size, tokenizer.lossless) == ("llama", 512, True)
+    assert tokenizer.prompt_ids("Once upon a time") == [1, 403, 407, 261, 378]
+    bos_and_text = tokenizer.prompt_ids("<s>Once", specials="interpret")
+    assert bos_and_text.count(1) == 1
+    assert tokenizer.decode([403, 407, 261, 378]) == "Once upon a time"
+
+
+def test_bos_is_added_where_the_tokenizer_does(data, tmp_path):
+    folder = data / "weights" / "stories260K" / "hf"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    edit(tmp_path, lambda definition: definition.update(post_processor=None))
+    assert not Tokenizer.from_pretrained(tmp_path).adds_bos
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": True}))
+    assert Tokenizer.from_pretrained(tmp_path).prompt_ids("Once")[0] == 1
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"add_bos_token": False}))
+    shutil.copy(folder / "tokenizer.json", tmp_path / "tokenizer.json")
+    assert Tokenizer.from_pretrained(tmp_path).prompt_ids("Once")[0] != 1
+
+
+def test_nothing_in_a_file_cuts_pads_or_randomises(trained, tmp_path):
+    trained["bpe"].save_pretrained(tmp_path)
+
+    def spoil(definition):
+        definition["truncation"] = {
+            "direction": "Right",
+            "max_length": 2,
+            "strategy": "LongestFirst",
+            "stride": 0,
+        }
+        definition["padding"] = {
+            "strategy": {"Fixed": 99},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 1,
+            "pad_type_id": 0,
+            "pad_token": "<|pad|>",
+        }
+        definition["model"]["dropout"] = 0.9
+
+    edit(tmp_path, spoil)
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    text = "The class of objects and the functions"
+    assert tokenizer.encode_ids(text) == trained["bpe"].encode_ids(text) == tokenizer.encode(text).ids
+    assert tokenizer.fingerprint == trained["bpe"].fingerprint
+
+
+def test_older_spellings_of_the_same_file(trained, tmp_path):
+    trained["bpe"].save_pretrained(tmp_path)
+    edit(
+        tmp_path,
+        lambda d: d["model"].update(merges=[" ".join(pair) for pair in d["model"]["merges"]]),
+    )
+    (tmp_path / "tokenizer_config.json").unlink()
+    eos = {"content": "<|pad|>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"eos_token": eos}))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    assert tokenizer.eos_id == trained["bpe"].pad_id
+    (tmp_path / "special_tokens_map.json").unlink()
+    tokenizer = Tokenizer.from_pretrained(tmp_path)  # names tell the roles
+    assert tokenizer.fingerprint == trained["bpe"].fingerprint
+
+
+def test_what_makes_a_tokenizer_lossy(trained, tmp_path):
+    trained["bpe"].save_pretrained(tmp_path)
+    edit(tmp_path, lambda d: d.update(normalizer={"type": "NFC"}))
+    assert not Tokenizer.from_pretrained(tmp_path).lossless
+    edit(tmp_path, lambda d: d.update(normalizer=None) or d["pre_tokenizer"].update(add_prefix_space=True))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    assert not tokenizer.lossless
+    assert tokenizer.decode(tokenizer.encode_ids("a")) == " a"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "no tokenizer in .*expected tokenizer.json"),
+        ({"tokenizer.json": "{"}, "not valid JSON"),
+        ({"tokenizer.json": "[]"}, "does not hold a JSON object"),
+        ({"tokenizer.json": "{}"}, "it has no 'model'"),
+        (
+            {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}'},
+            "cannot read",
+        ),
+        ({"tokenizer.json": b"\xff\xfe"}, r"not UTF-8 \(byte 0\)"),
+        ({"tokenizer.model": b"\x0a\xff\xff"}, "no SentencePiece model: it is truncated"),
+        ({"tokenizer.model": b"hello"}, "no SentencePiece model"),
+        ({"tokenizer.model": b""}, "no SentencePiece model: it has no pieces"),
+        ({"vocab.txt": "the\ncat\n"}, r"no line '\[UNK\]'"),
+        ({"vocab.txt": "[UNK]\na\na\n"}, "'a' twice"),
+        ({"vocab.json": "{}"}, "cannot read .*merges.txt"),
+        ({"merges.txt": ""}, "cannot read .*vocab.json"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": ""}, "neither byte-level BPE"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "a b c"}, "merge 1 is not two tokens"),
+    ],
+)
+def test_what_cannot_be_read(files, message, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TokenizerError, match=message) as caught:
+        Tokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(TokenizerError, match="no tokenizer at"):
+        Tokenizer.from_pretrained(tmp_path / "nonesuch")
+
+
+def test_ids_outside_the_vocabulary(trained):
+    for kind, tokenizer in trained.items():
+        for bad in (-1, tokenizer.vocab_size):
+            for call in (tokenizer.decode, tokenizer.decode_bytes, tokenizer.stream_decoder):
+                if kind in ("word", "char", "wordpiece") and call == tokenizer.decode_bytes:
+                    continue
+                with pytest.raises(TokenizerError, match=f"id {bad} "):
+                    call([bad])
+            with pytest.raises(TokenizerError, match=f"id {bad} "):
+                tokenizer.id_to_token(bad)
+    with pytest.raises(TokenizerError, match="do not stand for exact bytes"):
+        trained["word"].decode_bytes([1])
