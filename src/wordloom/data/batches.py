@@ -122,8 +122,8 @@ class CausalBatches:
         offsets = begin[:, None] + np.arange(T + 1)
         if self.order == "sequential":
             return self._padded(begin, offsets)
-        window = self._ids[offsets].astype(np.int64)  # [B, T + 1]
-        return self._batch(window[:, :-1], window[:, 1:], begin)
+        window = self._ids[offsets].astype(np.int64)  # [B, T + 1]; copied below, as targets get masked
+        return self._batch(window[:, :-1].copy(), window[:, 1:].copy(), begin)
 
     def _starts(self, start: int, count: int) -> NDArray[np.int64]:
         """Position of the first token of each sample."""
@@ -143,7 +143,7 @@ class CausalBatches:
         T = self.seq_len
         last = len(self.shards) - 1
         window = self._ids[np.minimum(offsets, last)].astype(np.int64)
-        tokens, targets = window[:, :-1], window[:, 1:].copy()
+        tokens, targets = window[:, :-1].copy(), window[:, 1:].copy()
         targets[offsets[:, 1:] > last] = IGNORE
         seen_before = np.where(begin == 0, 0, T - self.stride)
         targets[np.arange(T) < seen_before[:, None]] = IGNORE
@@ -153,7 +153,6 @@ class CausalBatches:
     def _batch(
         self, tokens: NDArray[np.int64], targets: NDArray[np.int64], begin: NDArray[np.int64]
     ) -> CausalBatch:
-        tokens, targets = np.ascontiguousarray(tokens), np.ascontiguousarray(targets)
         if not (self.document_mask or self.mask_document_starts):
             return CausalBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
         T = self.seq_len

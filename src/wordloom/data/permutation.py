@@ -12,8 +12,9 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-_ROUNDS = 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# Far apart, so that no two of the eight rounds hash the same number (neighbouring keys would, under xor).
+_ROUND_KEYS = np.arange(1, 9, dtype=np.uint64).reshape(4, 2) * np.uint64(0xD1342543DE82EF95)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -46,7 +47,7 @@ def permute(index: NDArray[np.uint64], count: int, key: NDArray[np.uint64]) -> N
 
 def _network(x: NDArray[np.uint64], rows: int, columns: int, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
     left, right = np.divmod(x, np.uint64(columns))
-    for step in range(0, _ROUNDS, 2):
-        left = (left + mix(right ^ (key + np.uint64(step))) % np.uint64(rows)) % np.uint64(rows)
-        right = (right + mix(left ^ (key + np.uint64(step + 1))) % np.uint64(columns)) % np.uint64(columns)
+    for round_key in _ROUND_KEYS:
+        left = (left + mix((key + round_key[0]) ^ right) % np.uint64(rows)) % np.uint64(rows)
+        right = (right + mix((key + round_key[1]) ^ left) % np.uint64(columns)) % np.uint64(columns)
     return left * np.uint64(columns) + right

@@ -243,7 +243,7 @@ def _write(
 
 
 def _notes(corpus: Corpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
-    notes = ["an end-of-document token follows each document"] if tokenizer.eos_id is not None else []
+    notes = ["an end-of-document token follows each whole document"] if tokenizer.eos_id is not None else []
     if corpus.encoding_errors == "replace":
         notes.append("invalid UTF-8 was replaced by U+FFFD, as asked")
     if corpus.skipped:
