@@ -80,7 +80,7 @@ def test_hash_divides_whole_documents_by_their_content_alone(tmp_path: Path) -> 
     assert sorted(train + validation) == sorted(documents)
     assert abs(len(validation) / 3000 - 0.2) < 5 * (0.2 * 0.8 / 3000) ** 0.5
     again = Corpus(
-        sources=write_jsonl(tmp_path / "b.jsonl", documents[::-1] + ["new"]),
+        sources=write_jsonl(tmp_path / "b.jsonl", [*documents[::-1], "new"]),
         split="hash",
         validation_fraction=0.2,
     )

@@ -185,7 +185,9 @@ def test_damaged_compression_is_told(tmp_path: Path, compression: str, damage: s
 def test_compressed_files_in_several_frames(tmp_path: Path) -> None:
     for name, compress in COMPRESS.items():
         if name:
-            (tmp_path / f"a.txt{name}").write_bytes(compress(b"one ") + compress(b"two ") + compress(b"three"))
+            (tmp_path / f"a.txt{name}").write_bytes(
+                compress(b"one ") + compress(b"two ") + compress(b"three")
+            )
             assert texts(tmp_path / f"a.txt{name}") == ["one two three"]
 
 
@@ -291,7 +293,9 @@ def test_folders_globs_and_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (["-", "-"], "given twice"),
     ],
 )
-def test_sources_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given, named: str) -> None:
+def test_sources_that_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given, named: str
+) -> None:
     (tmp_path / "here" / "empty").mkdir(parents=True)
     for name in ("a.txt", "t.csv", "t.zip"):
         (tmp_path / "here" / name).write_text("x")
@@ -331,7 +335,9 @@ def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
 
 
 def test_gutenberg_documents_are_the_books_of_its_index(data_folder: Path) -> None:
-    index = [line.split("\t") for line in (data_folder / "gutenberg" / "index.tsv").read_text().splitlines()[1:]]
+    index = [
+        line.split("\t") for line in (data_folder / "gutenberg" / "index.tsv").read_text().splitlines()[1:]
+    ]
     listed = [int(row[3]) for row in index if row[0] == "valid.txt.xz"]
     assert [len(d.text.encode()) for d in documents("gutenberg/valid")] == listed
 

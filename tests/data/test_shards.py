@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,9 @@ KINDS = ["byte", "char", "word", "bpe", "llama3", "lower", "wordpiece", "unigram
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_are_those_of_each_document_and_its_end(tmp_path: Path, tokenizers, kind: str, monkeypatch) -> None:
+def test_ids_are_those_of_each_document_and_its_end(
+    tmp_path: Path, tokenizers, kind: str, monkeypatch
+) -> None:
     monkeypatch.setattr(shards_module, "SEGMENT", 37)
     monkeypatch.setattr(shards_module, "BATCH", 300)
     tokenizer = tokenizers[kind]
@@ -115,7 +118,7 @@ def test_ids_take_two_bytes_where_the_vocabulary_allows(make_shards, vocab_size:
     assert shards.tokens().tolist() == [0, vocab_size - 1, 7]
     with pytest.raises(ValueError, match="read-only"):
         shards.tokens()[0] = 1
-    with pytest.raises(DataError, match="outside 0..3"):
+    with pytest.raises(DataError, match=r"outside 0..3"):
         shards.tokens(2, 4)
 
 
@@ -125,7 +128,9 @@ def test_both_parts_are_the_whole(tmp_path: Path, byte_tokenizer: Tokenizer, spl
     train, validation, whole = (
         prepare(corpus, byte_tokenizer, part=part) for part in ("train", "validation", "all")
     )
-    assert train.ledger.bytes + validation.ledger.bytes == whole.ledger.bytes == len("".join(TEXT * 9).encode())
+    assert (
+        train.ledger.bytes + validation.ledger.bytes == whole.ledger.bytes == len("".join(TEXT * 9).encode())
+    )
     assert min(train.ledger.bytes, validation.ledger.bytes) > 0
     if split == "tail":  # the half before the cut has no end of its own
         assert train.tokens()[-1] != byte_tokenizer.eos_id
@@ -189,7 +194,7 @@ def test_damaged_shards_are_refused_on_opening_and_made_again_by_prepare(
     expected = shards.tokens().tolist()
     file = shards.folder / damage
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(DataError, match="prepare (it|them) again"):
+    with pytest.raises(DataError, match=r"prepare (it|them) again"):
         TokenShards(shards.folder)
     mended = prepare(corpus, byte_tokenizer, part="train")
     assert not mended.reused
@@ -201,7 +206,7 @@ def test_progress_ends_at_the_end(tmp_path: Path, byte_tokenizer: Tokenizer, mon
     seen: list[Progress] = []
     shards = prepare(corpus_of(tmp_path, TEXT * 20), byte_tokenizer, part="train", progress=seen.append)
     assert len(seen) > 10
-    assert all(a.tokens <= b.tokens and a.bytes_read <= b.bytes_read for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a.tokens <= b.tokens and a.bytes_read <= b.bytes_read for a, b in pairwise(seen))
     size = (tmp_path / "a.jsonl").stat().st_size
     assert seen[-1] == Progress(size, size, shards.ledger.documents, len(shards))
 
@@ -223,7 +228,9 @@ def test_a_special_token_in_the_text_names_its_document(tmp_path: Path, tokenize
     tokenizer = tokenizers["bpe"]
     special = tokenizer.id_to_token(tokenizer.eos_id)
     corpus = corpus_of(tmp_path, ["fine", "x y z\n" * 200 + special, "fine too"])
-    with pytest.raises(TokenizerError, match=r"a\.jsonl, document 1, in the text from character 1,") as raised:
+    with pytest.raises(
+        TokenizerError, match=r"a\.jsonl, document 1, in the text from character 1,"
+    ) as raised:
         prepare(corpus, tokenizer, part="train")
     assert special in str(raised.value)
     shards = prepare(corpus, tokenizer, part="train", specials="text")
@@ -260,7 +267,7 @@ def test_documents_without_a_token_are_dropped_and_counted(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, byte_tokenizer: Tokenizer) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match="cannot write token shards .*WORDLOOM_CACHE"):
+    with pytest.raises(DataError, match=r"cannot write token shards .*WORDLOOM_CACHE"):
         prepare(corpus_of(tmp_path), byte_tokenizer, part="train", cache=tmp_path / "file")
 
 
@@ -298,7 +305,9 @@ def start(source: Path, cache: Path, delay: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_killed_run_leaves_nothing_half_valid_and_is_swept(tmp_path: Path, byte_tokenizer: Tokenizer) -> None:
+def test_a_killed_run_leaves_nothing_half_valid_and_is_swept(
+    tmp_path: Path, byte_tokenizer: Tokenizer
+) -> None:
     (tmp_path / "a.txt").write_text("some text\n" * 5000)
     cache = tmp_path / "cache"
     process = start(tmp_path / "a.txt", cache, 0.2)
@@ -312,7 +321,9 @@ def test_a_killed_run_leaves_nothing_half_valid_and_is_swept(tmp_path: Path, byt
 
     # Another corpus sweeps it too, as nobody holds its lock.
     (tmp_path / "b.txt").write_text("other")
-    prepare(Corpus(sources=tmp_path / "b.txt", validation_fraction=0), byte_tokenizer, part="train", cache=cache)
+    prepare(
+        Corpus(sources=tmp_path / "b.txt", validation_fraction=0), byte_tokenizer, part="train", cache=cache
+    )
     assert not left.exists()
     corpus = Corpus(sources=tmp_path / "a.txt", validation_fraction=0)
     shards = prepare(corpus, byte_tokenizer, part="train", cache=cache)
@@ -338,7 +349,9 @@ def test_a_run_under_way_is_not_swept(tmp_path: Path, byte_tokenizer: Tokenizer)
     cache = tmp_path / "cache"
     process = start(tmp_path / "a.txt", cache, 0.3)
     process.stdout.readline()
-    prepare(Corpus(sources=tmp_path / "b.txt", validation_fraction=0), byte_tokenizer, part="train", cache=cache)
+    prepare(
+        Corpus(sources=tmp_path / "b.txt", validation_fraction=0), byte_tokenizer, part="train", cache=cache
+    )
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out.split()[-1]) == (0, "written"), err
 
@@ -380,7 +393,13 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizers) -> Non
     line = "It's one of many lines, quick and lazy; number 12345 of them.\n"
     (tmp_path / "small.txt").write_text(line * (3_000_000 // len(line)))
     (tmp_path / "big.txt").write_text(line * (20_000_000 // len(line)))
-    command = [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "big.txt"), str(tmp_path / "cache")]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(MEMORY),
+        str(tmp_path / "big.txt"),
+        str(tmp_path / "cache"),
+    ]
     out = subprocess.run(
         [*command, str(tmp_path / "tokenizer"), str(tmp_path / "small.txt")],
         capture_output=True,

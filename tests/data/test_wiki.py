@@ -125,6 +125,8 @@ def test_the_sample_of_the_english_wikipedia(data_folder: Path) -> None:
     tally: Counter[str] = Counter()
     texts = [str(p.text) for p in pieces("wiki-sample", tally=tally, workers=1)]
     assert (len(texts), tally["redirects"], tally["pages that are no articles"]) == (106, 99, 1)
-    assert texts[0].startswith("Anarchism\n\nAnarchism is a political philosophy that advocates self-governed")
+    assert texts[0].startswith(
+        "Anarchism\n\nAnarchism is a political philosophy that advocates self-governed"
+    )
     for leftover in ("{{", "[[", "]]", "{|", "<ref", "'''", "&nbsp;", "File:", "Category:", "<br", "<!--"):
         assert not [text[:40] for text in texts if leftover in text], leftover

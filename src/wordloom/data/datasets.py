@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from wordloom.data.cache import cache_folder
 from wordloom.data.sources import Fields, Format, Source, describe
-from wordloom.data.storage import cache_folder
 from wordloom.data.streams import blocks
 from wordloom.errors import DataError, did_you_mean
 

@@ -18,10 +18,11 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from wordloom.data.cache import cache_folder
 from wordloom.data.corpus import Corpus, Part, Tally
 from wordloom.data.cutting import Cutter, cuttable
 from wordloom.data.ledger import Ledger
-from wordloom.data.storage import VERSION, ShardWriter, TokenShards, cache_folder
+from wordloom.data.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.streams import Meter
 from wordloom.errors import DataError, TokenizerError, WordloomError
 
