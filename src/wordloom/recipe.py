@@ -239,12 +239,18 @@ def _find(source: str) -> Path:
 
 
 def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Drop what an override replaces under another name: the recipe's budget, its tokenizer's source."""
+    """Drop what an override replaces under another name: the recipe's budget, its tokenizer's source.
+
+    Another training text brings its own validation part and is read in its own way.
+    """
     given = {override.partition("=")[0].strip() for override in overrides}
     for table, rivals in (("train", BUDGETS), ("tokenizer", ("kind", "path")), ("model", ("family", "preset"))):
         if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
             for name in rivals:
                 values[table].pop(name, None)
+    if "data.train" in given and isinstance(values.get("data"), dict):
+        for name in ("validation", "field", "separator"):
+            values["data"].pop(name, None)
 
 
 def _apply(values: dict[str, Any], override: str) -> None:

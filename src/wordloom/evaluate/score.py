@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom import __version__
+from wordloom.version import __version__
 
 __all__ = ["MIN_UNITS", "RatioStatistics", "Score", "Scores", "signature"]
 

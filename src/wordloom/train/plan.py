@@ -13,7 +13,7 @@ from wordloom.errors import DeviceError
 from wordloom.models.cost import flops_per_token
 from wordloom.train.average import WeightAverage
 from wordloom.train.optimizers import build_optimizer
-from wordloom.train.trainer import Trainer
+from wordloom.train.trainer import Trainer, to_device
 
 __all__ = ["Plan", "make_plan", "measure_peak_flops", "time_steps"]
 
@@ -155,7 +155,7 @@ def _activation_bytes(trainer: Trainer) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    batch: Any = trainer._to_device(trainer.batches.batch(0, 1))
+    batch: Any = to_device(trainer.batches.batch(0, 1), trainer.device)
     trainer.model.train()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
         loss = trainer.objective(trainer.model, batch)

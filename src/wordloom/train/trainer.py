@@ -29,7 +29,7 @@ from wordloom.train.optimizers import Optimizer, build_optimizer
 from wordloom.train.precision import Precision, choose_device, choose_precision
 from wordloom.train.schedules import learning_rate_share
 
-__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed"]
+__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "to_device"]
 
 StepRecord = dict[str, Any]
 
@@ -121,7 +121,7 @@ class Trainer:
         micro = s.micro_batch_size or s.batch_size
         # all micro-batches first: each one's gradient is divided by the count of the whole
         cuts = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
-        parts = [self._to_device(self.batches.batch(self.samples + start, count)) for start, count in cuts]
+        parts = [to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in cuts]
         waited = time.perf_counter() - began
         share = learning_rate_share(self.step, self.total_steps, s)
         self.optimizer.set_learning_rate(share)
@@ -180,13 +180,6 @@ class Trainer:
             "train.warmup_steps, or look at those documents"
         )
 
-    def _to_device(self, batch: Any) -> Any:
-        if self.device.type == "cpu":
-            return batch
-        return type(batch)(
-            *(x.to(self.device, non_blocking=True) if isinstance(x, Tensor) else x for x in batch)
-        )
-
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGTERM and the first Ctrl-C stop after the step under way; a second Ctrl-C stops at once."""
@@ -231,6 +224,13 @@ class Trainer:
         self.total_steps, self.seed = values["total_steps"], values["seed"]
         for hook in self.hooks:
             hook.load_state_dict(values["hooks"].get(type(hook).__name__, {}))
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch (a NamedTuple) on ``device``."""
+    if device.type == "cpu":
+        return batch
+    return type(batch)(*(x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for x in batch))
 
 
 def _scored(batch: Any) -> Tensor:

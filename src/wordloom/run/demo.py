@@ -1,0 +1,67 @@
+"""The demonstration: the whole way through the house on text that every Python carries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wordloom.data.embedded import embedded_documents
+from wordloom.evaluate import perplexity
+from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
+from wordloom.run.load import LanguageModel
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.train import TrainResult, train
+
+__all__ = ["DEMO_PROMPT", "Contender", "compare", "demo_folder", "train_demo"]
+
+DEMO_PROMPT = "The function returns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """One line of the comparison: bits per held-out byte, and the seconds it took to learn and be scored."""
+
+    name: str
+    bits_per_byte: float
+    seconds: float
+
+
+def demo_folder(minutes: float) -> Path:
+    """Where the demonstration of ``minutes`` keeps its run."""
+    return Path("runs") / f"demo-{minutes:g}min"
+
+
+def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tuple[TrainResult | None, Path]:
+    """Train ``quickstart`` for ``minutes``; a finished run is taken as it is, a stopped one goes on."""
+    folder = demo_folder(minutes)
+    if (folder / "model.safetensors").exists() and not force:
+        return None, folder
+    resume = (folder / "recipe.toml").exists() and not force
+    result = train(
+        "quickstart", [f"train.minutes={minutes:g}"], out=folder, resume=resume, force=force, progress=progress
+    )
+    return result, folder
+
+
+def compare(lm: LanguageModel) -> Iterator[Contender]:
+    """The model and the two references on the same held-out documents, each as it is measured."""
+    began = time.perf_counter()
+    held_out = list(embedded_documents("validation"))
+    assert lm.tokenizer is not None
+    scores = perplexity(lm.model, lm.tokenizer, held_out)
+    bits = scores["bits_per_byte"].value
+    assert bits is not None  # the recipe's tokenizer is lossless
+    yield Contender(name="this model", bits_per_byte=bits, seconds=time.perf_counter() - began)
+
+    train_bytes = join_documents(str(document.text) for document in embedded_documents("train"))
+    held_out_bytes = join_documents(str(document.text) for document in held_out)
+    began = time.perf_counter()
+    bits = KneserNey(order=5).fit(train_bytes).bits_per_byte(held_out_bytes)
+    yield Contender(name="order-5 Kneser-Ney byte n-gram", bits_per_byte=bits, seconds=time.perf_counter() - began)
+    began = time.perf_counter()
+    bits = lzma_bits_per_byte(train_bytes, held_out_bytes)
+    yield Contender(name="lzma, given the training bytes", bits_per_byte=bits, seconds=time.perf_counter() - began)
+
+

@@ -1,0 +1,111 @@
+"""From a recipe to batches: corpus, tokenizer, shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from wordloom.data import Corpus, CausalBatches, TokenShards, prepare
+from wordloom.recipe import Recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.text import Tokenizer
+
+__all__ = ["Prepared", "prepare_recipe", "recipe_corpus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a recipe trains on; ``validation`` is None where nothing is held out."""
+
+    tokenizer: Tokenizer
+    batches: CausalBatches
+    validation: CausalBatches | None
+    train_shards: TokenShards
+    validation_shards: TokenShards | None
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the shards trained and evaluated on."""
+        parts = [self.train_shards.fingerprint]
+        if self.validation_shards is not None:
+            parts.append(self.validation_shards.fingerprint)
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+    def ledger_json(self) -> str:
+        ledgers = {"train": self.batches.ledger.as_dict()}
+        if self.validation is not None:
+            ledgers["validation"] = self.validation.ledger.as_dict()
+        return json.dumps(ledgers, indent=1, ensure_ascii=False)
+
+
+def recipe_corpus(recipe: Recipe) -> Corpus:
+    """The corpus that ``[data]`` names."""
+    d = recipe.data
+    settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
+    if d.field is not None:
+        settings["field"] = d.field
+    if d.validation is not None:
+        return Corpus(sources=d.train, split="files", validation_sources=d.validation, **settings)
+    return Corpus(sources=d.train, split=d.split, validation_fraction=d.validation_fraction, **settings)
+
+
+def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: TrainingProgress) -> Prepared:
+    """Tokenizer (trained on the training text unless one is given), shards and batches of ``recipe``."""
+    corpus = recipe_corpus(recipe)
+    if tokenizer is None:
+        tokenizer = _tokenizer(recipe, corpus, progress)
+    specials = recipe.data.specials
+    with progress.data("train") as show:
+        shards = prepare(corpus, tokenizer, part="train", specials=specials, progress=show)
+    batches = CausalBatches(
+        shards,
+        seq_len=recipe.train.seq_len,
+        seed=recipe.seed,
+        order=recipe.data.order,
+        document_mask=recipe.data.document_mask,
+        mask_document_starts=recipe.data.mask_document_starts,
+    )
+    validation = validation_shards = None
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        with progress.data("validation") as show:
+            validation_shards = prepare(corpus, tokenizer, part="validation", specials=specials, progress=show)
+        validation = CausalBatches(
+            validation_shards,
+            seq_len=recipe.train.seq_len,
+            seed=recipe.seed,
+            order="sequential",
+            document_mask=recipe.data.document_mask,
+            mask_document_starts=recipe.data.mask_document_starts,
+        )
+    progress.say(batches.ledger.lines())
+    if validation is not None:
+        progress.say(validation.ledger.lines())
+    return Prepared(
+        tokenizer=tokenizer,
+        batches=batches,
+        validation=validation,
+        train_shards=shards,
+        validation_shards=validation_shards,
+    )
+
+
+def _tokenizer(recipe: Recipe, corpus: Corpus, progress: TrainingProgress) -> Tokenizer:
+    t = recipe.tokenizer
+    if t.path is not None:
+        return Tokenizer.from_pretrained(t.path)
+    assert t.kind is not None
+    settings: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("vocab_size", t.vocab_size),
+            ("min_frequency", t.min_frequency),
+            ("special_tokens", t.special_tokens),
+            ("split", t.split),
+        )
+        if value is not None
+    }
+    progress.say(f"tokenizer   training a {t.kind} tokenizer on the training text")
+    pieces = (piece.text for piece in corpus.pieces("train"))
+    return Tokenizer.train(pieces, kind=t.kind, lower=t.lower, **settings)

@@ -1,0 +1,114 @@
+"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+__all__ = ["TrainingProgress"]
+
+_LINE_SECONDS = 10.0  # between plain lines, so that a log file stays readable
+
+
+class TrainingProgress:
+    """Give it each line of ``metrics.jsonl``; it shows rate, loss and time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stderr, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._last_line = 0.0
+        self._total = 0
+
+    def say(self, lines: str | Iterable[str]) -> None:
+        """Lines that stay."""
+        for line in [lines] if isinstance(lines, str) else lines:
+            self.console.print(line, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def data(self, part: str) -> Iterator[Callable[[Any], None]]:
+        """A callback for :func:`wordloom.data.prepare`: a bar on a terminal, a line every ten seconds elsewhere."""
+        bar: Progress | None = None
+        last = time.monotonic()
+
+        def show(done: Any) -> None:
+            nonlocal bar, last
+            state = f"{done.documents:,} documents  {done.tokens:,} tokens"
+            if self.console.is_terminal:
+                if bar is None:
+                    bar = Progress(
+                        TextColumn(f"preparing {part}"),
+                        BarColumn(bar_width=None),
+                        TextColumn("{task.percentage:>3.0f}%  {task.fields[state]}"),
+                        console=self.console,
+                        transient=True,
+                    )
+                    bar.add_task("", total=done.bytes_total, state="")
+                    bar.start()
+                bar.update(bar.task_ids[0], completed=done.bytes_read, state=state)
+            elif time.monotonic() - last >= _LINE_SECONDS:
+                last = time.monotonic()
+                self.say(f"preparing {part}: {done.bytes_read / max(1, done.bytes_total):.0%}  {state}")
+
+        try:
+            yield show
+        finally:
+            if bar is not None:
+                bar.stop()
+
+    def start(self, *, total: int, done: int) -> None:
+        self._total = total
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("training"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[state]}"),
+                console=self.console,
+            )
+            self._task = self._bar.add_task("training", total=total, completed=done, state="")
+            self._bar.start()
+
+    def update(self, line: dict[str, Any]) -> None:
+        match line["kind"]:
+            case "train":
+                self._train(line)
+            case "evaluate":
+                figures = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if isinstance(value, float) and key != "seconds")
+                self.say(f"step {line['step']:,}: validation {figures}")
+            case "sample":
+                self.say(f"step {line['step']:,} writes:\n{line['text']}")
+
+    def _train(self, line: dict[str, Any]) -> None:
+        left = line["seconds_left"]
+        state = f"loss {line['loss']:.3f}  {line['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=line["step"], state=state)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= _LINE_SECONDS or line["step"] >= self._total:
+            self._last_line = now
+            extra = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
+            self.say(
+                f"step {line['step']:,}/{self._total:,}  {state}  learning rate {line['learning_rate']:.2e}  "
+                f"gradient norm {line['gradient_norm']:.2f}{extra}  memory {line['memory_mb']:,} MB"
+            )
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _clock(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,384 @@
+"""Train a recipe: the composition of text, data, model, objective, loop and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data.batches import CausalBatches
+from wordloom.errors import CheckpointError, RecipeError, did_you_mean
+from wordloom.evaluate import evaluate_batches
+from wordloom.generate import Sampling, generate_text
+from wordloom.models import PRESETS, build, config_from, family_of
+from wordloom.nn import set_attention_backend
+from wordloom.nn.attention import running_kernel
+from wordloom.objectives import OBJECTIVES
+from wordloom.recipe import Recipe, load_recipe
+from wordloom.run.prepare import Prepared, prepare_recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.text import Tokenizer
+from wordloom.train import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
+from wordloom.train.checkpoint import (
+    environment_changes,
+    latest_checkpoint,
+    read_state,
+    sync_folder,
+    write_checkpoint,
+)
+from wordloom.train.gradient_checkpointing import checkpoint_blocks
+from wordloom.train.hooks import cut_metrics, finished_weights
+from wordloom.train.precision import compile_blocks
+from wordloom.train.trainer import to_device
+from wordloom.weights import load_model, save_model
+
+__all__ = ["TrainResult", "train"]
+
+# Settings that may change on resume: they decide what is seen and kept, not what is computed.
+_FREE_ON_RESUME = {"log_every", "save_every", "keep_last", "tensorboard", "sample_every", "sample_prompt",
+                   "sample_tokens", "allocator"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """Where the run is and how it ended; ``metrics`` are those of the last evaluation."""
+
+    folder: Path
+    step: int
+    total_steps: int
+    stopped: bool
+    metrics: dict[str, float]
+    plan: Plan | None
+
+
+def train(
+    recipe: str | Path | Recipe,
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    start_from: str | Path | None = None,
+    progress: TrainingProgress | None = None,
+) -> TrainResult:
+    """Train ``recipe`` into the folder ``out`` (``runs/NAME`` by default).
+
+    The finished folder holds ``config.json``, ``model.safetensors``, ``tokenizer.json``, ``recipe.toml``,
+    ``metrics.jsonl``, and what resuming needs in ``checkpoints/step-N``.  ``start_from`` begins with the
+    weights and tokenizer of a checkpoint instead of fresh ones.
+
+    Raises WordloomError for whatever the user can put right, NonFiniteError when the loss diverges.
+    """
+    loaded = load_recipe(recipe, overrides)
+    folder = Path(out) if out is not None else Path("runs") / loaded.name
+    progress = progress or TrainingProgress()
+    with _claimed(folder, resume=resume, force=force):
+        checkpoint = latest_checkpoint(folder) if resume else None
+        state = read_state(checkpoint) if checkpoint is not None else None
+        if state is not None:
+            loaded = _resumed_recipe(loaded, Recipe.model_validate(state[1]["recipe"]))
+            start_from = None  # the checkpoint holds what came of it
+        _write(folder / "recipe.toml", loaded.to_toml())
+        return _train(loaded, folder, checkpoint, state, start_from, progress)
+
+
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    checkpoint: Path | None,
+    state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
+    start_from: str | Path | None,
+    progress: TrainingProgress,
+) -> TrainResult:
+    s = recipe.train
+    if s.threads is not None:
+        torch.set_num_threads(s.threads)
+    if s.allocator == "tuned":
+        tune_allocator()
+    given = checkpoint or start_from
+    prepared = prepare_recipe(recipe, tokenizer=Tokenizer.from_pretrained(given) if given else None, progress=progress)
+    facts = {"recipe": recipe.as_dict(), "data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint}
+    if state is not None:
+        _check_facts(facts, state[1], folder)
+    _write(folder / "ledger.json", prepared.ledger_json())
+
+    model = load_model(given, dtype=torch.float32) if given else _new_model(recipe, prepared)
+    if model.config.vocab_size < prepared.tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's {prepared.tokenizer.vocab_size}"
+        )
+    set_attention_backend(model, s.attention_backend)
+    batches = prepared.batches
+    trainer = Trainer(
+        model, OBJECTIVES[s.objective], batches, s, total_steps=_steps_before_timing(recipe, batches), seed=recipe.seed
+    )
+    kernel = running_kernel(
+        s.attention_backend,
+        head_dim=model.blocks[0].attention.head_dim,
+        device=trainer.device,
+        dtype=trainer.precision.compute_dtype,
+        dropout=model.blocks[0].attention.dropout,
+        masked=recipe.data.document_mask,
+    )
+    if s.gradient_checkpointing:
+        checkpoint_blocks(trainer.model)
+    compiled = compile_blocks(trainer.model, s, trainer.device)
+    progress.say(
+        f"running     {trainer.device}, {trainer.precision.mode}, {compiled}, attention kernel '{kernel}', "
+        f"{torch.get_num_threads()} threads, allocator {s.allocator}"
+    )
+    plan = make_plan(trainer, timed_steps=0 if state is not None else 3)
+    trainer.total_steps = _total_steps(recipe, batches, plan) if state is None else state[1]["total_steps"]
+    if state is not None and (s.minutes is None and trainer.total_steps != _total_steps(recipe, batches, plan)):
+        trainer.total_steps = _total_steps(recipe, batches, plan)
+    plan = replace(plan, total_steps=trainer.total_steps)
+    progress.say(plan.lines())
+
+    last: dict[str, float] = {}
+    save = _saver(recipe, folder, prepared, facts)
+    log = Log(
+        folder / "metrics.jsonl",
+        every=s.log_every,
+        report=progress.update,
+        tokens_per_step=plan.tokens_per_step,
+        flops_per_step=plan.flops_per_step,
+        peak_flops=plan.peak_flops,
+        writer=_tensorboard(folder) if s.tensorboard else None,
+    )
+    trainer.hooks = [
+        Sample(_sampler(recipe, prepared.tokenizer), every=s.sample_every),
+        log,
+        Save(save, every=s.save_every, keep_best=s.keep_best),
+    ]
+    if prepared.validation is not None:
+        trainer.hooks.insert(0, Evaluate(_evaluator(recipe, prepared, last), every=s.evaluate_every))
+    if state is not None:
+        tensors, values = state
+        trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
+        trainer.last_checkpoint = str(checkpoint)
+        if (changes := environment_changes(trainer, values["environment"])) is not None:
+            progress.say(changes)
+        progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
+    cut_metrics(folder / "metrics.jsonl", trainer.step)
+
+    progress.start(total=trainer.total_steps, done=trainer.step)
+    try:
+        ended = trainer.run()
+    finally:
+        progress.stop()
+    if ended == "done":
+        _finish(trainer, folder, recipe, prepared)
+    return TrainResult(
+        folder=folder,
+        step=trainer.step,
+        total_steps=trainer.total_steps,
+        stopped=ended == "stopped",
+        metrics=last,
+        plan=plan,
+    )
+
+
+# -- the parts -------------------------------------------------------------------------------------------
+
+
+def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
+    settings = dict(recipe.model)
+    preset = settings.pop("preset", None)
+    family = settings.pop("family", None)
+    if (preset is None) == (family is None):
+        raise RecipeError("give either model.family with its settings, or model.preset")
+    if preset is not None:
+        if preset not in PRESETS:
+            raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+        base = PRESETS[preset]
+        family = family_of(base)
+        settings = {**vars(base), "vocab_size": prepared.tokenizer.vocab_size, **settings}
+    settings.setdefault("vocab_size", prepared.tokenizer.vocab_size)
+    settings.setdefault("max_seq_len", recipe.train.seq_len)
+    config = config_from(family, **settings)
+    if config.max_seq_len < recipe.train.seq_len:
+        raise RecipeError(
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; raise the one or "
+            "lower the other"
+        )
+    return build(config, generator=torch.Generator().manual_seed(recipe.seed))
+
+
+def _steps_before_timing(recipe: Recipe, batches: CausalBatches) -> int:
+    """A total for the schedule of the timed steps, which are undone: any will do for a budget in minutes."""
+    return 1000 if recipe.train.minutes is not None else _total_steps(recipe, batches, None)
+
+
+def _total_steps(recipe: Recipe, batches: CausalBatches, plan: Plan | None) -> int:
+    """The budget in optimizer steps, at least 1; minutes become steps by the timed ones."""
+    s = recipe.train
+    if s.steps is not None:
+        return s.steps
+    tokens_per_step = s.batch_size * s.seq_len
+    if s.tokens is not None:
+        return max(1, -(-s.tokens // tokens_per_step))
+    if s.epochs is not None:
+        return max(1, round(s.epochs * batches.samples_per_epoch / s.batch_size))
+    if plan is None:
+        return 1
+    if s.flops is not None:
+        return max(1, round(s.flops / plan.flops_per_step))
+    assert s.minutes is not None
+    assert plan.step_seconds is not None
+    return max(1, int(s.minutes * 60 / plan.step_seconds))
+
+
+def _evaluator(recipe: Recipe, prepared: Prepared, last: dict[str, float]) -> Callable[[Any], dict[str, float]]:
+    """Validation loss over sequential windows, each target scored once with the context its window gives."""
+    s = recipe.train
+    validation, shards = prepared.validation, prepared.validation_shards
+    assert validation is not None
+    assert shards is not None
+    windows = min(validation.samples_per_epoch, s.evaluate_windows or validation.samples_per_epoch)
+    rows = s.micro_batch_size or s.batch_size
+
+    def evaluate(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        cut = ((start, min(rows, windows - start)) for start in range(0, windows, rows))
+        batches = (to_device(validation.batch(start, count), device) for start, count in cut)
+        loss = evaluate_batches(model, OBJECTIVES[s.objective], batches).value
+        assert loss is not None
+        figures = {"loss": loss}
+        if windows == validation.samples_per_epoch and prepared.tokenizer.lossless:
+            nats = loss * (len(shards) - 1)
+            figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
+        last.clear()
+        last.update(figures)
+        return figures
+
+    return evaluate
+
+
+def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
+    s = recipe.train
+    sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
+
+    def sample(model: Any) -> str:
+        return s.sample_prompt + str(generate_text(model, tokenizer, s.sample_prompt, sampling))
+
+    return sample
+
+
+def _saver(recipe: Recipe, folder: Path, prepared: Prepared, facts: dict[str, Any]) -> Callable[..., None]:
+    def save(trainer: Trainer, best_step: int | None) -> None:
+        write_checkpoint(
+            trainer,
+            folder,
+            write_model=lambda place: save_model(trainer.model, place, tokenizer=prepared.tokenizer),
+            facts=facts,
+            keep_last=recipe.train.keep_last,
+            best_step=best_step,
+        )
+
+    return save
+
+
+def _finish(trainer: Trainer, folder: Path, recipe: Recipe, prepared: Prepared) -> None:
+    """Leave the finished model in the run's folder itself: the last weights, their average, or the best."""
+    save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
+    if recipe.train.keep_best and save_hook.best_step not in (None, trainer.step):
+        best = load_model(folder / "checkpoints" / f"step-{save_hook.best_step}", dtype=None)
+        save_model(best, folder, tokenizer=prepared.tokenizer, overwrite=True)
+    else:
+        with finished_weights(trainer) as model:
+            save_model(model, folder, tokenizer=prepared.tokenizer, overwrite=True)
+    sync_folder(folder)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise RecipeError(
+            "train.tensorboard needs the package tensorboard: pip install 'wordloom[tensorboard]'"
+        ) from None
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+# -- the folder ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
+    """Hold ``folder`` for this process; refuses what would be overwritten, and a folder in use."""
+    if resume and force:
+        raise CheckpointError("--resume goes on with a run and --force replaces it; give one of them")
+    occupied = folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir()))
+    is_run = (folder / "recipe.toml").exists()
+    if occupied and not resume and not force:
+        raise CheckpointError(
+            f"{folder} is not empty; go on with it by --resume, replace it by --force, or choose another --out"
+        )
+    if occupied and not is_run:
+        raise CheckpointError(f"{folder} holds something that is not a run of Wordloom's; choose another --out")
+    if resume and not is_run:
+        raise CheckpointError(f"{folder} holds no run to resume; leave out --resume to start one")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no flock on Windows
+            pass
+        except OSError:
+            raise CheckpointError(f"another process is training into {folder}; wait for it, or choose another --out") from None
+        if force:
+            for path in folder.iterdir():
+                if path.name != ".lock":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield
+    finally:
+        os.close(lock)
+        (folder / ".lock").unlink(missing_ok=True)
+
+
+def _resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
+    """``given`` where it only changes what may change; raises RecipeError naming what may not."""
+    ours, theirs = _flat(given.as_dict()), _flat(saved.as_dict())
+    budgets = {f"train.{name}" for name in ("steps", "tokens", "epochs", "flops", "minutes")}
+    free = {f"train.{name}" for name in _FREE_ON_RESUME} | budgets
+    changed = [
+        key
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key) and key not in free and not key.startswith(("result.", "description", "name"))
+    ]
+    if changed:
+        shown = ", ".join(f"{key} {theirs.get(key)!r} -> {ours.get(key)!r}" for key in changed[:4])
+        raise RecipeError(f"the run was started with another recipe ({shown}); resume with the same, or choose another --out")
+    return given
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
+    for key, what in (("data", "the training text"), ("tokenizer", "the tokenizer")):
+        if facts[key] != saved[key]:
+            raise CheckpointError(f"{what} is not the one {folder} was trained with; put it back, or choose another --out")
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,209 @@
+"""The whole way: a recipe to a finished folder, stopped and resumed, refused where it must be."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import wordloom
+from wordloom.errors import CheckpointError, RecipeError
+from wordloom.run import train
+
+TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
+
+
+def lines(folder: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in TIMING} for row in rows]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt"])
+def test_a_finished_folder(recipe, tmp_path, family):
+    result = train(recipe(family), out=tmp_path / "run")
+    run = tmp_path / "run"
+    assert not result.stopped
+    assert result.step == result.total_steps == 24
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "recipe.toml",
+                 "metrics.jsonl", "ledger.json", "generation_config.json"):  # fmt: skip
+        assert (run / name).is_file(), name
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-20", "step-24"]
+    kinds = [row["kind"] for row in lines(run)]
+    assert kinds.count("train") == 8
+    assert kinds.count("evaluate") == 3
+    assert kinds.count("sample") == 2
+    losses = [row["loss"] for row in lines(run) if row["kind"] == "evaluate"]
+    assert losses[-1] < losses[0]
+    assert result.metrics["loss"] == losses[-1]
+    assert tomllib.loads((run / "recipe.toml").read_text())["train"]["steps"] == 24
+
+    lm = wordloom.load(run)
+    assert lm.config.dim == 16
+    text = lm.generate("The cat", max_new_tokens=8, temperature=0)
+    assert text == "".join(lm.stream("The cat", max_new_tokens=8, temperature=0))
+    # the finished weights are the average; a checkpoint's are the trained ones
+    averaged, last = load_file(run / "model.safetensors"), load_file(run / "checkpoints/step-24/model.safetensors")
+    assert averaged.keys() == last.keys()
+    assert any(not torch.equal(averaged[key], last[key]) for key in last)
+    assert wordloom.load(run / "checkpoints" / "step-20").generate("The cat", max_new_tokens=4)
+
+
+def test_transformers_reads_the_folder(recipe, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    run = train(recipe(), out=tmp_path / "run").folder
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(run)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run)
+    lm = wordloom.load(run)
+    ids = tokenizer("The cat sat", return_tensors="pt")["input_ids"]
+    assert ids[0].tolist() == lm.tokenizer.encode("The cat sat").ids
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(ids).logits, lm.model(ids), atol=1e-4, rtol=1e-4)
+    out = theirs.generate(ids, max_new_tokens=8, do_sample=False)
+    assert tokenizer.decode(out[0][ids.shape[1] :]) == lm.generate("The cat sat", max_new_tokens=8, temperature=0)
+
+
+def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypatch):
+    path = recipe(document_mask=True)
+    straight = train(path, out=tmp_path / "straight").folder
+
+    from wordloom.train.hooks import Log
+
+    write = Log._write
+
+    def stop_at_seven(self, line):
+        write(self, line)
+        if line["step"] == 6:
+            self.trainer_to_stop.stop()
+
+    def remember(self, trainer):
+        self.trainer_to_stop = trainer
+        self._file = self.path.open("a", encoding="utf-8")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "_write", stop_at_seven)
+        patch.setattr(Log, "on_start", remember)
+        stopped = train(path, out=tmp_path / "resumed")
+    assert stopped.stopped
+    assert stopped.step == 6
+    # what a power cut may leave: lines past the checkpoint, a broken last one, a half-written checkpoint
+    with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 9, "loss": 1.0}\n{"kind": "tr')
+    (tmp_path / "resumed" / "checkpoints" / ".writing-step-9").mkdir()
+    resumed = train(path, out=tmp_path / "resumed", resume=True)
+    assert not resumed.stopped
+    assert lines(straight) == lines(tmp_path / "resumed")
+    for name in ("model.safetensors", "checkpoints/step-24/model.safetensors", "checkpoints/step-24/trainer/state.safetensors"):
+        assert (straight / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes(), name
+
+
+def test_a_run_is_never_overwritten_unasked(recipe, tmp_path):
+    path = recipe()
+    run = train(path, ["train.steps=3"], out=tmp_path / "run").folder
+    before = (run / "model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="--resume.*--force"):
+        train(path, ["train.steps=3"], out=run)
+    assert (run / "model.safetensors").read_bytes() == before
+    train(path, ["train.steps=4", "seed=6"], out=run, force=True)
+    assert (run / "model.safetensors").read_bytes() != before
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-4"]
+    foreign = tmp_path / "thesis"
+    foreign.mkdir()
+    (foreign / "chapter1.txt").write_text("years of work")
+    with pytest.raises(CheckpointError, match="not a run"):
+        train(path, out=foreign, force=True)
+    assert (foreign / "chapter1.txt").exists()
+
+
+def test_resume_refuses_another_recipe_and_another_text(recipe, tmp_path, corpus):
+    path = recipe()
+    train(path, ["train.steps=5"], out=tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"train\.learning_rate 0\.01 -> 0\.5"):
+        train(path, ["train.steps=9", "train.learning_rate=0.5"], out=tmp_path / "run", resume=True)
+    with corpus.open("a") as file:
+        file.write('{"text": "one more"}\n')
+    with pytest.raises(CheckpointError, match="the training text is not the one"):
+        train(path, ["train.steps=9"], out=tmp_path / "run", resume=True)
+    with pytest.raises(CheckpointError, match="no run to resume"):
+        train(path, out=tmp_path / "nothing", resume=True)
+
+
+def test_a_finished_run_can_be_given_more_steps(recipe, tmp_path):
+    train(recipe(), ["train.steps=5"], out=tmp_path / "run")
+    longer = train(recipe(), ["train.steps=8"], out=tmp_path / "run", resume=True)
+    assert longer.step == 8
+    assert [row["step"] for row in lines(tmp_path / "run") if row["kind"] == "train"] == [3, 5, 6, 8]
+
+
+def test_from_a_checkpoint(recipe, tmp_path):
+    first = train(recipe(), out=tmp_path / "first")
+    second = train(recipe(), ["train.steps=2", "train.learning_rate=1e-9", "train.ema=none"],
+                   out=tmp_path / "second", start_from=tmp_path / "first")  # fmt: skip
+    assert second.metrics["loss"] == pytest.approx(first.metrics["loss"], abs=1e-3)
+
+
+def test_the_best_is_kept_and_is_what_remains(recipe, tmp_path):
+    """A learning rate that spoils the model at the end: the finished weights are the best ones'."""
+    run = train(recipe(), ["train.keep_best=true", "train.evaluate_every=4", "train.learning_rate=0.2",
+                           "train.schedule=constant", "train.ema=none", "train.keep_last=1"],
+                out=tmp_path / "run").folder  # fmt: skip
+    losses = {row["step"]: row["loss"] for row in lines(run) if row["kind"] == "evaluate"}
+    best = min(losses, key=losses.get)
+    assert (run / f"checkpoints/step-{best}").is_dir()
+    kept, final = load_file(run / f"checkpoints/step-{best}/model.safetensors"), load_file(run / "model.safetensors")
+    assert all(torch.equal(kept[key], final[key]) for key in kept)
+
+
+@pytest.mark.parametrize("budget", ["train.tokens=960", "train.epochs=0.5", "train.flops=3e9", "train.minutes=0.005"])
+def test_budgets_become_steps(recipe, tmp_path, budget):
+    result = train(recipe(), [budget, "train.evaluate_every=0", "train.sample_every=0"], out=tmp_path / "run")
+    per_step = 6 * 16
+    if "tokens" in budget:
+        assert result.total_steps == 10
+    if "flops" in budget:
+        assert result.total_steps == round(3e9 / (result.plan.flops_per_token * per_step))
+    assert result.step == result.total_steps >= 1
+    state = json.loads((tmp_path / "run" / f"checkpoints/step-{result.step}/trainer/state.json").read_text())
+    assert state["total_steps"] == result.total_steps
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("model.family=lama", "did you mean 'llama'"),
+        ("model.n_embd=4", "it is called 'dim' here"),
+        ("model.dim=15", "does not divide into 2 heads"),
+        ("model.vocab_size=10", "below the tokenizer's 300"),
+        ("train.seq_len=5000", "5001|lower seq_len"),
+        ("model.max_seq_len=8", r"train\.seq_len 16 is above model\.max_seq_len 8"),
+        ("train.device=cuda:7", "not on this machine|unknown"),
+        ("train.attention_backend=efficient", "cannot run"),
+        ("data.train=nowhere.txt", "nowhere.txt"),
+        ("tokenizer.path=nowhere", "nowhere"),
+    ],
+)
+def test_mistakes_are_one_clear_line(recipe, tmp_path, override, says):
+    with pytest.raises(wordloom.WordloomError, match=says) as caught:
+        train(recipe(), [override], out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [["train.precision=bf16"], ["train.precision=bf16-pure"],
+                                      ["train.gradient_checkpointing=true"], ["train.attention_backend=exact"],
+                                      ["train.optimizer=muon"]])  # fmt: skip
+def test_variants_train(recipe, tmp_path, settings):
+    result = train(recipe(), [*settings, "train.sample_every=0"], out=tmp_path / "run")
+    losses = [row["loss"] for row in lines(tmp_path / "run") if row["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    assert result.step == 24
+
+
+def test_gradient_checkpointing_changes_no_number(recipe, tmp_path):
+    plain = train(recipe(), ["train.steps=4"], out=tmp_path / "plain").folder
+    again = train(recipe(), ["train.steps=4", "train.gradient_checkpointing=true"], out=tmp_path / "again").folder
+    a, b = load_file(plain / "model.safetensors"), load_file(again / "model.safetensors")
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-6)
