@@ -256,3 +256,17 @@ def test_a_failed_write_leaves_no_trace(
     with pytest.raises(OSError, match="No space left"):
         write_embedded(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_it_is_a_named_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wordloom.data import Corpus
+
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path))
+    corpus = Corpus(
+        sources="python-docs/train", split="files", validation_sources="python-docs/validation"
+    )
+    for part in ("train", "validation"):
+        named = [document.text for document in corpus.documents(part)]
+        assert named == [document.text for document in embedded_documents(part)]
+    written = sorted(path.name for path in tmp_path.rglob("*.jsonl"))
+    assert written == ["train.jsonl", "validation.jsonl"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wordloom.data.datasets import DatasetInfo
+from wordloom.data.datasets import DatasetFile, DatasetInfo
 from wordloom.data.known_files import GITHUB, away, here
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
@@ -22,6 +22,20 @@ _TEXT: dict[str, Any] = {"task": "language modelling", "format": "text", "layout
 
 CORPORA: dict[str, DatasetInfo] = {
     # ------------------------------------------------------------------------- language modelling
+    "python-docs": DatasetInfo(
+        title="The documentation every Python carries: language topics and docstrings",
+        task="language modelling",
+        licence="PSF-2.0",
+        origin="pydoc_data.topics and the standard library's docstrings of the Python that runs",
+        parts={
+            part: (DatasetFile(path=f"python-docs/{part}.jsonl", sha256=None, bytes=None, made_here=True),)
+            for part in ("train", "validation")
+        },
+        format="jsonl",
+        layout="one object a line: text, source",
+        about_bytes=1_900_000,
+        notes="made on this machine when first asked for; paragraphs deduplicated, split by file or topic",
+    ),
     "tiny-shakespeare": DatasetInfo(
         title="Tiny Shakespeare: 1,115,394 characters of the plays",
         licence="public-domain text",

@@ -1,21 +1,27 @@
-"""Where a long document may be cut so that the pieces' ids, one after another, are the whole's.
+"""Where a long document may be cut so that the segments' ids, one after another, are the whole's.
 
-A tokenizer that first splits text into words (and keeps or drops white space by rules that look one
-character ahead) cannot join anything across these places:
+Under the rule ``words``, for tokenizers that first split text into words (and keep or drop white space by
+patterns that look one character ahead), nothing can be joined across these places:
 
 1. after a line break that stands between two characters that are not white space;
 2. before a single space that stands between two ASCII letters.
 
 GPT-2's and LLaMA 3's patterns, BERT's and plain word splitting all hold there, whatever their
-normalization: neither a line feed nor a space composes with what stands beside it.  Tokenizers that merge
-across white space (Unigram over ``▁``, LLaMA's) or that we do not know are never cut.
+normalization: neither a line feed nor a space composes with what stands beside it.
+
+Under the rule ``lines``, for LLaMA's tokenizer, which merges across words but has no piece that joins a
+line break to anything, a segment may begin with any line break.  The tokenizer puts a ``▁`` before every
+text; in a segment that continues a document it stands before the line break, so it stays a token of its
+own, and is dropped.
+
+Other tokenizers (Unigram's search weighs the whole text) and those we do not know are never cut.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from wordloom.errors import TokenizerError
 
@@ -32,19 +38,35 @@ _PROBES = (
 )
 
 
-def cuttable(tokenizer: Any) -> bool:
-    """Whether ``tokenizer`` gives a text cut at our places the ids of the whole.
+Rule: TypeAlias = Literal["words", "lines"]
 
-    Its kind must be one for which that is so by construction, no special token may hold a line break or a
-    space (it could straddle a cut), and a few probes must agree: they expose settings such as a space put
-    before every text.
+
+def cut_rule(tokenizer: Any) -> Rule | None:
+    """The rule under which a text cut in segments gets the ids of the whole, or ``None``.
+
+    The tokenizer's kind must be one for which that is so by construction, no special token may hold a line
+    break or a space (it could straddle a cut), and a few probes must agree: they expose settings such as
+    a space put before every text.
     """
-    if tokenizer.kind not in _CUTTABLE:
-        return False
     specials = [tokenizer.id_to_token(i) or "" for i in tokenizer.special_ids]
     if any("\n" in token or " " in token for token in specials):
+        return None
+    if tokenizer.kind in _CUTTABLE and all(_agrees(tokenizer, left, right) for left, right in _PROBES):
+        return "words"
+    if tokenizer.kind == "llama" and _line_breaks_stand_alone(tokenizer):
+        return "lines"
+    return None
+
+
+def _line_breaks_stand_alone(tokenizer: Any) -> bool:
+    pieces = (tokenizer.id_to_token(i) or "" for i in range(tokenizer.vocab_size))
+    if any("\n" in piece and piece != "\n" for piece in pieces):
         return False
-    return all(_agrees(tokenizer, left, right) for left, right in _PROBES)
+    mark = tokenizer.encode_ids("\n")[0]
+    return tokenizer.id_to_token(mark) == "▁" and all(
+        tokenizer.encode_ids(left + right) == tokenizer.encode_ids(left) + tokenizer.encode_ids(right)[1:]
+        for left, right in (("one", "\ntwo"), ("1 ", "\n\n 2"), ("\n", "\n"), ("é ", "\n▁"))
+    )
 
 
 def _agrees(tokenizer: Any, left: str, right: str) -> bool:
@@ -55,9 +77,12 @@ def _agrees(tokenizer: Any, left: str, right: str) -> bool:
     return whole == parts[0] + parts[1]
 
 
-def last_cut(text: str, start: int, stop: int) -> int | None:
+def last_cut(text: str, start: int, stop: int, rule: Rule) -> int | None:
     """The last place in ``text`` at or before ``stop``, and after ``start``, where it may be cut."""
     stop = min(stop, len(text) - 1)
+    if rule == "lines":
+        at = text.rfind("\n", start + 1, stop + 1)
+        return at if at >= 0 else None
     at = text.rfind("\n", start, stop)
     while at > start:
         if not text[at - 1].isspace() and not text[at + 1].isspace():
@@ -75,8 +100,11 @@ def last_cut(text: str, start: int, stop: int) -> int | None:
         reach *= 4
 
 
-def first_cut(text: str, start: int) -> int | None:
+def first_cut(text: str, start: int, rule: Rule) -> int | None:
     """The first place in ``text`` after ``start`` where it may be cut."""
+    if rule == "lines":
+        at = text.find("\n", start + 1)
+        return at if at >= 0 else None
     match = _FIRST.search(text, start)
     return match.end() if match else None
 
@@ -84,9 +112,9 @@ def first_cut(text: str, start: int) -> int | None:
 class Cutter:
     """Turns the pieces of one document after another into segments to encode, of about ``size`` each."""
 
-    def __init__(self, size: int, *, cut: bool) -> None:
+    def __init__(self, size: int, rule: Rule | None) -> None:
         self._size = size
-        self._cut = cut
+        self._rule = rule
         self._held: list[Any] = []  # read, and not yet known to be safely cut from what follows
         self._held_size = 0
 
@@ -115,14 +143,15 @@ class Cutter:
         self._held, self._held_size = [rest], len(rest)
 
     def _must_wait(self, text: str | bytes) -> bool:
-        if isinstance(text, bytes) or (self._cut and self._held_size <= 4 * self._size):
+        if isinstance(text, bytes) or (self._rule and self._held_size <= 4 * self._size):
             return False
         # Joining at every piece would make a long uncuttable document cost the square of its length.
-        return not self._cut or first_cut(self._held[-1][-1:] + text, 0) is None
+        return self._rule is None or first_cut(self._held[-1][-1:] + text, 0, self._rule) is None
 
     def _place(self, text: str | bytes, start: int) -> int | None:
         if isinstance(text, bytes):
             return start + self._size
-        if not self._cut:
+        if self._rule is None:
             return None
-        return last_cut(text, start, start + self._size) or first_cut(text, start + self._size)
+        near = last_cut(text, start, start + self._size, self._rule)
+        return near or first_cut(text, start + self._size, self._rule)

@@ -34,12 +34,14 @@ class DatasetFile:
             where not known.
         bytes: its raw size; ``None`` where not known.
         url: where it is published, perhaps not compressed; ``None`` for a derived file.
+        made_here: written on this machine when first asked for, from what Python carries.
     """
 
     path: str
     sha256: str | None
     bytes: int | None
     url: str | None = None
+    made_here: bool = False
 
     @property
     def download_name(self) -> str:
@@ -183,6 +185,10 @@ def download_folder(cache: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _find(file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path | None:
+    if file.made_here:
+        from wordloom.data.embedded import embedded_file
+
+        return embedded_file(download_folder(cache), file.path)
     candidates = []
     if root := os.environ.get("WORDLOOM_DATA"):
         candidates = [Path(root) / file.path, Path(root) / file.download_name]
@@ -192,7 +198,7 @@ def _find(file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path | Non
 
 def is_here(given: str, *, cache: str | os.PathLike[str] | None = None) -> bool:
     """Whether all files of ``NAME/PART`` are in ``$WORDLOOM_DATA`` or downloaded."""
-    return all(_find(file, cache) is not None for file in files_of(given)[2])
+    return all(file.made_here or _find(file, cache) is not None for file in files_of(given)[2])
 
 
 def fetch(

@@ -40,7 +40,7 @@ from wordloom.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from wordloom.data.readers import Document
 
-__all__ = ["Part", "embedded_documents", "write_embedded"]
+__all__ = ["Part", "embedded_documents", "embedded_file", "write_embedded"]
 
 Part = Literal["train", "validation", "all"]
 
@@ -99,6 +99,19 @@ def write_embedded(folder: str | os.PathLike[str]) -> list[Path]:
         if not path.exists():
             _write_whole(path, content)
     return list(contents)
+
+
+def embedded_file(folder: str | os.PathLike[str], path: str) -> Path:
+    """The file ``path`` (``python-docs/train.jsonl``) of the corpus below ``folder``, written when missing.
+
+    Another Python, or another version of this module, has a folder of its own: its text may differ.
+    """
+    made_by = f"{sys.version}\n{_standard_library()}\n".encode() + Path(__file__).read_bytes()
+    name = Path(path)
+    place = Path(folder) / f"{name.parent}-{blake2b(made_by, digest_size=6).hexdigest()}"
+    if not (place / name.name).exists():
+        write_embedded(place)
+    return place / name.name
 
 
 def _texts(part: Part) -> Iterator[tuple[str, str]]:

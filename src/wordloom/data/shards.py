@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
 from wordloom.data.corpus import Corpus, Part, Tally
-from wordloom.data.cutting import Cutter, cuttable
+from wordloom.data.cutting import Cutter, cut_rule
 from wordloom.data.ledger import Ledger
 from wordloom.data.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.streams import Meter
@@ -68,6 +68,7 @@ class _Segment(NamedTuple):
     start: int  # characters of the document before this segment
     ends: bool  # it ends the document
     whole: bool  # the document's end is its own, not the split's
+    marked: bool  # its first id is the tokenizer's mark of a text's beginning, which is not there
 
 
 def prepare(
@@ -89,8 +90,8 @@ def prepare(
 
     After each document comes the tokenizer's end-of-sequence token, where it has one (not where the split
     cut the document).  Empty documents are dropped and counted.  Long documents are encoded in segments
-    cut where that provably leaves the ids as they are; where a tokenizer allows no such cut (LLaMA's) a
-    document is encoded in one piece, which takes memory in proportion to its length.
+    cut where that provably leaves the ids as they are; where a tokenizer allows no such cut (Unigram, unknown
+    kinds) a document is encoded in one piece, which takes memory in proportion to its length.
 
     Args:
         part: ``"train"``, ``"validation"`` or ``"all"``.
@@ -277,7 +278,8 @@ def _batches(
     number: dict[str, int] = {}
     for position, source in enumerate(corpus.files(part)):
         number.setdefault(source.name, position)
-    cutter = Cutter(SEGMENT, cut=cuttable(tokenizer))
+    rule = cut_rule(tokenizer)
+    cutter = Cutter(SEGMENT, rule)
     batch: list[_Segment] = []
     size = start = 0
     for piece in corpus.pieces(part, tally=tally, meter=meter, workers=workers):
@@ -285,7 +287,8 @@ def _batches(
         for position, text in enumerate(texts):
             ends = piece.last and position == len(texts) - 1
             whole = ends and not piece.cut
-            batch.append(_Segment(text, (number[piece.source], piece.index), start, ends, whole))
+            marked = rule == "lines" and start > 0
+            batch.append(_Segment(text, (number[piece.source], piece.index), start, ends, whole, marked))
             start = 0 if ends else start + len(text)
             size += len(text)
             if size >= BATCH or len(batch) >= _MANY:
@@ -337,7 +340,9 @@ def _encode(
                 begun = f", in the text from character {segment.start:,}" if segment.start else ""
                 raise TokenizerError(f"{files[file].name}, document {index}{begun}: {error}") from error
         raise
-    return [np.asarray(ids, dtype=dtype) for ids in encoded]
+    return [
+        np.asarray(ids, dtype=dtype)[segment.marked :] for segment, ids in zip(batch, encoded, strict=True)
+    ]
 
 
 class _Accountant:
