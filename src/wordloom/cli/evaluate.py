@@ -200,7 +200,8 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
         if score.value is None:
             undefined.append(f"{score.name} is undefined: {score.note}")
     console.print(table)
-    counted = [f"{n:,} {name.replace('_', ' ')}" for name, n in scores.counts.items() if n and name != "nats"]
+    counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
+    counted = [f"{n:,} {name.removesuffix('s') if n == 1 else name}" for name, n in counts.items()]
     settings = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
     notes = [f"note: {note}" for note in [*undefined, *scores.notes]]
     console.print()

@@ -82,7 +82,7 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     )
     console.print(_component_table(table))
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
-    console.print(f"\nMemory of the weights: {memory} (no scales)\n", highlight=False)
+    console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
     if table.kv_cache:
         console.print(_cache_table(table))
         console.print()

@@ -124,7 +124,7 @@ class Totals:
     def _notes(self) -> Iterator[str]:
         if self.unknown:
             yield (
-                f"{self.unknown:,} tokens ({self.unknown / self.tokens:.2%}) are unknown, and guessing 'unknown' "
+                f"{self.unknown:,} tokens ({self.unknown / self.tokens:.2%}) are unknown, and guessing that "
                 "is right there: compare loss and perplexity with the same tokenizer only"
             )
         if self.unpredicted:

@@ -94,9 +94,7 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
     longest = int(module.config.max_seq_len)  # type: ignore[union-attr, arg-type]
     context = longest if context is None else context
     if context > longest:
-        raise ConfigError(
-            f"context {context} is past this model's max_seq_len {longest}; give one up to that"
-        )
+        raise ConfigError(f"context {context} is past the model's max_seq_len {longest}; give one up to that")
     flops = flops_per_token(module, context=context)
     components = tuple(_components(module))
     total = sum(p.numel() for p in module.parameters())

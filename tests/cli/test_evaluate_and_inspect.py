@@ -1,0 +1,132 @@
+"""`wordloom evaluate` and `wordloom inspect` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wordloom.cli import app
+from wordloom.errors import CheckpointError, DataError, GenerationError
+from wordloom.evaluate import perplexity
+from wordloom.models import LlamaConfig, build
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+TEXT = "The dog sat on the mat.\n" * 4
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = Tokenizer.train([TEXT], kind="byte")
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size, max_seq_len=32, dim=24, n_layers=2, n_heads=4, hidden_dim=40
+    )
+    save_model(build(config, generator=torch.Generator().manual_seed(0)), folder, tokenizer=tokenizer)
+    return folder
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False, env={"COLUMNS": "80"})
+
+
+def test_evaluate_prints_what_the_library_computes(checkpoint, tmp_path):
+    import wordloom
+
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.jsonl").write_text('{"body": "A cat."}\n{"body": "No cat."}\n')
+    result = run("evaluate", checkpoint, tmp_path / "a.txt", "--window", 16, "--stride", 4, "--json")
+    printed = json.loads(result.stdout)
+    lm = wordloom.load(checkpoint)
+    scores = perplexity(lm.model, lm.tokenizer, [TEXT], window=16, stride=4)
+    assert printed["scores"] == json.loads(json.dumps(scores.as_dict()))["scores"]
+    assert printed["counts"]["bytes"] == len(TEXT)
+    more = json.loads(run("evaluate", checkpoint, tmp_path / "b.jsonl", "--field", "body", "--json").stdout)
+    assert (more["counts"]["documents"], more["counts"]["bytes"]) == (2, 13)
+    first = json.loads(
+        run("evaluate", checkpoint, tmp_path / "b.jsonl", "--field", "body", "--first", 1, "--json").stdout
+    )
+    assert (first["counts"]["documents"], first["counts"]["bytes"]) == (1, 6)
+    people = run("evaluate", checkpoint, tmp_path / "a.txt", "--window", 16, "--stride", 4).stdout
+    assert f"{scores['bits_per_byte'].value:.4f}" in people
+    assert "|window:16|stride:4|start:eos|end:eos|" in people
+
+
+def test_evaluate_lambada(checkpoint, tmp_path):
+    path = tmp_path / "passages.jsonl"
+    path.write_text('{"context": "The dog sat on the", "continuation": "mat"}\n' * 2)
+    printed = json.loads(run("evaluate", checkpoint, path, "--task", "lambada", "--json").stdout)
+    scores = {score["name"]: score["value"] for score in printed["scores"]}
+    assert printed["counts"]["passages"] == 2
+    assert scores["accuracy"] in (0.0, 1.0)
+    assert scores["perplexity"] == pytest.approx(math.exp(printed["counts"]["nats"] / 2))
+
+
+def test_evaluate_without_a_text_takes_the_recipes_validation(checkpoint, tmp_path):
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(checkpoint, folder)
+    (tmp_path / "corpus.txt").write_text("x" * 900 + "y" * 100)
+    (folder / "recipe.toml").write_text(
+        f"""name = "mine"
+[data]
+train = "{tmp_path / "corpus.txt"}"
+validation_fraction = 0.1
+[tokenizer]
+kind = "byte"
+[model]
+family = "llama"
+[train]
+steps = 1
+"""
+    )
+    printed = json.loads(run("evaluate", folder, "--json").stdout)
+    assert printed["counts"]["bytes"] == 100
+    with pytest.raises(
+        CheckpointError, match=r"has no recipe\.toml that names a validation text; give a file"
+    ):
+        run("evaluate", checkpoint)
+
+
+def test_mistakes_are_one_line(checkpoint, tmp_path):
+    with pytest.raises(DataError, match="no file"):
+        run("evaluate", checkpoint, tmp_path / "none.txt")
+    with pytest.raises(CheckpointError, match=r"no checkpoint folder and no preset 'lama-7b'; did you mean"):
+        run("inspect", "lama-7b")
+    with pytest.raises(GenerationError, match="give --prompt TEXT"):
+        run("inspect", checkpoint, "attention")
+
+
+def test_inspect_a_preset_and_a_folder(checkpoint):
+    table = json.loads(run("inspect", "llama-65b", "parameters", "--json").stdout)
+    assert table["total"] == sum(row["total"] for row in table["components"]) == 65_285_660_672
+    people = run("inspect", checkpoint, "--context", 16).stdout
+    config = LlamaConfig(vocab_size=258, max_seq_len=32, dim=24, n_layers=2, n_heads=4, hidden_dim=40)
+    assert f"{sum(p.numel() for p in build(config).parameters()):,}" in people
+    assert "× 16 keys" in people
+
+
+def test_a_name_that_is_preset_and_folder_is_refused(checkpoint, tmp_path, monkeypatch):
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(checkpoint, tmp_path / "gpt2")
+    with pytest.raises(CheckpointError, match=r"write './gpt2' for the folder"):
+        run("inspect", "gpt2")
+    assert "Llama" in run("inspect", "./gpt2").stdout
+
+
+def test_inspect_attention(checkpoint, tmp_path):
+    seen = json.loads(run("inspect", checkpoint, "attention", "--prompt", "The dog", "--json").stdout)
+    assert seen["tokens"] == list("The dog")
+    weights = torch.tensor(seen["weights"])
+    assert weights.shape == (2, 4, 7, 7)
+    assert torch.allclose(weights.sum(-1), torch.ones(2, 4, 7), atol=1e-5)
+    people = run("inspect", checkpoint, "attention", "--prompt", "The dog", "--layer", 0, "--head", 3).stdout
+    assert "layer 0, head 3" in people
+    assert "██" in people
