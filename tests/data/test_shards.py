@@ -19,7 +19,7 @@ import pytest
 import wordloom.data.shards as shards_module
 from wordloom.data import Corpus, Progress, TokenShards, prepare
 from wordloom.data.corpus import EMPTY
-from wordloom.data.cutting import Cutter, cuttable
+from wordloom.data.cutting import Cutter, cut_rule
 from wordloom.errors import DataError, TokenizerError
 from wordloom.text import Tokenizer
 
@@ -83,10 +83,10 @@ def test_ids_are_those_of_each_document_and_its_end(
 @pytest.mark.parametrize("kind", ["word", "bpe", "llama3", "lower", "wordpiece", "char"])
 def test_long_documents_are_cut_only_where_ids_do_not_change(tokenizers, kind: str) -> None:
     tokenizer = tokenizers[kind]
-    assert cuttable(tokenizer)
+    assert cut_rule(tokenizer) == "words"
     text = "".join(TEXT) * 5
     for size in (1, 20, 111):
-        cutter = Cutter(size, cut=True)
+        cutter = Cutter(size, "words")
         segments = [s for n in range(0, len(text), 97) for s in cutter.push(text[n : n + 97], last=False)]
         segments += cutter.push("", last=True)
         assert "".join(segments) == text
@@ -94,16 +94,30 @@ def test_long_documents_are_cut_only_where_ids_do_not_change(tokenizers, kind: s
         assert [i for s in segments for i in tokenizer.encode_ids(s)] == tokenizer.encode_ids(text)
 
 
+def test_llamas_documents_are_cut_at_line_breaks_alone(
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces reach across spaces, and every text given to it gets a mark in front."""
+    monkeypatch.setattr(shards_module, "SEGMENT", 50)
+    for name in ("tokenizers/llama-tokenizer.model", "weights/stories260K/hf/tokenizer.json"):
+        tokenizer = Tokenizer.from_pretrained(data_folder / name)
+        assert cut_rule(tokenizer) == "lines"
+        documents = [*TEXT, "\n", "\n\nbegins with breaks", "".join(TEXT) * 4, "no break " * 30]
+        shards = prepare(corpus_of(tmp_path, documents), tokenizer, part="train")
+        whole = [[*tokenizer.encode_ids(text), tokenizer.eos_id] for text in documents if text]
+        assert shards.tokens().tolist() == [i for ids in whole for i in ids]
+
+
 def test_tokenizers_that_merge_across_lines_are_never_cut(tokenizers) -> None:
-    assert not cuttable(tokenizers["unigram"])
-    cutter = Cutter(5, cut=False)
+    assert cut_rule(tokenizers["unigram"]) is None
+    cutter = Cutter(5, None)
     assert [*cutter.push("one two\nthree", last=False)] == []
     assert [*cutter.push(" four", last=True)] == ["one two\nthree four"]
     assert [*cutter.push("next", last=True)] == ["next"]
 
 
 def test_text_without_a_safe_place_stays_whole_at_linear_cost() -> None:
-    cutter = Cutter(1000, cut=True)
+    cutter = Cutter(1000, "words")
     pieces = ["語" * 10_000] * 400
     begun = time.process_time()
     assert [s for piece in pieces for s in cutter.push(piece, last=False)] == []

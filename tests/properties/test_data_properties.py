@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.data import IGNORE, CausalBatches, Corpus, documents, prepare
-from wordloom.data.cutting import Cutter, cuttable
+from wordloom.data.cutting import Cutter, cut_rule
 from wordloom.data.ledger import Ledger
 from wordloom.data.permutation import keyed, permute
 from wordloom.data.storage import ShardWriter, TokenShards
@@ -80,8 +80,8 @@ def test_joining_with_a_separator_is_undone_by_reading(parts: list[str], mark: s
 @settings(deadline=None)
 def test_cuts_change_no_id(trained: list[Tokenizer], text: str, size: int, step: int) -> None:
     for tokenizer in trained:
-        assert cuttable(tokenizer)
-        cutter = Cutter(size, cut=True)
+        assert cut_rule(tokenizer) == "words"
+        cutter = Cutter(size, "words")
         segments = [s for n in range(0, len(text), step) for s in cutter.push(text[n : n + step], last=False)]
         segments += cutter.push("", last=True)
         assert "".join(segments) == text
