@@ -21,6 +21,8 @@ from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, config_
         ("gpt2", {"dropout": 1.0}, "dropout is a share from 0 up to, not including, 1; not 1.0"),
         ("gpt", {"attention_dropout": -0.1}, "attention_dropout is a share"),
         ("gpt", {"positions": "sinusoid"}, "did you mean 'sinusoidal'"),
+        ("gpt2", {"dim": 767}, "dim 767 does not divide into 12 heads"),
+        ("gpt", {"n_heads": 5}, "dim 768 does not divide into 5 heads"),
         ("llama", {"n_heads": 6, "n_kv_heads": 4}, "n_heads 6 is not a multiple of n_kv_heads 4"),
         ("llama", {"dim": 10, "n_heads": 4}, "dim 10 does not divide into 4 heads"),
     ],

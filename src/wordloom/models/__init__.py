@@ -71,10 +71,12 @@ PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS}
 # Other libraries' names for our settings, so that the error can say ours.
 _FOREIGN = {
     "n_embd": "dim", "hidden_size": "dim", "d_model": "dim", "n_layer": "n_layers", "num_layers": "n_layers",
-    "num_hidden_layers": "n_layers", "n_head": "n_heads", "num_heads": "n_heads", "num_attention_heads": "n_heads",
-    "num_key_value_heads": "n_kv_heads", "n_query_groups": "n_kv_heads", "block_size": "max_seq_len",
+    "num_hidden_layers": "n_layers", "n_head": "n_heads", "num_heads": "n_heads",
+    "num_attention_heads": "n_heads", "num_key_value_heads": "n_kv_heads",
+    "n_query_groups": "n_kv_heads", "block_size": "max_seq_len",
     "n_positions": "max_seq_len", "max_position_embeddings": "max_seq_len", "intermediate_size": "hidden_dim",
-    "n_inner": "hidden_dim", "ffn_dim": "hidden_dim", "rms_norm_eps": "norm_eps", "layer_norm_epsilon": "norm_eps",
+    "n_inner": "hidden_dim", "ffn_dim": "hidden_dim", "rms_norm_eps": "norm_eps",
+    "layer_norm_epsilon": "norm_eps",
     "resid_pdrop": "dropout", "embd_pdrop": "embedding_dropout", "attn_pdrop": "attention_dropout",
     "tie_word_embeddings": "tie_embeddings", "hidden_act": "activation", "activation_function": "activation",
 }  # fmt: skip
@@ -94,13 +96,21 @@ def config_from(family: str, **settings: Any) -> Any:
         if key not in allowed:
             if _FOREIGN.get(key) in allowed:
                 raise ConfigError(f"unknown model setting '{key}'; it is called '{_FOREIGN[key]}' here")
-            raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {did_you_mean(key, allowed)}")
+            hint = did_you_mean(key, allowed)
+            raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {hint}")
         _check_type(key, value, str(allowed[key].type))
     return MODELS[family].config(**settings)
 
 
 def _check_type(key: str, value: Any, declared: str) -> None:
-    kinds = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None), "Mapping[str, Any]": dict}
+    kinds: dict[str, Any] = {
+        "int": int,
+        "float": (int, float),
+        "bool": bool,
+        "str": str,
+        "None": type(None),
+        "Mapping[str, Any]": dict,
+    }
     names = [name.strip() for name in declared.split("|")]
     for name in names:
         if isinstance(value, kinds[name]) and (name == "bool" or not isinstance(value, bool)):
@@ -114,7 +124,7 @@ def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
     Built on the meta device first, so nothing is initialised twice.
     """
     with torch.device("meta"):
-        model = MODELS[family_of(config)].model(config)
+        model: Any = MODELS[family_of(config)].model(config)
     model.to_empty(device="cpu")
     model.tie_weights()
     model.init_weights(generator)

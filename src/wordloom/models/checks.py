@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 
-__all__ = ["check_dropout", "check_positive", "dropout_or", "positions_within"]
+__all__ = ["check_dropout", "check_heads", "check_positive", "dropout_or", "positions_within"]
 
 
 def check_positive(config: Any, *names: str) -> None:
@@ -25,7 +25,14 @@ def check_dropout(config: Any) -> None:
     for name in vars(config):
         value = getattr(config, name)
         if name.endswith("dropout") and value is not None and not 0.0 <= value < 1.0:
-            raise ConfigError(f"{type(config).__name__}.{name} is a share from 0 up to, not including, 1; not {value!r}")
+            kind = type(config).__name__
+            raise ConfigError(f"{kind}.{name} is a share from 0 up to, not including, 1; not {value!r}")
+
+
+def check_heads(config: Any) -> None:
+    """Raise ConfigError unless ``dim`` divides into ``n_heads``."""
+    if config.dim % config.n_heads:
+        raise ConfigError(f"dim {config.dim} does not divide into {config.n_heads} heads")
 
 
 def dropout_or(value: float | None, default: float) -> float:

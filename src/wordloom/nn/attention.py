@@ -223,8 +223,8 @@ class Attention(nn.Module):
                 if "No available kernel" not in str(error) and "No viable backend" not in str(error):
                     raise
                 raise DeviceError(
-                    f"attention_backend '{self.backend}' cannot run on {q.device.type} with {q.dtype}, dropout "
-                    f"{dropout:g}{', a mask' if mask is not None else ''}; use 'auto' or 'math'"
+                    f"attention_backend '{self.backend}' cannot run on {q.device.type} with {q.dtype}, "
+                    f"dropout {dropout:g}{', a mask' if mask is not None else ''}; use 'auto' or 'math'"
                 ) from None
 
 

@@ -15,7 +15,7 @@ __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activatio
 
 
 class Swish(nn.Module):
-    """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta fixed, or one learnt scalar."""
+    """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta fixed, or a learnt scalar."""
 
     def __init__(self, *, beta: float = 1.0, learnt: bool = False) -> None:
         super().__init__()

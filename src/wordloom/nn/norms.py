@@ -56,7 +56,7 @@ class RMSNorm(nn.Module):
             nn.init.constant_(self.weight, 1.0 - self.offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight
+        weight: Tensor | None = self.weight
         if weight is not None:
             weight = weight.float() + self.offset if self.offset else weight.float()
         return F.rms_norm(x.float(), (self.dim,), weight, self.eps).to(x.dtype)

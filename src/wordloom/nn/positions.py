@@ -37,7 +37,8 @@ def sinusoidal_positions(length: int, dim: int, *, layout: str = "interleaved") 
     if dim % 2:
         raise ConfigError(f"sinusoidal positions need an even dim, not {dim}; choose {dim + 1} or {dim - 1}")
     if layout not in ("interleaved", "halves"):
-        raise ConfigError(f"unknown sinusoidal layout {layout!r}; {did_you_mean(layout, ['interleaved', 'halves'])}")
+        hint = did_you_mean(layout, ["interleaved", "halves"])
+        raise ConfigError(f"unknown sinusoidal layout {layout!r}; {hint}")
     # float64 while the angles are made: at position 100,000 float32 angles are off by 4e-3
     frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float64) * (-math.log(10000.0) / dim))
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency  # [length, dim/2]
@@ -57,7 +58,9 @@ class Rotary:
     ``low_freq_factor``, ``high_freq_factor``, ``original_max_position_embeddings``).
     """
 
-    def __init__(self, *, head_dim: int, theta: float = 10000.0, scaling: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, head_dim: int, theta: float = 10000.0, scaling: Mapping[str, Any] | None = None
+    ) -> None:
         if head_dim % 2:
             raise ConfigError(f"rotary positions turn pairs: head_dim must be even, not {head_dim}")
         self.head_dim = head_dim
@@ -65,7 +68,8 @@ class Rotary:
         self.scaling = dict(scaling or {})
         self.kind = self.scaling.get("rope_type", self.scaling.get("type", "default"))
         if self.kind not in ROPE_SCALINGS:
-            raise ConfigError(f"unknown rope scaling {self.kind!r}; {did_you_mean(str(self.kind), ROPE_SCALINGS)}")
+            hint = did_you_mean(str(self.kind), ROPE_SCALINGS)
+            raise ConfigError(f"unknown rope scaling {self.kind!r}; {hint}")
         needed = {
             "default": (),
             "linear": ("factor",),
@@ -127,7 +131,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str = "halves")
         first, second = x.float().chunk(2, dim=-1)
         turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
     else:
-        first, second = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        first, second = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
         turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
     return turned.to(x.dtype)
 

@@ -118,9 +118,7 @@ def _require_same(stored: Any, config: Any, folder: Path) -> None:
         name = name if hasattr(config, name) else field.name
         given, wanted = getattr(stored, name), getattr(config, name)
         if given != wanted:
-            raise CheckpointError(
-                f"{folder} has {field.name} {given!r}, the model {wanted!r}; they must agree"
-            )
+            raise CheckpointError(f"{folder} has {field.name} {given!r}, the model has {wanted!r}")
 
 
 def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:

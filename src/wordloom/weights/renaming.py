@@ -33,7 +33,8 @@ class Row(NamedTuple):
 
     def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """Theirs to ours, as views; the parts of a joined tensor are of equal size in every family here."""
-        return (tensor.t() if self.layout == "conv1d" else tensor).chunk(len(self.ours))
+        tensor = tensor.t() if self.layout == "conv1d" else tensor
+        return tensor.chunk(len(self.ours)) if len(self.ours) > 1 else (tensor,)  # a scalar has no chunks
 
 
 class Ignored(NamedTuple):

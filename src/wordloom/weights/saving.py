@@ -42,6 +42,7 @@ _TEMPORARY = ".wordloom-writing-"
 class SavesTokenizer(Protocol):
     """What a tokenizer must offer to be saved beside a model; ``wordloom.Tokenizer`` does."""
 
+    vocab_size: int
     bos_id: int | None
     eos_id: int | None
     pad_id: int | None
@@ -70,6 +71,7 @@ def save_model(
     was.  Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when
     the state is not the config's, and when the disk cannot take it.
     """
+    config: Any
     config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
     folder = Path(folder)
     if dtype is not None and dtype not in _FLOATS:
@@ -77,6 +79,11 @@ def save_model(
     limit = _bytes(max_shard_size)
     renaming = renaming_of(config)
     _check_state(config, state, renaming)
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer has {tokenizer.vocab_size} ids, the model a vocab_size of {config.vocab_size}; "
+            "save a model with the tokenizer it was trained with"
+        )
     _refuse_existing(folder, overwrite)
     ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
     stored_dtype = dtype or _narrowest(state)
