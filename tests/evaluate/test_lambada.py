@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,8 @@ def test_perplexity_is_per_passage(char_model, char_tokenizer):
     totals = [nats(char_model, t.encode_ids(f"{c} {w}"), 1 + len(w)) for c, w in made]
     scores = lambada(char_model, t, made)
     assert scores["perplexity"].value == pytest.approx(math.exp(sum(totals) / 2), rel=1e-5)
-    assert scores["accuracy"].signature.startswith("lambada_accuracy|tok:char-")
+    assert re.match(r"lambada_accuracy\|text:\w{8}\|tok:char-", scores["accuracy"].signature)
+    assert scores["accuracy"].signature != lambada(char_model, t, made[::-1])["accuracy"].signature
     assert "|start:no|" in scores["accuracy"].signature
 
 

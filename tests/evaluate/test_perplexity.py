@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 
 import numpy as np
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from wordloom.data import Document
+from wordloom.data import Document, documents
 from wordloom.errors import NonFiniteError, TokenizerError
 from wordloom.evaluate import EvaluationError, likelihood, perplexity, strided_windows
+from wordloom.evaluate.reading import Reader
 from wordloom.models import LlamaConfig, build
 from wordloom.text import Tokenizer
 
@@ -269,6 +271,14 @@ def test_word_perplexity_counts_words_and_line_ends(llama, byte_tokenizer):
     assert (scores.counts["words"], scores.counts["lines"]) == (9, 2)
     assert scores["word_perplexity"].value == pytest.approx(math.exp(scores.counts["nats"] / 11))
     assert "|per:words+lines|" in scores["word_perplexity"].signature
+
+
+@pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
+@pytest.mark.parametrize(("name", "published"), [("ptb/test", 82_430), ("wikitext-2/test", 245_569)])
+def test_words_and_lines_are_the_published_counts(byte_tokenizer, name, published):
+    reader = Reader(byte_tokenizer, start="auto", end="auto", specials="text")
+    texts = [reader.read(document) for document in documents(name)]
+    assert sum(text.words + text.lines for text in texts) == published
 
 
 def test_line_ends_that_tokens_drop_are_not_counted_as_words():

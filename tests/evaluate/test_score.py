@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wordloom import __version__
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature
-from wordloom.evaluate.score import MIN_UNITS
+from wordloom.evaluate.score import MIN_UNITS, share_interval
 
 units = st.lists(st.tuples(st.floats(0, 100), st.floats(0.1, 50)), min_size=1, max_size=60)
 
@@ -52,6 +52,15 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
         low, high = RatioStatistics.of(x, y).interval()
         covered += low <= 3.0 <= high
     assert 0.92 < covered / 2000 < 0.965
+
+
+def test_a_shares_interval_is_wilsons():
+    # Wilson's interval as Newcombe 1998 (Statistics in Medicine 17:857) tabulates it
+    for hits, n, low, high in [
+        (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)
+    ]:  # fmt: skip
+        assert share_interval(hits, n) == pytest.approx((low, high), abs=5e-5)
+    assert share_interval(20, 20) == pytest.approx((1 - 0.1611, 1.0), abs=5e-5)
 
 
 def test_signature_and_json():

@@ -33,7 +33,7 @@ def command(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE|DATASET]...",
+            metavar="FILE|DATASET",
             help="Files, folders, globs, '-', or data sets such as gutenberg/valid.  "
             "[default: the validation text of the checkpoint's recipe]",
         ),
@@ -195,8 +195,8 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     table.add_column("95 % interval", justify="right")
     undefined = []
     for score in scores.scores:
-        interval = "" if score.interval is None else " to ".join(f"{bound:.4f}" for bound in score.interval)
-        table.add_row(score.name, "undefined" if score.value is None else f"{score.value:.4f}", interval)
+        interval = "" if score.interval is None else " to ".join(map(_number, score.interval))
+        table.add_row(score.name, "undefined" if score.value is None else _number(score.value), interval)
         if score.value is None:
             undefined.append(f"{score.name} is undefined: {score.note}")
     console.print(table)
@@ -207,3 +207,7 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     console.print()
     for text in [", ".join([*counted, f"{seconds:.1f} s"]), *settings, *notes]:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if value < 1000 else f"{value:,.1f}"

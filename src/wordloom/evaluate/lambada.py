@@ -7,6 +7,8 @@ last word.  The words are not filtered (the GPT-2 paper's stop-word filter is an
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +19,7 @@ from wordloom.data import records
 from wordloom.errors import DataError
 from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, EvaluationError, Stretch, likelihoods
 from wordloom.evaluate.reading import tokenizer_name
-from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.score import RatioStatistics, Score, Scores, share_interval, signature
 
 if TYPE_CHECKING:
     from wordloom.data.sources import Sources
@@ -64,10 +66,12 @@ def lambada(
     window = model.config.max_seq_len
     before = [tokenizer.bos_id] if tokenizer.adds_bos else []
     cut = 0
+    digest = hashlib.sha256()
 
     def stretches() -> Iterator[tuple[None, Stretch]]:
         nonlocal cut
         for number, passage in enumerate(passages, start=1):
+            digest.update(json.dumps(passage).encode())
             ids, first = _tokens(tokenizer, passage)
             sequence = np.array([*before, *ids], dtype=np.int64)
             n_targets = len(ids) - first
@@ -82,38 +86,44 @@ def lambada(
             cut += len(sequence) - 1 > window
             yield None, Stretch(sequence[:-1][-window:], sequence[-n_targets:])
 
-    nats, right = [], []
+    nats: list[float] = []
+    right: list[bool] = []
     for _, likelihood in likelihoods(
         model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // min(window, 256))
     ):
         nats.append(float(likelihood.nats.sum()))
-        right.append(float(likelihood.greedy.all()))
+        right.append(bool(likelihood.greedy.all()))
         if progress is not None:
-            progress(bool(right[-1]), nats[-1])
+            progress(right[-1], nats[-1])
     if not nats:
         raise EvaluationError("no passage given; LAMBADA is the data set 'lambada'")
-    ones = np.ones(len(nats))
-    accuracy = RatioStatistics.of(np.array(right), ones)
-    loss = RatioStatistics.of(np.array(nats), ones)
+    loss = RatioStatistics.of(np.array(nats), np.ones(len(nats)))
+    interval = loss.interval()
+    hits, n = sum(right), len(right)
     settings = {
+        "text": digest.hexdigest()[:8],
         "tok": tokenizer_name(tokenizer),
         "window": window,
         "start": "bos" if before else "no",
         "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
-        "ci": f"{len(nats)}-passages" if accuracy.interval() else "no",
     }
-    interval = loss.interval()
+    wilson, normal = f"{n}-passages-wilson", f"{n}-passages" if interval else "no"
     return Scores(
         (
-            Score("accuracy", accuracy.ratio, accuracy.interval(), signature("lambada_accuracy", **settings)),
+            Score(
+                "accuracy",
+                hits / n,
+                share_interval(hits, n),
+                signature("lambada_accuracy", **settings, ci=wilson),
+            ),
             Score(
                 "perplexity",
                 math.exp(loss.ratio),
                 None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
-                signature("lambada_perplexity", **settings),
+                signature("lambada_perplexity", **settings, ci=normal),
             ),
         ),
-        {"passages": len(nats), "right": int(sum(right)), "cut": cut, "nats": float(sum(nats))},
+        {"passages": n, "right": hits, "cut": cut, "nats": sum(nats)},
         (f"{cut:,} passages are longer than the window and lost their beginning",) if cut else (),
     )
 

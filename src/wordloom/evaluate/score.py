@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from wordloom.version import __version__
 
-__all__ = ["MIN_UNITS", "RatioStatistics", "Score", "Scores", "signature"]
+__all__ = ["MIN_UNITS", "RatioStatistics", "Score", "Scores", "share_interval", "signature"]
 
 MIN_UNITS = 20  # a normal interval from fewer is not worth the name
 _Z95 = 1.959963984540054
@@ -79,6 +79,14 @@ def signature(name: str, **settings: object) -> str:
     """``name|key:value|...|v:version``, after sacreBLEU's (Post 2018, arXiv:1804.08771)."""
     pairs = [f"{key}:{value}" for key, value in settings.items()] + [f"v:{__version__}"]
     return "|".join([name, *pairs])
+
+
+def share_interval(hits: int, n: int) -> tuple[float, float]:
+    """The 95 % score interval of a share (Wilson 1927), which stays within 0 and 1 however few the hits."""
+    z2 = _Z95**2
+    middle = (hits + z2 / 2) / (n + z2)
+    half = _Z95 / (n + z2) * math.sqrt(hits * (n - hits) / n + z2 / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True)
