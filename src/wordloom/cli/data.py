@@ -44,7 +44,7 @@ def list_(json: _Json = False) -> None:
             " ".join(info.parts) if len(info.parts) > 1 else "",
             _size(info.bytes, exact=all(file.bytes for file in info.files)),
             info.licence,
-            hashes if info.parts else "",
+            "made here" if any(file.made_here for file in info.files) else hashes if info.parts else "",
             _here(name, info),
         )
     Console().print(table)
