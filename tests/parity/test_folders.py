@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from wordloom.errors import CheckpointError
 from wordloom.models import LlamaConfig, build, config_from
 from wordloom.nn import pairs_to_halves
+from wordloom.text import Tokenizer
 from wordloom.weights import load_config, load_model, save_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -215,6 +216,23 @@ def test_transformers_refuses_what_it_would_read_wrongly(config: Any, tmp_path: 
     save_model(random_model(config), tmp_path / "out")
     with pytest.raises(ValueError, match="wordloom-"):
         AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+
+def test_a_folder_with_its_tokenizer_serves_both_libraries(tmp_path: Path) -> None:
+    text = "the cat sat on the mat. the dog sat on the log. " * 20
+    tokenizer = Tokenizer.train([text], kind="bpe", vocab_size=280)
+    config = config_from("llama", **SHAPE | {"vocab_size": tokenizer.vocab_size})
+    save_model(random_model(config), tmp_path, tokenizer=tokenizer, generation={"max_new_tokens": 9})
+    ids = tokenizer.encode_ids("the cat on the log")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path)("the cat on the log")["input_ids"] == list(
+        ids
+    )
+    assert list(Tokenizer.from_pretrained(tmp_path).encode_ids("the cat on the log")) == list(ids)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert theirs.config.eos_token_id == theirs.generation_config.eos_token_id == tokenizer.eos_id
+    assert theirs.config.pad_token_id == theirs.generation_config.pad_token_id == tokenizer.pad_id
+    assert theirs.generation_config.max_new_tokens == 9
+    assert load_model(tmp_path).config == config
 
 
 DATA = os.environ.get("WORDLOOM_DATA")
