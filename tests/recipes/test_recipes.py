@@ -1,0 +1,103 @@
+"""Every shipped recipe: read back equal, honest about its result, and trains a few steps."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from wordloom.errors import RecipeError
+from wordloom.recipe import Recipe, load_recipe, shipped_recipes
+from wordloom.run import train
+
+SMALL = {  # what keeps three steps of a large recipe within seconds
+    "gpt2-shakespeare-char": ["train.batch_size=2"],
+    "llama-shakespeare-char": ["train.batch_size=2"],
+    "llama-gutenberg": ["train.batch_size=2", "data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
+    "llama-gutenberg-gpu": [
+        *("train.batch_size=2", "train.micro_batch_size=2", "data.train=gutenberg/valid"),
+        *("tokenizer.vocab_size=1000", "model.n_layers=2", "train.precision=fp32", "train.device=cpu"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_it_reads_back_equal_and_states_its_result(name, tmp_path):
+    recipe = load_recipe(name)
+    path = tmp_path / f"{name}.toml"
+    path.write_text(recipe.to_toml(), encoding="utf-8")
+    assert load_recipe(path) == recipe
+    assert recipe.result is not None
+    assert recipe.result.source
+    assert recipe.result.command.startswith(f"wordloom train {name}")
+    if recipe.result.measured is None:
+        assert "not yet run" in recipe.result.note
+    else:
+        assert recipe.result.machine
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_it_trains(name, tmp_path, monkeypatch):
+    if name != "quickstart" and "WORDLOOM_DATA" not in os.environ:
+        pytest.skip("WORDLOOM_DATA is not set: this recipe's text is not here")
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    overrides = ["train.steps=3", "train.log_every=1", "train.evaluate_every=0", "train.keep_best=false",
+                 "train.sample_every=0", "train.compile=off", "data.validation_fraction=0.0"]  # fmt: skip
+    overrides += ["data.validation=none"] * (load_recipe(name).data.validation is not None)
+    run = train(name, [*overrides, *SMALL.get(name, [])], out=tmp_path / "run").folder
+    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+
+
+def test_overrides_make_room_for_themselves():
+    recipe = load_recipe("quickstart", ["train.tokens=5000", "tokenizer.path=somewhere"])
+    assert recipe.train.minutes is None
+    assert recipe.tokenizer.kind is None
+    own = load_recipe("quickstart", ["data.train=my.txt"])
+    assert own.data.validation is None  # what belonged to the text that was replaced
+    assert own.data.validation_fraction == 0.1
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.max_iters=5", "'train.max_iters'; it is called 'train.steps' here"),
+        ("train.lr=5", "'train.lr'; it is called 'train.learning_rate' here"),
+        ("train.stpes=5", "did you mean 'steps'"),
+        ("learning_rate=1", "did you mean 'train.learning_rate'"),
+        ("train.steps=0", "greater than or equal to 1"),
+        ("train.steps=ten", "'ten'"),
+        ("train.steps=5.5", "valid integer"),
+        ("train.dropout", "table.key=value"),
+        ("train.micro_batch_size=5000", "above train.batch_size"),
+        ("seed.x=1", "is a value, not a table"),
+    ],
+)
+def test_a_wrong_override_is_one_clear_line(override, says):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("quickstart", [override])
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_budgets_are_refused():
+    with pytest.raises(RecipeError, match=r"exactly one budget.*given: train.steps and train.tokens"):
+        load_recipe("quickstart", ["train.steps=5", "train.tokens=500"])
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text("steps: 5")
+    with pytest.raises(RecipeError, match="is not a TOML file"):
+        load_recipe(path)
+    with pytest.raises(RecipeError, match="no recipe file"):
+        load_recipe(tmp_path / "other.toml")
+
+
+def test_a_recipe_is_frozen():
+    recipe = load_recipe("quickstart")
+    with pytest.raises(Exception, match="frozen"):
+        recipe.seed = 3
+    assert isinstance(recipe, Recipe)

@@ -1,0 +1,136 @@
+"""The power goes: SIGKILL at any moment, in the middle of a save, a full disk, SIGTERM.  Nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wordloom.run import train
+
+from .test_train import lines
+
+SAVED = ("model.safetensors", "checkpoints/step-24/model.safetensors", "checkpoints/step-24/trainer/state.safetensors")
+
+# Kills itself with SIGKILL at the Nth call of a function of the checkpoint module: no handler, no clean-up.
+KILL_AT = """
+import os, signal, sys
+import wordloom.train.checkpoint as checkpoint
+place, count = sys.argv.pop(1), int(sys.argv.pop(1))
+original = getattr(checkpoint, place)
+def dying(*args, **kwargs):
+    global count
+    count -= 1
+    if count == 0:
+        if place == "save_file":  # half of the file is there
+            args[1].write_bytes(b"\\0" * 100)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(checkpoint, place, dying)
+from wordloom.cli import main
+main()
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.fixture
+def straight(recipe, tmp_path) -> Path:
+    return train(recipe(), out=tmp_path / "straight").folder
+
+
+def assert_same(straight: Path, run: Path) -> None:
+    assert lines(straight) == lines(run)
+    for name in SAVED:
+        assert (straight / name).read_bytes() == (run / name).read_bytes(), name
+    left_over = [path for path in run.rglob("*") if path.name.startswith(".writing") or path.suffix == ".tmp"]
+    assert left_over == []
+
+
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [("save_file", 2), ("sync_folder", 1), ("sync_folder", 3), ("_discard", 5)],
+    ids=["half-written", "before the first rename", "before a later rename", "while pruning"],
+)
+def test_killed_in_the_middle_of_a_save(recipe, tmp_path, straight, place, count):
+    run = tmp_path / "run"
+    script = tmp_path / "kill.py"
+    script.write_text(KILL_AT)
+    arguments = [place, str(count), "train", str(recipe()), "--out", str(run)]
+    killed = subprocess.run([sys.executable, script, *arguments], env=environment(), capture_output=True, timeout=200)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    for step in (run / "checkpoints").glob("step-*"):
+        assert (step / "trainer" / "state.json").exists()
+    train(recipe(), out=run, resume=True)
+    assert_same(straight, run)
+
+
+def test_killed_at_random_moments(recipe, tmp_path, straight):
+    run = tmp_path / "run"
+    moments = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID", "0"))
+    command = [sys.executable, "-m", "wordloom", "train", str(recipe()), "--out", str(run)]
+    for _ in range(2):
+        resume = ["--resume"] if (run / "recipe.toml").exists() else []
+        process = subprocess.Popen([*command, *resume], env=environment(), stderr=subprocess.PIPE)
+        metrics = run / "metrics.jsonl"
+        deadline = time.monotonic() + 120
+        start = metrics.stat().st_size if metrics.exists() else 0
+        while process.poll() is None and (not metrics.exists() or metrics.stat().st_size <= start):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.5)
+        process.kill()
+        process.communicate()
+    train(recipe(), out=run, resume=True)
+    assert_same(straight, run)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
+    """A limit on file size stands for the disk: the kernel refuses the write in the middle of the file."""
+    run = tmp_path / "run"
+    train(recipe(), ["train.steps=10"], out=run)
+    limited = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
+        "from wordloom.cli import main\n"
+        "main()\n"
+    )
+    arguments = ["train", str(recipe()), "--out", str(run), "--resume"]
+    full = subprocess.run([sys.executable, "-c", limited, *arguments], env=environment(), capture_output=True, text=True, timeout=200)
+    assert full.returncode == 2, full.stderr
+    last = full.stderr.strip().splitlines()[-1]
+    assert "could not write" in last
+    assert "step-10" in last
+    assert "Traceback" not in full.stderr
+    assert (run / "checkpoints" / "step-10" / "model.safetensors").exists()
+    train(recipe(), out=run, resume=True)
+    for name in SAVED:
+        assert (straight / name).read_bytes() == (run / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, straight, number):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "wordloom", "train", str(recipe()), "train.log_every=1", "--out", str(run)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    if "stopped at step" in said:  # else it was done before the signal came
+        assert f"--out {run} --resume" in said
+        train(recipe(), ["train.log_every=1"], out=run, resume=True)
+    for name in SAVED:
+        assert (straight / name).read_bytes() == (run / name).read_bytes(), name
