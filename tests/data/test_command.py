@@ -34,7 +34,7 @@ def tokenizer(tmp_path: Path) -> Path:
 def test_list() -> None:
     plain = wordloom("data", "list")
     assert plain.returncode == 0, plain.stderr
-    for word in ("tiny-shakespeare", "~24 GB", "unknown for 1 file(s)", "CC BY-SA 4.0"):
+    for word in ("tiny-shakespeare", "~24 GB", "2 of 3", "CC BY-SA 4.0"):
         assert word in plain.stdout
     listed = {row["name"]: row for row in json.loads(wordloom("data", "list", "--json").stdout)}
     assert listed["gutenberg"]["separator"] == "<|endoftext|>"

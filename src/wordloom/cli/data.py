@@ -34,10 +34,11 @@ def list_(json: _Json = False) -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("name", "what", "parts", "size", "licence", "sha256", "here"):
-        table.add_column(column, justify="right" if column == "size" else "left")
+        narrow = column in ("name", "size", "sha256", "here")
+        table.add_column(column, justify="right" if column == "size" else "left", no_wrap=narrow)
     for name, info in DATASETS.items():
         known = sum(file.sha256 is not None for file in info.files)
-        hashes = "known" if known == len(info.files) else f"unknown for {len(info.files) - known} file(s)"
+        hashes = "known" if known == len(info.files) else f"{known} of {len(info.files)}"
         table.add_row(
             name,
             info.title,
@@ -48,7 +49,10 @@ def list_(json: _Json = False) -> None:
             _here(name, info),
         )
     Console().print(table)
-    print("Read one as NAME, or NAME/PART where it has parts; sizes are of the raw content, ~ approximate.")
+    print(
+        "Read one as NAME, or NAME/PART where it has parts; sizes are of the raw content, ~ approximate.\n"
+        "sha256: whether an official hash is known; fetch checks it, and prints what it found where none is."
+    )
 
 
 def _here(name: str, info: DatasetInfo) -> str:
