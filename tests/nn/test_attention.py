@@ -38,12 +38,12 @@ def by_hand(layer: Attention, x: Tensor, context: Tensor | None, allowed: Tensor
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(4, 4), (4, 2), (4, 1)], ids=["multi", "grouped", "mqa"])
-@pytest.mark.parametrize("kind", ["self", "causal", "masked", "cross", "one query"])
+@pytest.mark.parametrize("kind", ["self", "causal", "masked", "cross", "one query", "per head"])
 @torch.no_grad()
 def test_every_backend_computes_the_formula(backend: str, n_heads: int, n_kv_heads: int, kind: str) -> None:
     torch.manual_seed(0)
     B, D, C = 2, 12, 10
-    T, S = {"cross": (3, 5), "one query": (1, 5)}.get(kind, (5, 5))
+    T, S = {"cross": (3, 5), "one query": (1, 5), "per head": (1, 5)}.get(kind, (5, 5))
     layer = Attention(
         dim=D,
         n_heads=n_heads,
@@ -59,8 +59,8 @@ def test_every_backend_computes_the_formula(backend: str, n_heads: int, n_kv_hea
     mask = None
     if kind == "causal":
         allowed = allowed & causal_mask(T, S)
-    if kind in ("masked", "one query"):
-        allowed = torch.rand(B, 1, T, S) < 0.6
+    if kind in ("masked", "one query", "per head"):
+        allowed = torch.rand(B, n_heads if kind == "per head" else 1, T, S) < 0.6
         allowed[..., 2] = True
         mask, allowed = allowed, allowed.expand(B, n_heads, T, S)
     out = layer(x, context=context, mask=mask, is_causal=kind == "causal")

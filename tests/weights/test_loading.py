@@ -283,8 +283,11 @@ def test_load_state_wants_the_same_model_and_exact_bits(tmp_path: Path) -> None:
         other = config_from("llama", **vars(config) | {change: words[0]})
         with pytest.raises(CheckpointError, match=words[1]):
             load_state(build(other), tmp_path / "m")
-    longer = config_from("llama", **vars(config) | {"dropout": 0.2, "max_seq_len": 64})
-    load_state(build(longer), tmp_path / "m")
+    said_otherwise = {"hidden_dim": config.ffn_dim, "head_dim": config.head_width}
+    for settings in ({"dropout": 0.2, "max_seq_len": 64}, said_otherwise):
+        load_state(build(config_from("llama", **vars(config) | settings)), tmp_path / "m")
+    with pytest.raises(CheckpointError, match=r"up_proj\.weight is \[256, 12\], expected \[255, 12\]"):
+        load_state(build(config_from("llama", **vars(config) | {"hidden_dim": 255})), tmp_path / "m")
     with pytest.raises(CheckpointError, match=r"as float32, which torch\.bfloat16 cannot hold exactly"):
         load_state(build(config).bfloat16(), tmp_path / "m")
     save_model(random_model(config), tmp_path / "low", dtype=torch.bfloat16)

@@ -107,15 +107,17 @@ def load_state(model: nn.Module, folder: str | Path) -> None:
 
 
 def _require_same(stored: Any, config: Any, folder: Path) -> None:
-    """Raise CheckpointError unless both configs compute the same; dropout and context may change."""
+    """Raise CheckpointError unless both configs compute the same from equal weights.
+
+    Dropout and the length of a context may change; sizes show in the shapes, which are compared anyway.
+    """
     if type(stored) is not type(config):
         raise CheckpointError(f"{folder} holds a {family_of(stored)}, the model is a {family_of(config)}")
-    derived = {"hidden_dim": "ffn_dim", "n_kv_heads": "kv_heads", "head_dim": "head_width"}
+    resolved = {"n_kv_heads": "kv_heads", "head_dim": "head_width"}  # what None stands for
     for field in fields(config):
-        if field.name.endswith("dropout") or field.name == "max_seq_len":
+        if field.name.endswith("dropout") or field.name in ("max_seq_len", "hidden_dim"):
             continue
-        name = derived.get(field.name, field.name)
-        name = name if hasattr(config, name) else field.name
+        name = resolved.get(field.name, field.name)
         given, wanted = getattr(stored, name), getattr(config, name)
         if given != wanted:
             raise CheckpointError(f"{folder} has {field.name} {given!r}, the model has {wanted!r}")
