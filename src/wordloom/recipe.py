@@ -13,7 +13,7 @@ type is never converted, and nothing in it is executed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +77,9 @@ class TokenizerSettings(Strict):
     lower: bool = False
     min_frequency: int | None = Field(None, ge=1)
     special_tokens: list[str] | None = None  # None: the kind's own
-    split: str | None = None  # how text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word)
+    split: str | None = (
+        None  # how text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word)
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> TokenizerSettings:
@@ -112,7 +114,9 @@ class TrainSettings(Strict):
     epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)  # on matrices only
     clip: float | None = Field(1.0, gt=0)  # norm of all gradients
-    ema: float | None = Field(None, gt=0, lt=1)  # decay of an average of the weights, which is then what is saved
+    ema: float | None = Field(
+        None, gt=0, lt=1
+    )  # decay of an average of the weights, which is then what is saved
 
     # schedule: a share of the peak learning rate at every step
     schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt"] = "cosine"
@@ -186,10 +190,12 @@ _FOREIGN = {
     "gradient_accumulation_steps": "micro_batch_size", "lr": "learning_rate", "max_lr": "learning_rate",
     "warmup_iters": "warmup_steps", "lr_warmup_steps": "warmup_steps", "min_lr": "final_share",
     "lr_scheduler_type": "schedule", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon",
-    "grad_clip": "clip", "max_grad_norm": "clip", "max_norm": "clip", "dtype": "precision", "bf16": "precision",
+    "grad_clip": "clip", "max_grad_norm": "clip", "max_norm": "clip", "dtype": "precision",
+    "bf16": "precision",
     "save_interval": "save_every", "save_steps": "save_every", "eval_interval": "evaluate_every",
     "eval_steps": "evaluate_every", "eval_every": "evaluate_every", "log_interval": "log_every",
-    "logging_steps": "log_every", "do_lower_case": "lower", "text_column": "field", "dataset_text_field": "field",
+    "logging_steps": "log_every", "do_lower_case": "lower", "text_column": "field",
+    "dataset_text_field": "field",
     "val_split_fraction": "validation_fraction", "dataset": "train", "dataset_name": "train",
 }  # fmt: skip
 
@@ -244,7 +250,11 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
     Another training text brings its own validation part and is read in its own way.
     """
     given = {override.partition("=")[0].strip() for override in overrides}
-    for table, rivals in (("train", BUDGETS), ("tokenizer", ("kind", "path")), ("model", ("family", "preset"))):
+    for table, rivals in (
+        ("train", BUDGETS),
+        ("tokenizer", ("kind", "path")),
+        ("model", ("family", "preset")),
+    ):
         if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
             for name in rivals:
                 values[table].pop(name, None)
@@ -258,7 +268,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
-        raise RecipeError(f"cannot read the override {override!r}; write it as table.key=value, e.g. train.steps=500")
+        raise RecipeError(
+            f"cannot read the override {override!r}; write it as table.key=value, e.g. train.steps=500"
+        )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -279,14 +291,17 @@ def _apply(values: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError) -> str:
     """pydantic's first complaint as one line: what was given, what is allowed, what to do."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constrained")))
+    where = ".".join(
+        str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constrained"))
+    )
     given = first.get("input")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         table, key = first["loc"][:-1], str(first["loc"][-1])
         allowed = _keys_of(table)
         if _FOREIGN.get(key) in allowed:
-            return f"unknown key '{where}'; it is called '{'.'.join([*map(str, table), _FOREIGN[key]])}' here{more}"
+            ours = ".".join([*map(str, table), _FOREIGN[key]])
+            return f"unknown key '{where}'; it is called '{ours}' here{more}"
         elsewhere = [name for name in ("data", "tokenizer", "train") if key in _keys_of((name,))]
         if not table and elsewhere:
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
@@ -298,11 +313,16 @@ def _explain(error: ValidationError) -> str:
     return f"'{where}' cannot be {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
 
 
+_TABLES: dict[str, type[Strict]] = {
+    "data": DataSettings,
+    "tokenizer": TokenizerSettings,
+    "train": TrainSettings,
+    "result": Result,
+}
+
+
 def _keys_of(table: Sequence[int | str]) -> list[str]:
-    fields: Mapping[str, Any] = Recipe.model_fields
-    for name in table:
-        annotation = {
-            "data": DataSettings, "tokenizer": TokenizerSettings, "train": TrainSettings, "result": Result
-        }.get(str(name))  # fmt: skip
-        fields = annotation.model_fields if annotation is not None else {}
-    return list(fields)
+    if not table:
+        return list(Recipe.model_fields)
+    schema = _TABLES.get(str(table[0]))
+    return [] if schema is None else list(schema.model_fields)

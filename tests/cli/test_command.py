@@ -20,7 +20,9 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def imported(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
     return set(done.stdout.split())
 
 
@@ -28,7 +30,9 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not imported("import wordloom; dir(wordloom)") & set(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["tokenize", "--help"], ["inspect", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "--help"], ["tokenize", "--help"], ["inspect", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "import contextlib, io\n"

@@ -7,7 +7,31 @@ from pathlib import Path
 
 import pytest
 
-WORDS = "the a cat dog sat ran on under mat tree and then it was seen by two old men who spoke of rain".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "under",
+    "mat",
+    "tree",
+    "and",
+    "then",
+    "it",
+    "was",
+    "seen",
+    "by",
+    "two",
+    "old",
+    "men",
+    "who",
+    "spoke",
+    "of",
+    "rain",
+]
 
 
 @pytest.fixture

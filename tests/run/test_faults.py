@@ -16,7 +16,11 @@ from wordloom.run import train
 
 from .test_train import lines
 
-SAVED = ("model.safetensors", "checkpoints/step-24/model.safetensors", "checkpoints/step-24/trainer/state.safetensors")
+SAVED = (
+    "model.safetensors",
+    "checkpoints/step-24/model.safetensors",
+    "checkpoints/step-24/trainer/state.safetensors",
+)
 
 # Kills itself with SIGKILL at the Nth call of a function of the checkpoint module: no handler, no clean-up.
 KILL_AT = """
@@ -65,7 +69,9 @@ def test_killed_in_the_middle_of_a_save(recipe, tmp_path, straight, place, count
     script = tmp_path / "kill.py"
     script.write_text(KILL_AT)
     arguments = [place, str(count), "train", str(recipe()), "--out", str(run)]
-    killed = subprocess.run([sys.executable, script, *arguments], env=environment(), capture_output=True, timeout=200)
+    killed = subprocess.run(
+        [sys.executable, script, *arguments], env=environment(), capture_output=True, timeout=200
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     for step in (run / "checkpoints").glob("step-*"):
         assert (step / "trainer" / "state.json").exists()
@@ -105,7 +111,13 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
         "main()\n"
     )
     arguments = ["train", str(recipe()), "--out", str(run), "--resume"]
-    full = subprocess.run([sys.executable, "-c", limited, *arguments], env=environment(), capture_output=True, text=True, timeout=200)
+    full = subprocess.run(
+        [sys.executable, "-c", limited, *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert full.returncode == 2, full.stderr
     last = full.stderr.strip().splitlines()[-1]
     assert "could not write" in last
@@ -120,7 +132,16 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, straight, number):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "wordloom", "train", str(recipe()), "train.log_every=1", "--out", str(run)]
+    command = [
+        sys.executable,
+        "-m",
+        "wordloom",
+        "train",
+        str(recipe()),
+        "train.log_every=1",
+        "--out",
+        str(run),
+    ]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:

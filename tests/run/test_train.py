@@ -46,7 +46,10 @@ def test_a_finished_folder(recipe, tmp_path, family):
     text = lm.generate("The cat", max_new_tokens=8, temperature=0)
     assert text == "".join(lm.stream("The cat", max_new_tokens=8, temperature=0))
     # the finished weights are the average; a checkpoint's are the trained ones
-    averaged, last = load_file(run / "model.safetensors"), load_file(run / "checkpoints/step-24/model.safetensors")
+    averaged, last = (
+        load_file(run / "model.safetensors"),
+        load_file(run / "checkpoints/step-24/model.safetensors"),
+    )
     assert averaged.keys() == last.keys()
     assert any(not torch.equal(averaged[key], last[key]) for key in last)
     assert wordloom.load(run / "checkpoints" / "step-20").generate("The cat", max_new_tokens=4)
@@ -63,7 +66,9 @@ def test_transformers_reads_the_folder(recipe, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, lm.model(ids), atol=1e-4, rtol=1e-4)
     out = theirs.generate(ids, max_new_tokens=8, do_sample=False)
-    assert tokenizer.decode(out[0][ids.shape[1] :]) == lm.generate("The cat sat", max_new_tokens=8, temperature=0)
+    assert tokenizer.decode(out[0][ids.shape[1] :]) == lm.generate(
+        "The cat sat", max_new_tokens=8, temperature=0
+    )
 
 
 def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypatch):
@@ -96,7 +101,11 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
     resumed = train(path, out=tmp_path / "resumed", resume=True)
     assert not resumed.stopped
     assert lines(straight) == lines(tmp_path / "resumed")
-    for name in ("model.safetensors", "checkpoints/step-24/model.safetensors", "checkpoints/step-24/trainer/state.safetensors"):
+    for name in (
+        "model.safetensors",
+        "checkpoints/step-24/model.safetensors",
+        "checkpoints/step-24/trainer/state.safetensors",
+    ):
         assert (straight / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes(), name
 
 
@@ -104,7 +113,7 @@ def test_a_run_is_never_overwritten_unasked(recipe, tmp_path):
     path = recipe()
     run = train(path, ["train.steps=3"], out=tmp_path / "run").folder
     before = (run / "model.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match="--resume.*--force"):
+    with pytest.raises(CheckpointError, match=r"--resume.*--force"):
         train(path, ["train.steps=3"], out=run)
     assert (run / "model.safetensors").read_bytes() == before
     train(path, ["train.steps=4", "seed=6"], out=run, force=True)
@@ -153,11 +162,16 @@ def test_the_best_is_kept_and_is_what_remains(recipe, tmp_path):
     losses = {row["step"]: row["loss"] for row in lines(run) if row["kind"] == "evaluate"}
     best = min(losses, key=losses.get)
     assert (run / f"checkpoints/step-{best}").is_dir()
-    kept, final = load_file(run / f"checkpoints/step-{best}/model.safetensors"), load_file(run / "model.safetensors")
+    kept, final = (
+        load_file(run / f"checkpoints/step-{best}/model.safetensors"),
+        load_file(run / "model.safetensors"),
+    )
     assert all(torch.equal(kept[key], final[key]) for key in kept)
 
 
-@pytest.mark.parametrize("budget", ["train.tokens=960", "train.epochs=0.5", "train.flops=3e9", "train.minutes=0.005"])
+@pytest.mark.parametrize(
+    "budget", ["train.tokens=960", "train.epochs=0.5", "train.flops=3e9", "train.minutes=0.005"]
+)
 def test_budgets_become_steps(recipe, tmp_path, budget):
     result = train(recipe(), [budget, "train.evaluate_every=0", "train.sample_every=0"], out=tmp_path / "run")
     per_step = 6 * 16
@@ -191,11 +205,18 @@ def test_mistakes_are_one_clear_line(recipe, tmp_path, override, says):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("settings", [["train.precision=bf16"], ["train.precision=bf16-pure"],
-                                      ["train.gradient_checkpointing=true"], ["train.attention_backend=exact"],
-                                      ["train.optimizer=muon"]])  # fmt: skip
-def test_variants_train(recipe, tmp_path, settings):
-    result = train(recipe(), [*settings, "train.sample_every=0"], out=tmp_path / "run")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "train.precision=bf16",
+        "train.precision=bf16-pure",
+        "train.gradient_checkpointing=true",
+        "train.attention_backend=exact",
+        "train.optimizer=muon",
+    ],
+)
+def test_variants_train(recipe, tmp_path, setting):
+    result = train(recipe(), [setting, "train.sample_every=0"], out=tmp_path / "run")
     losses = [row["loss"] for row in lines(tmp_path / "run") if row["kind"] == "train"]
     assert losses[-1] < losses[0]
     assert result.step == 24
@@ -203,7 +224,9 @@ def test_variants_train(recipe, tmp_path, settings):
 
 def test_gradient_checkpointing_changes_no_number(recipe, tmp_path):
     plain = train(recipe(), ["train.steps=4"], out=tmp_path / "plain").folder
-    again = train(recipe(), ["train.steps=4", "train.gradient_checkpointing=true"], out=tmp_path / "again").folder
+    again = train(
+        recipe(), ["train.steps=4", "train.gradient_checkpointing=true"], out=tmp_path / "again"
+    ).folder
     a, b = load_file(plain / "model.safetensors"), load_file(again / "model.safetensors")
     for key in a:
         torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-6)

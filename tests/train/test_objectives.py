@@ -25,7 +25,9 @@ def test_equals_torch(monkeypatch, chunk, bias, ignored):
     expected = F.cross_entropy(F.linear(hidden, weight, b), targets, ignore_index=-100, reduction="sum")
     total = linear_cross_entropy(hidden, weight, b, targets)
     torch.testing.assert_close(total, expected)
-    for a, e in zip(torch.autograd.grad(total / 3, inputs), torch.autograd.grad(expected / 3, inputs), strict=True):
+    for a, e in zip(
+        torch.autograd.grad(total / 3, inputs), torch.autograd.grad(expected / 3, inputs), strict=True
+    ):
         torch.testing.assert_close(a, e)
 
 

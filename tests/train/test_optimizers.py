@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_warm_up_is_linear_and_never_zero(schedule):
     shares = [learning_rate_share(step, 100, s) for step in range(11)]
     assert shares[0] == pytest.approx(1 / 11)
     assert shares[10] == pytest.approx(1.0, abs=0.05)
-    differences = {round(b - a, 3) for a, b in zip(shares, shares[1:9], strict=False)}
+    differences = {round(b - a, 3) for a, b in pairwise(shares[:9])}
     assert len(differences) == 1
 
 

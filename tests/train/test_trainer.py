@@ -44,7 +44,9 @@ def test_micro_batches_equal_one_batch(tiny_model, batches, settings, micro):
 def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings):
     """Windows score 5 or 8 targets: a mean of means would give another gradient."""
     model = tiny_model()
-    trainer = Trainer(model, causal_lm, batches, settings(micro_batch_size=1, clip=None), total_steps=9, seed=1)
+    trainer = Trainer(
+        model, causal_lm, batches, settings(micro_batch_size=1, clip=None), total_steps=9, seed=1
+    )
     parts = [batches.batch(i, 1) for i in range(8)]
     total, count = trainer._accumulate(parts)
     assert count == 8 * 8 - 2 * 3
@@ -61,20 +63,25 @@ def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings
 
 def test_the_loss_falls(tiny_model, batches, settings):
     class Losses(Hook):
-        seen: list[float] = []
+        def __init__(self):
+            self.seen = []
 
         def after_step(self, trainer, record):
             self.seen.append(record["loss_total"] / record["loss_count"])
 
     hook = Losses()
-    trainer = Trainer(tiny_model(), causal_lm, batches, settings(steps=150), total_steps=150, seed=1, hooks=[hook])
+    trainer = Trainer(
+        tiny_model(), causal_lm, batches, settings(steps=150), total_steps=150, seed=1, hooks=[hook]
+    )
     assert trainer.run() == "done"
     assert hook.seen[0] == pytest.approx(math.log(17), abs=0.1)
     assert sum(hook.seen[-8:]) / 8 < 0.6 * hook.seen[0]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("extra", [{}, {"ema": 0.9, "micro_batch_size": 3}, {"precision": "bf16-pure"}, {"precision": "bf16"}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"ema": 0.9, "micro_batch_size": 3}, {"precision": "bf16-pure"}, {"precision": "bf16"}]
+)
 def test_resume_is_exact(tiny_model, batches, settings, optimizer, extra):
     """State saved after 5 of 9 steps and loaded into a fresh trainer ends in the bits of an unbroken run."""
     s = settings(optimizer=optimizer, **extra)
@@ -123,7 +130,9 @@ def test_the_average_is_what_it_says(tiny_model, batches, settings):
     for n in range(4):
         trainer.train_step()
         decay = min(0.5, (1 + n) / (10 + n))
-        expected = [decay * e + (1 - decay) * w for e, w in zip(expected, weights(trainer.model), strict=True)]
+        expected = [
+            decay * e + (1 - decay) * w for e, w in zip(expected, weights(trainer.model), strict=True)
+        ]
     for e, a in zip(expected, trainer.average.average, strict=True):
         torch.testing.assert_close(e, a)
     own = weights(trainer.model)
@@ -172,7 +181,7 @@ def test_non_finite_gradients_stop_too(tiny_model, batches, settings):
     model = tiny_model()
     trainer = Trainer(model, causal_lm, batches, settings(), total_steps=12, seed=1)
     model.blocks[0].feed_forward.up_proj.weight.register_hook(lambda grad: grad * math.inf)
-    with pytest.raises(NonFiniteError, match="gradient norm (inf|nan)"):
+    with pytest.raises(NonFiniteError, match=r"gradient norm (inf|nan)"):
         trainer.train_step()
 
 

@@ -47,7 +47,9 @@ def main() -> None:
     try:
         app()
     except WordloomError as error:
-        red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+        red, plain = (
+            ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+        )
         print(f"{red}wordloom: {error}{plain}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -11,7 +11,9 @@ __all__ = ["command"]
 
 def command(
     minutes: Annotated[float, typer.Option(help="Time for training.", min=0.05)] = 3.0,
-    force: Annotated[bool, typer.Option("--force", help="Train again where a finished run is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Train again where a finished run is there.")
+    ] = False,
 ) -> None:
     """Train a small LLaMA on English that every Python carries, measure it, and let it write."""
     import sys
@@ -28,13 +30,17 @@ def command(
     progress.say(f"training a small LLaMA for about {minutes:g} minutes; Ctrl-C saves and stops")
     result, folder = train_demo(minutes, force=force, progress=progress)
     if result is not None and result.stopped:
-        progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; the same command goes on from there")
+        progress.say(
+            f"stopped at step {result.step:,} of {result.total_steps:,}; the same command goes on from there"
+        )
         return
     if result is None:
         progress.say(f"{folder} holds a finished run; --force trains it anew")
     lm = load(folder)
 
-    table = Table(title="held-out text: bits per byte, lower is better", title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title="held-out text: bits per byte, lower is better", title_justify="left", box=None, pad_edge=False
+    )
     table.add_column("")
     table.add_column("bits/byte", justify="right")
     table.add_column("", style="dim")
@@ -66,7 +72,10 @@ def command(
         (f'wordloom generate {folder} --prompt "{DEMO_PROMPT}" --seed 2', "another sample"),
         (f"wordloom evaluate {folder} README.md", "loss and bits per byte of any text"),
         (f"wordloom inspect {folder}", "where its parameters are"),
-        ("wordloom train quickstart data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine", "your own text"),
+        (
+            "wordloom train quickstart data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine",
+            "your own text",
+        ),
     ):
         out.print(f"  {command_line}", markup=False, soft_wrap=True, end="")
         out.print(f"   # {what}", style="dim", markup=False, soft_wrap=True)

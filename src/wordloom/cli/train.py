@@ -13,10 +13,13 @@ __all__ = ["command"]
 def command(
     recipe: Annotated[str, typer.Argument(help="The name of a shipped recipe, or a .toml file.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's: train.steps=500")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's: train.steps=500"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/RECIPE]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in the folder stopped.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where the run in the folder stopped.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
     start_from: Annotated[
         Path | None, typer.Option("--from", help="Start from the weights and tokenizer of this checkpoint.")

@@ -40,7 +40,12 @@ def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tu
         return None, folder
     resume = (folder / "recipe.toml").exists() and not force
     result = train(
-        "quickstart", [f"train.minutes={minutes:g}"], out=folder, resume=resume, force=force, progress=progress
+        "quickstart",
+        [f"train.minutes={minutes:g}"],
+        out=folder,
+        resume=resume,
+        force=force,
+        progress=progress,
     )
     return result, folder
 
@@ -59,9 +64,11 @@ def compare(lm: LanguageModel) -> Iterator[Contender]:
     held_out_bytes = join_documents(str(document.text) for document in held_out)
     began = time.perf_counter()
     bits = KneserNey(order=5).fit(train_bytes).bits_per_byte(held_out_bytes)
-    yield Contender(name="order-5 Kneser-Ney byte n-gram", bits_per_byte=bits, seconds=time.perf_counter() - began)
+    yield Contender(
+        name="order-5 Kneser-Ney byte n-gram", bits_per_byte=bits, seconds=time.perf_counter() - began
+    )
     began = time.perf_counter()
     bits = lzma_bits_per_byte(train_bytes, held_out_bytes)
-    yield Contender(name="lzma, given the training bytes", bits_per_byte=bits, seconds=time.perf_counter() - began)
-
-
+    yield Contender(
+        name="lzma, given the training bytes", bits_per_byte=bits, seconds=time.perf_counter() - began
+    )

@@ -11,7 +11,16 @@ from typing import Any
 import torch
 
 from wordloom.errors import CheckpointError, DeviceError, GenerationError, did_you_mean
-from wordloom.generate import NextToken, Sampling, Scored, generate_text, next_tokens, score, settings, stream_text
+from wordloom.generate import (
+    NextToken,
+    Sampling,
+    Scored,
+    generate_text,
+    next_tokens,
+    score,
+    settings,
+    stream_text,
+)
 from wordloom.text import Tokenizer
 from wordloom.train.precision import choose_device
 from wordloom.weights import load_model, save_model
@@ -68,7 +77,9 @@ class LanguageModel:
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise CheckpointError(f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there")
+            raise CheckpointError(
+                f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there"
+            )
         return self.tokenizer
 
 
@@ -82,14 +93,14 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> La
     if dtype != "auto" and dtype not in DTYPES:
         raise DeviceError(f"unknown dtype {dtype!r}; {did_you_mean(dtype, ['auto', *DTYPES])}")
     place = choose_device(device)
-    model = load_model(folder, dtype=DTYPES.get(dtype), device=place)
+    model: Any = load_model(folder, dtype=DTYPES.get(dtype), device=place)
     model.eval()
     has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_pretrained(folder) if has_tokenizer else None
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model {model.config.vocab_size}; "
-            "they do not belong together"
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
+            f"{model.config.vocab_size}; they do not belong together"
         )
     defaults = folder / "generation_config.json"
     return LanguageModel(
@@ -104,4 +115,3 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> La
 def save(lm: LanguageModel, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
     save_model(lm.model, Path(folder), tokenizer=lm.tokenizer, overwrite=overwrite)
-

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from wordloom.data import Corpus, CausalBatches, TokenShards, prepare
+from wordloom.data import CausalBatches, Corpus, TokenShards, prepare
 from wordloom.recipe import Recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
@@ -70,7 +70,9 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     validation = validation_shards = None
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
         with progress.data("validation") as show:
-            validation_shards = prepare(corpus, tokenizer, part="validation", specials=specials, progress=show)
+            validation_shards = prepare(
+                corpus, tokenizer, part="validation", specials=specials, progress=show
+            )
         validation = CausalBatches(
             validation_shards,
             seq_len=recipe.train.seq_len,
@@ -107,5 +109,6 @@ def _tokenizer(recipe: Recipe, corpus: Corpus, progress: TrainingProgress) -> To
         if value is not None
     }
     progress.say(f"tokenizer   training a {t.kind} tokenizer on the training text")
-    pieces = (piece.text for piece in corpus.pieces("train"))
+    # the byte tokenizer, the only one for raw bytes, learns nothing from them
+    pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
     return Tokenizer.train(pieces, kind=t.kind, lower=t.lower, **settings)

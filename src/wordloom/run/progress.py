@@ -33,7 +33,7 @@ class TrainingProgress:
 
     @contextmanager
     def data(self, part: str) -> Iterator[Callable[[Any], None]]:
-        """A callback for :func:`wordloom.data.prepare`: a bar on a terminal, a line every ten seconds elsewhere."""
+        """A callback for :func:`wordloom.data.prepare`: a bar on a terminal, plain lines elsewhere."""
         bar: Progress | None = None
         last = time.monotonic()
 
@@ -80,7 +80,11 @@ class TrainingProgress:
             case "train":
                 self._train(line)
             case "evaluate":
-                figures = ", ".join(f"{key} {value:.4f}" for key, value in line.items() if isinstance(value, float) and key != "seconds")
+                figures = ", ".join(
+                    f"{key} {value:.4f}"
+                    for key, value in line.items()
+                    if isinstance(value, float) and key != "seconds"
+                )
                 self.say(f"step {line['step']:,}: validation {figures}")
             case "sample":
                 self.say(f"step {line['step']:,} writes:\n{line['text']}")

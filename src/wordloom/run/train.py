@@ -103,21 +103,33 @@ def _train(
     if s.allocator == "tuned":
         tune_allocator()
     given = checkpoint or start_from
-    prepared = prepare_recipe(recipe, tokenizer=Tokenizer.from_pretrained(given) if given else None, progress=progress)
-    facts = {"recipe": recipe.as_dict(), "data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint}
+    prepared = prepare_recipe(
+        recipe, tokenizer=Tokenizer.from_pretrained(given) if given else None, progress=progress
+    )
+    facts = {
+        "recipe": recipe.as_dict(),
+        "data": prepared.fingerprint,
+        "tokenizer": prepared.tokenizer.fingerprint,
+    }
     if state is not None:
         _check_facts(facts, state[1], folder)
     _write(folder / "ledger.json", prepared.ledger_json())
 
-    model = load_model(given, dtype=torch.float32) if given else _new_model(recipe, prepared)
+    model: Any = load_model(given, dtype=torch.float32) if given else _new_model(recipe, prepared)
     if model.config.vocab_size < prepared.tokenizer.vocab_size:
         raise RecipeError(
-            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's {prepared.tokenizer.vocab_size}"
+            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
+            f"{prepared.tokenizer.vocab_size}; raise it, or leave it out"
         )
     set_attention_backend(model, s.attention_backend)
     batches = prepared.batches
     trainer = Trainer(
-        model, OBJECTIVES[s.objective], batches, s, total_steps=_steps_before_timing(recipe, batches), seed=recipe.seed
+        model,
+        OBJECTIVES[s.objective],
+        batches,
+        s,
+        total_steps=_steps_before_timing(recipe, batches),
+        seed=recipe.seed,
     )
     kernel = running_kernel(
         s.attention_backend,
@@ -136,7 +148,9 @@ def _train(
     )
     plan = make_plan(trainer, timed_steps=0 if state is not None else 3)
     trainer.total_steps = _total_steps(recipe, batches, plan) if state is None else state[1]["total_steps"]
-    if state is not None and (s.minutes is None and trainer.total_steps != _total_steps(recipe, batches, plan)):
+    if state is not None and (
+        s.minutes is None and trainer.total_steps != _total_steps(recipe, batches, plan)
+    ):
         trainer.total_steps = _total_steps(recipe, batches, plan)
     plan = replace(plan, total_steps=trainer.total_steps)
     progress.say(plan.lines())
@@ -205,8 +219,8 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     config = config_from(family, **settings)
     if config.max_seq_len < recipe.train.seq_len:
         raise RecipeError(
-            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; raise the one or "
-            "lower the other"
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; "
+            "raise the one or lower the other"
         )
     return build(config, generator=torch.Generator().manual_seed(recipe.seed))
 
@@ -235,7 +249,9 @@ def _total_steps(recipe: Recipe, batches: CausalBatches, plan: Plan | None) -> i
     return max(1, int(s.minutes * 60 / plan.step_seconds))
 
 
-def _evaluator(recipe: Recipe, prepared: Prepared, last: dict[str, float]) -> Callable[[Any], dict[str, float]]:
+def _evaluator(
+    recipe: Recipe, prepared: Prepared, last: dict[str, float]
+) -> Callable[[Any], dict[str, float]]:
     """Validation loss over sequential windows, each target scored once with the context its window gives."""
     s = recipe.train
     validation, shards = prepared.validation, prepared.validation_shards
@@ -319,10 +335,13 @@ def _claimed(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
     is_run = (folder / "recipe.toml").exists()
     if occupied and not resume and not force:
         raise CheckpointError(
-            f"{folder} is not empty; go on with it by --resume, replace it by --force, or choose another --out"
+            f"{folder} is not empty; go on with it by --resume, replace it by --force, or choose "
+            "another --out"
         )
     if occupied and not is_run:
-        raise CheckpointError(f"{folder} holds something that is not a run of Wordloom's; choose another --out")
+        raise CheckpointError(
+            f"{folder} holds something that is not a run of Wordloom's; choose another --out"
+        )
     if resume and not is_run:
         raise CheckpointError(f"{folder} holds no run to resume; leave out --resume to start one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -335,7 +354,9 @@ def _claimed(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
         except ImportError:  # no flock on Windows
             pass
         except OSError:
-            raise CheckpointError(f"another process is training into {folder}; wait for it, or choose another --out") from None
+            raise CheckpointError(
+                f"another process is training into {folder}; wait for it, or choose another --out"
+            ) from None
         if force:
             for path in folder.iterdir():
                 if path.name != ".lock":
@@ -354,11 +375,16 @@ def _resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
     changed = [
         key
         for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key) and key not in free and not key.startswith(("result.", "description", "name"))
+        if ours.get(key) != theirs.get(key)
+        and key not in free
+        and not key.startswith(("result.", "description", "name"))
     ]
     if changed:
         shown = ", ".join(f"{key} {theirs.get(key)!r} -> {ours.get(key)!r}" for key in changed[:4])
-        raise RecipeError(f"the run was started with another recipe ({shown}); resume with the same, or choose another --out")
+        raise RecipeError(
+            f"the run was started with another recipe ({shown}); resume with the same one, or choose another "
+            "--out"
+        )
     return given
 
 
@@ -375,7 +401,9 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
     for key, what in (("data", "the training text"), ("tokenizer", "the tokenizer")):
         if facts[key] != saved[key]:
-            raise CheckpointError(f"{what} is not the one {folder} was trained with; put it back, or choose another --out")
+            raise CheckpointError(
+                f"{what} is not the one {folder} was trained with; put it back, or choose another --out"
+            )
 
 
 def _write(path: Path, text: str) -> None:

@@ -70,8 +70,8 @@ def write_checkpoint(
     except (OSError, SafetensorError) as error:
         _discard(temporary)
         raise CheckpointError(
-            f"could not write checkpoint {final}: {error}; the last good one is {trainer.last_checkpoint or 'none'}. "
-            "Free some space and resume"
+            f"could not write checkpoint {final}: {error}; the last good one is "
+            f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
         ) from None
     trainer.last_checkpoint = str(final)
     steps = checkpoint_steps(run)
@@ -121,7 +121,9 @@ def environment_changes(trainer: Trainer, saved: dict[str, Any]) -> str | None:
     """One line naming what differs from when the checkpoint was written, or None."""
     now = environment(trainer)
     changed = [f"{key} {saved.get(key)} -> {now[key]}" for key in now if saved.get(key) != now[key]]
-    return f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits" if changed else None
+    return (
+        f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits" if changed else None
+    )
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,4 +1,7 @@
-"""Keep only each block's input and compute the block again in the backward pass (Chen et al. 2016, arXiv:1604.06174)."""
+"""Keep only each block's input and compute the block again in the backward pass.
+
+Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 
 
 class Evaluate(Hook):
-    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the step's record."""
+    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the record."""
 
     def __init__(self, function: Callable[[Any], dict[str, float]], *, every: int) -> None:
         self.function = function
@@ -168,7 +168,9 @@ class Save(Hook):
     ``best`` is the step with the lowest validation loss so far, or None where none is kept.
     """
 
-    def __init__(self, function: Callable[[Trainer, int | None], None], *, every: int, keep_best: bool) -> None:
+    def __init__(
+        self, function: Callable[[Trainer, int | None], None], *, every: int, keep_best: bool
+    ) -> None:
         self.function = function
         self.every = every
         self.keep_best = keep_best

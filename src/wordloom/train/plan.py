@@ -55,9 +55,11 @@ class Plan:
         ]
         if self.total_steps is not None:
             tokens = self.total_steps * self.tokens_per_step
-            line = f"budget      {self.total_steps:,} steps = {tokens:,} tokens = {tokens * self.flops_per_token:.3g} FLOPs"
+            flops = tokens * self.flops_per_token
+            line = f"budget      {self.total_steps:,} steps = {tokens:,} tokens = {flops:.3g} FLOPs"
             if self.step_seconds is not None:
-                line += f", about {_duration(self.total_steps * self.step_seconds)} at {self.step_seconds:.3g} s a step"
+                expected = _duration(self.total_steps * self.step_seconds)
+                line += f", about {expected} at {self.step_seconds:.3g} s a step"
             lines.append(line)
         return lines
 
@@ -70,7 +72,9 @@ def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
     s = trainer.settings
     parameters = list(trainer.model.parameters())
     weights = sum(p.numel() * p.element_size() for p in parameters)
-    held = sum(p.numel() for part in trainer.optimizer.parts.values() for g in part.param_groups for p in g["params"])
+    held = sum(
+        p.numel() for part in trainer.optimizer.parts.values() for g in part.param_groups for p in g["params"]
+    )
     muon = trainer.optimizer.parts.get("muon")
     in_muon = sum(p.numel() for g in muon.param_groups for p in g["params"]) if muon else 0
     optimizer = 8 * (held - in_muon) + 4 * in_muon
@@ -92,9 +96,9 @@ def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
         raise DeviceError(
-            f"this run needs about {plan.memory_bytes / 2**30:.1f} GiB and {plan.available_bytes / 2**30:.1f} GiB are "
-            f"free; lower train.micro_batch_size (now {micro}), lower train.seq_len (now {s.seq_len}), or set "
-            "train.gradient_checkpointing = true"
+            f"this run needs about {plan.memory_bytes / 2**30:.1f} GiB and "
+            f"{plan.available_bytes / 2**30:.1f} GiB are free; lower train.micro_batch_size (now {micro}), "
+            f"lower train.seq_len (now {s.seq_len}), or set train.gradient_checkpointing = true"
         )
     seconds = time_steps(trainer, timed_steps) if timed_steps else None
     return Plan(**{**plan.__dict__, "step_seconds": seconds})

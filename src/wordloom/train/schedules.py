@@ -26,7 +26,10 @@ def _cosine(step: int, total: int, s: TrainSettings) -> float:
 
 
 def _warmup_stable_decay(step: int, total: int, s: TrainSettings) -> float:
-    """The peak until the last ``decay_share`` of all steps, then straight down (Hu et al. 2024, arXiv:2404.06395)."""
+    """The peak until the last ``decay_share`` of all steps, then straight down.
+
+    Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4.
+    """
     start = total - round(total * s.decay_share)
     return 1.0 - (1.0 - s.final_share) * _progress(step, max(start, s.warmup_steps), total)
 

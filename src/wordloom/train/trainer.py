@@ -84,7 +84,9 @@ class Trainer:
         self.total_steps = total_steps
         self.seed = seed
         self.hooks = list(hooks)
-        self.optimizer: Optimizer = build_optimizer(self.model, settings.model_copy(update={"precision": self.precision.mode}))
+        self.optimizer: Optimizer = build_optimizer(
+            self.model, settings.model_copy(update={"precision": self.precision.mode})
+        )
         self.average = WeightAverage(self.model, settings.ema) if settings.ema else None
         self.step = 0  # optimizer steps done
         self.samples = 0  # samples drawn, over all micro-batches
@@ -121,7 +123,9 @@ class Trainer:
         micro = s.micro_batch_size or s.batch_size
         # all micro-batches first: each one's gradient is divided by the count of the whole
         cuts = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
-        parts = [to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in cuts]
+        parts = [
+            to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in cuts
+        ]
         waited = time.perf_counter() - began
         share = learning_rate_share(self.step, self.total_steps, s)
         self.optimizer.set_learning_rate(share)
@@ -158,13 +162,15 @@ class Trainer:
             torch.manual_seed(dropout_seed(self.seed, self.step, index))
             with self.precision.autocast():
                 loss = self.objective(self.model, part)
-            (loss.total / max(1, count)).backward()
+            torch.autograd.backward(loss.total / max(1, count))
             total += float(loss.total.detach())
         return total, count
 
     def _clip(self) -> float:
         """The norm of all gradients, which are scaled down to ``clip`` when above it."""
-        parameters = [p for part in self.optimizer.parts.values() for g in part.param_groups for p in g["params"]]
+        parameters = [
+            p for part in self.optimizer.parts.values() for g in part.param_groups for p in g["params"]
+        ]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if self.settings.clip is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
@@ -176,8 +182,8 @@ class Trainer:
         kept = self.last_checkpoint or "none yet"
         raise NonFiniteError(
             f"step {self.step + 1}: loss {loss:g}, gradient norm {norm:g}; the optimizer step was not taken. "
-            f"Documents of the batch: {shown}. Last good checkpoint: {kept}. Lower train.learning_rate, lengthen "
-            "train.warmup_steps, or look at those documents"
+            f"Documents of the batch: {shown}. Last good checkpoint: {kept}. Lower train.learning_rate, "
+            "lengthen train.warmup_steps, or look at those documents"
         )
 
     @contextmanager
