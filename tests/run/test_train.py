@@ -71,6 +71,7 @@ def test_transformers_reads_the_folder(recipe, tmp_path):
     )
 
 
+@pytest.mark.threads2
 def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypatch):
     path = recipe(document_mask=True)
     straight = train(path, out=tmp_path / "straight").folder
@@ -230,3 +231,17 @@ def test_gradient_checkpointing_changes_no_number(recipe, tmp_path):
     a, b = load_file(plain / "model.safetensors"), load_file(again / "model.safetensors")
     for key in a:
         torch.testing.assert_close(a[key], b[key], rtol=1e-5, atol=1e-6)
+
+
+def test_tensorboard_on_request(recipe, tmp_path):
+    run = train(recipe(), ["train.steps=3", "train.tensorboard=true"], out=tmp_path / "run").folder
+    (events,) = (run / "tensorboard").iterdir()
+    assert b"train/loss" in events.read_bytes()
+
+
+def test_the_ledger_is_kept(recipe, tmp_path):
+    run = train(recipe(), ["train.steps=1"], out=tmp_path / "run").folder
+    ledger = json.loads((run / "ledger.json").read_text())
+    assert ledger["train"]["documents"] + ledger["validation"]["documents"] == 40
+    assert ledger["train"]["tokens"] > ledger["validation"]["tokens"] > 0
+    assert 0 < ledger["train"]["packed_share"] <= 1

@@ -1,0 +1,42 @@
+"""For every test: one torch thread per worker, nothing fetched from a hub, shards in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use every core
+
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Two torch threads where a test is marked ``threads2``, one elsewhere."""
+    wanted = 2 if request.node.get_closest_marker("threads2") else 1
+    if "torch" not in sys.modules and wanted == 1:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Token shards of one test run are never another's."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("WORDLOOM_CACHE")
+    os.environ["WORDLOOM_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["WORDLOOM_CACHE"]
+    else:
+        os.environ["WORDLOOM_CACHE"] = before
