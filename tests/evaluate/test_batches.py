@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from wordloom.data import IGNORE, CausalBatch
-from wordloom.evaluate import EvaluationError, batches_in_order, evaluate_batches
+from wordloom.evaluate import EvaluationError, evaluate_batches
 from wordloom.objectives import Loss, causal_lm
 
 
@@ -75,24 +75,3 @@ def test_any_objective_will_do(llama):
         return Loss(torch.tensor(3.0 * len(batch.tokens)), torch.tensor(len(batch.tokens)))
 
     assert evaluate_batches(llama, constant, [batch_of(2, 0), batch_of(5, 1)], name="three").value == 3.0
-
-
-class FakeWindows:
-    samples_per_epoch = 10
-
-    def __init__(self):
-        self.asked = []
-
-    def batch(self, start, count):
-        self.asked.append((start, count))
-        return start
-
-
-@pytest.mark.parametrize(
-    ("windows", "asked"),
-    [(None, [(0, 4), (4, 4), (8, 2)]), (5, [(0, 4), (4, 1)]), (99, [(0, 4), (4, 4), (8, 2)])],
-)
-def test_windows_come_in_order_and_none_twice(windows, asked):
-    fake = FakeWindows()
-    assert list(batches_in_order(fake, batch_size=4, windows=windows)) == [start for start, _ in asked]
-    assert fake.asked == asked

@@ -251,6 +251,7 @@ def test_unknown_tokens_are_counted_and_noted():
     tokenizer = Tokenizer.train(["the cat"], kind="char")
     scores = perplexity(uniform(tokenizer.vocab_size), tokenizer, ["the zebra", "the cat"])
     assert scores.counts["unknown_tokens"] == 3  # z, b, r
+    assert scores["bits_per_byte"].value is None  # whichever document comes last
     assert any(note.startswith("3 tokens (16.67%) are unknown") for note in scores.notes)
     assert scores["perplexity"].value == pytest.approx(tokenizer.vocab_size, rel=1e-5)
 
@@ -271,6 +272,15 @@ def test_word_perplexity_counts_words_and_line_ends(llama, byte_tokenizer):
     assert (scores.counts["words"], scores.counts["lines"]) == (9, 2)
     assert scores["word_perplexity"].value == pytest.approx(math.exp(scores.counts["nats"] / 11))
     assert "|per:words+lines|" in scores["word_perplexity"].signature
+
+
+def test_bytes_of_tokens_stand_beside_their_tokens():
+    """What intervals over blocks divide by: each token's own bytes, none for what stands before and after."""
+    tokenizer = Tokenizer.train([TEXT * 3], kind="bpe", vocab_size=300)
+    text = Reader(tokenizer, start="auto", end="auto", specials="refuse").read("The cat – did not mind.")
+    spelled = [len(tokenizer.decode_bytes([i])) for i in text.sequence[1:-1]]
+    assert text.token_bytes.tolist() == [0, *spelled, 0]
+    assert text.token_bytes.sum() == text.bytes == len("The cat – did not mind.".encode())
 
 
 @pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")

@@ -5,7 +5,7 @@
 measures what a compressor and an n-gram make of the same bytes.
 """
 
-from wordloom.evaluate.batches import batches_in_order, evaluate_batches
+from wordloom.evaluate.batches import evaluate_batches
 from wordloom.evaluate.lambada import Passage, lambada, passages
 from wordloom.evaluate.likelihood import EvaluationError
 from wordloom.evaluate.perplexity import perplexity, strided_windows
@@ -17,7 +17,6 @@ __all__ = [
     "RatioStatistics",
     "Score",
     "Scores",
-    "batches_in_order",
     "evaluate_batches",
     "lambada",
     "passages",

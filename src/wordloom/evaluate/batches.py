@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wordloom.data.batches import CausalBatch, CausalBatches
 from wordloom.evaluate.likelihood import EvaluationError, evaluating
 from wordloom.evaluate.score import RatioStatistics, Score, signature
 from wordloom.objectives import Objective
 
-__all__ = ["batches_in_order", "evaluate_batches"]
-
-
-def batches_in_order(
-    batches: CausalBatches, *, batch_size: int, windows: int | None = None
-) -> Iterator[CausalBatch]:
-    """The first ``windows`` windows of ``batches``, or all of one epoch, ``batch_size`` at a time."""
-    last = batches.samples_per_epoch if windows is None else min(windows, batches.samples_per_epoch)
-    for start in range(0, last, batch_size):
-        yield batches.batch(start, min(batch_size, last - start))
+__all__ = ["evaluate_batches"]
 
 
 def evaluate_batches(
