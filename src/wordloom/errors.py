@@ -10,6 +10,7 @@
     ├── CheckpointError           a checkpoint folder: missing, truncated, mismatching, in the way
     ├── DeviceError               a device, precision or kernel this machine does not have
     ├── GenerationError           a prompt or a sampling setting
+    ├── EvaluationError           a text, window or task that cannot be scored
     └── NonFiniteError            loss or gradients became NaN or infinite in training
 
 The command prints the message in red without a traceback and exits with code 2.  An exception of
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DeviceError",
+    "EvaluationError",
     "GenerationError",
     "NonFiniteError",
     "RecipeError",
@@ -67,6 +69,10 @@ class DeviceError(WordloomError):
 
 class GenerationError(WordloomError):
     """A prompt or a sampling setting that cannot be used."""
+
+
+class EvaluationError(WordloomError):
+    """A text, window or task that cannot be scored."""
 
 
 class NonFiniteError(WordloomError):

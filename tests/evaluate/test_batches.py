@@ -7,7 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from wordloom.data import IGNORE, CausalBatch
-from wordloom.evaluate import EvaluationError, evaluate_batches
+from wordloom.errors import EvaluationError
+from wordloom.evaluate import evaluate_batches
 from wordloom.objectives import Loss, causal_lm
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from wordloom.errors import DataError
-from wordloom.evaluate import EvaluationError, Passage, lambada, passages
+from wordloom.errors import DataError, EvaluationError
+from wordloom.evaluate import Passage, lambada, passages
 from wordloom.text import Tokenizer
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from wordloom.data import Document, documents
-from wordloom.errors import NonFiniteError, TokenizerError
-from wordloom.evaluate import EvaluationError, likelihood, perplexity, strided_windows
+from wordloom.errors import EvaluationError, NonFiniteError, TokenizerError
+from wordloom.evaluate import likelihood, perplexity, strided_windows
 from wordloom.evaluate.reading import Reader
 from wordloom.models import LlamaConfig, build
 from wordloom.text import Tokenizer

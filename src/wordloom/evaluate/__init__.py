@@ -7,12 +7,10 @@ measures what a compressor and an n-gram make of the same bytes.
 
 from wordloom.evaluate.batches import evaluate_batches
 from wordloom.evaluate.lambada import Passage, lambada, passages
-from wordloom.evaluate.likelihood import EvaluationError
 from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
 
 __all__ = [
-    "EvaluationError",
     "Passage",
     "RatioStatistics",
     "Score",

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.evaluate.likelihood import EvaluationError, evaluating
+from wordloom.errors import EvaluationError
+from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import RatioStatistics, Score, signature
 from wordloom.objectives import Objective
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wordloom.data import records
-from wordloom.errors import DataError
-from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, EvaluationError, Stretch, likelihoods
+from wordloom.errors import DataError, EvaluationError
+from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, share_interval, signature
 

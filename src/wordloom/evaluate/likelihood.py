@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.errors import WordloomError
-
-__all__ = ["DTYPE_NAMES", "EvaluationError", "Likelihood", "Stretch", "evaluating", "likelihoods"]
+__all__ = ["DTYPE_NAMES", "Likelihood", "Stretch", "evaluating", "likelihoods"]
 
 DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
@@ -27,10 +25,6 @@ BATCH_TOKENS = 8192
 
 Ids = NDArray[np.integer[Any]]
 Key = TypeVar("Key")
-
-
-class EvaluationError(WordloomError):
-    """A text, a setting or a model that cannot be scored."""
 
 
 class Stretch(NamedTuple):

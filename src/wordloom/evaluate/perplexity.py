@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, EvaluationError, Stretch, likelihoods
+from wordloom.errors import EvaluationError
+from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
 from wordloom.evaluate.reading import End, Reader, ReadText, Start, tokenizer_name
 from wordloom.evaluate.score import Floats, Scores
 from wordloom.evaluate.totals import Totals

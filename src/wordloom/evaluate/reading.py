@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, AnyStr, Literal
 
 import numpy as np
 
-from wordloom.errors import TokenizerError
-from wordloom.evaluate.likelihood import EvaluationError, Ids
+from wordloom.errors import EvaluationError, TokenizerError
+from wordloom.evaluate.likelihood import Ids
 
 if TYPE_CHECKING:
     from wordloom.data import Document

@@ -267,8 +267,10 @@ def _evaluator(
         loss = evaluate_batches(model, OBJECTIVES[s.objective], batches).value
         assert loss is not None
         figures = {"loss": loss}
-        if windows == validation.samples_per_epoch and prepared.tokenizer.lossless:
-            nats = loss * (len(shards) - 1)
+        whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
+        if whole and prepared.tokenizer.lossless:
+            # the text's first token has nothing before it and costs what a uniform guess does
+            nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
             figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
         last.clear()
         last.update(figures)
