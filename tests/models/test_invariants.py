@@ -1,5 +1,6 @@
 """What must hold for every causal model, whatever its paper."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,8 +148,9 @@ def test_fast_and_exact_attention_agree_in_the_whole_model(name: str) -> None:
 
 
 @EVERY
-def test_init_weights_sets_every_parameter_and_buffer(name: str) -> None:
-    config = CONFIGS[name]
+@pytest.mark.parametrize("activation", ["relu", "swish_learnt"])
+def test_init_weights_sets_every_parameter_and_buffer(name: str, activation: str) -> None:
+    config = replace(CONFIGS[name], activation=activation)
     with torch.device("meta"):
         model = MODELS[family_of(config)].model(config)
     model.to_empty(device="cpu")

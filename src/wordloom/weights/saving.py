@@ -149,7 +149,8 @@ def _write_weights(
     total = 0
     for name, rows in zip(names, shards, strict=True):
         # one shard at a time: fused and transposed tensors are copies, and this bounds them
-        tensors = {row.theirs: _stored(row.join([state[ours] for ours in row.ours]), dtype) for row in rows}
+        joined = {row.theirs: row.join([state[ours].detach() for ours in row.ours]) for row in rows}
+        tensors = {theirs: tensor.to("cpu", dtype).contiguous() for theirs, tensor in joined.items()}
         save_file(tensors, temporary / name, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(tensors, name))
         total += sum(tensor.nbytes for tensor in tensors.values())
@@ -173,12 +174,6 @@ def _shards(
         shard.append(row)
         size += nbytes
     yield shard
-
-
-def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """On the CPU, contiguous, sharing memory with no other tensor, which safetensors refuses."""
-    tensor = tensor.detach().to("cpu", dtype).contiguous()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
 def _move_in(temporary: Path, folder: Path) -> None:
