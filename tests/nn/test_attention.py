@@ -253,3 +253,8 @@ def test_flash_runs_under_every_mask_the_models_make() -> None:
     out = layer(x, mask=mask, is_causal=is_causal)
     layer.backend = "exact"
     torch.testing.assert_close(out, layer(x, mask=mask, is_causal=is_causal), rtol=1e-5, atol=1e-6)
+
+
+def test_documents_beside_a_cache_are_refused() -> None:
+    with pytest.raises(ConfigError, match="without a cache"):
+        attention_mask(2, 5, attend=None, documents=torch.zeros(1, 2), device=torch.device("cpu"))
