@@ -5,8 +5,8 @@ joined bytes are in the vocabulary.  The two agree on every text if (1) ids rise
 (2) every token is the product of exactly one merge, of parts ranked before it, and (3) every token,
 encoded alone, is itself.  For a pair (l, r) that spells a token t without being t's merge could
 only be neighbours at some rank if encoding l + r alone up to that rank gave (l, r); but l + r is
-t's own bytes, which by (3) have joined by t's merge.  ``tests/text`` also compares the two
-programs' Unicode tables over all code points.
+t's own bytes, which by (3) have joined by t's merge.  What is left is
+that both programs' Unicode tables agree, which ``tests/text`` compares.
 """
 
 from __future__ import annotations

@@ -1,0 +1,159 @@
+"""Every way of encoding gives the same ids; offsets are places in the given text."""
+
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wordloom.text import TOKENIZERS, Tokenizer, encoding
+from wordloom.text.cutting import cut_at_spaces
+from wordloom.text.fast_bpe import proven_ranks, tiktoken_twin
+
+# Every code point below U+20000 outside the large uniform blocks, and a sample of all others.
+UNIFORM = [range(0x3400, 0xA000), range(0xAC00, 0xD7A4), range(0xD800, 0xF900), range(0x17000, 0x18D00)]
+CODE_POINTS = [chr(c) for c in range(0x20000) if not any(c in block for block in UNIFORM)]
+CODE_POINTS += [chr(c) for c in range(0, 0x110000, 211) if not 0xD800 <= c < 0xE000]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_all_ways_agree(kind, trained, corpus):
+    tokenizer = trained[kind]
+    texts = [*corpus[:5], "", "naïve 中文 😀"]
+    batch = tokenizer.encode_batch(texts)
+    for text, ids in zip(texts, batch, strict=True):
+        assert ids.dtype == np.int32
+        assert tokenizer.encode(text).ids == tokenizer.encode_ids(text) == ids.tolist()
+        assert tokenizer.encode(text, specials="interpret").ids == tokenizer.encode_ids(text, specials="text")
+        assert all(0 <= i < tokenizer.vocab_size for i in ids)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_offsets_are_places_in_the_text(kind, trained):
+    text = " The  class é😀 of objects"
+    ids, offsets = trained[kind].encode(text)
+    assert len(ids) == len(offsets)
+    assert all(0 <= a <= b <= len(text) for a, b in offsets)
+    assert [a for a, _ in offsets] == sorted(a for a, _ in offsets)
+    covered = {i for a, b in offsets for i in range(a, b)}
+    missed = set(range(len(text))) - covered
+    assert all(text[i] == " " for i in missed)
+    if trained[kind].lossless:
+        assert not missed
+        assert all(
+            trained[kind].decode([i]) == text[a:b]
+            for i, (a, b) in zip(ids, offsets, strict=True)
+            if text[a:b].isascii()
+        )
+
+
+def test_byte_offsets(trained):
+    assert trained["byte"].encode("aé😀").offsets == [(0, 1), (1, 2), (1, 2)] + [(2, 3)] * 4
+    assert trained["byte"].encode("aé".encode()).offsets == [(0, 1), (1, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("kind", [*TOKENIZERS, "llama"])
+def test_long_texts_are_cut_without_a_trace(kind, trained, corpus, data, monkeypatch):
+    llama = data / "weights" / "stories260K" / "hf" if kind == "llama" else None
+    tokenizer = Tokenizer.from_pretrained(llama) if llama else trained[kind]
+    text = "  ".join(corpus[:6]) + "   \n\n  end  "
+    whole = tokenizer.encode(text).ids
+    monkeypatch.setattr(encoding, "_PIECE", 50)
+    assert tokenizer.encode_ids(text) == whole
+
+
+@given(text=st.text("ab .\n\u00a0é"), limit=st.integers(1, 9))
+def test_cutting_keeps_the_text_and_cuts_before_spaces(text, limit):
+    parts = list(cut_at_spaces(text, limit))
+    assert "".join(parts) == text
+    assert all(part.startswith(" ") and not before[-1].isspace() for before, part in pairwise(parts))
+
+
+# The tiktoken path
+
+
+def both(tokenizer):
+    """Encoders of ordinary text through tiktoken and through the tokenizers library."""
+    definition, plain = tokenizer._definition, tokenizer._encoder._plain
+    fast = tiktoken_twin(definition, plain)
+    assert fast is not None
+    return fast.encode_ordinary_batch, lambda texts: [e.ids for e in plain.encode_batch_fast(texts)]
+
+
+@pytest.fixture(scope="session")
+def byte_level(corpus, trained):
+    llama3 = Tokenizer.train(corpus, kind="bpe", vocab_size=700, split="llama3")
+    return {"gpt2": trained["bpe"], "llama3": llama3}
+
+
+@pytest.mark.parametrize("split", ["gpt2", "llama3"])
+def test_tiktoken_classifies_code_points_as_tokenizers_does(split, byte_level):
+    fast, slow = both(byte_level[split])
+    around = "a{}1{} {}!'{}x It'{} {}\n"
+    chunks = [CODE_POINTS[i : i + 2000] for i in range(0, len(CODE_POINTS), 2000)]
+    texts = ["".join(around.replace("{}", c) for c in chunk) for chunk in chunks]
+    differing = [ascii(c[0]) for c, a, b in zip(chunks, fast(texts), slow(texts), strict=True) if a != b]
+    assert differing == []
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    split=st.sampled_from(["gpt2", "llama3"]),
+    text=st.text() | st.text(st.sampled_from("the class'sſ 12\t\r\n\u00a0éE\u0301_-")),
+)
+def test_tiktoken_gives_equal_ids(split, text, byte_level):
+    fast, slow = both(byte_level[split])
+    assert fast([text]) == slow([text])
+
+
+def test_tiktoken_gives_equal_ids_for_gpt2(gpt2_folder, shakespeare):
+    tokenizer = Tokenizer.from_pretrained(gpt2_folder)
+    fast, slow = both(tokenizer)
+    paragraphs = shakespeare.split("\n\n")
+    assert fast(paragraphs) == slow(paragraphs)
+
+
+def test_the_fast_path_is_taken_for_much_text_and_equals_the_slow_one(trained, corpus, monkeypatch):
+    texts = [text * 10 for text in corpus]
+    tokenizer = Tokenizer(trained["bpe"]._definition)
+    fast = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
+    assert tokenizer._encoder._fast is not None
+    assert "_fast" in tokenizer._encoder.__dict__
+    monkeypatch.setitem(sys.modules, "tiktoken", None)  # as if it were not installed
+    slow = Tokenizer(trained["bpe"]._definition)
+    assert [ids.tolist() for ids in slow.encode_batch(texts)] == fast
+    assert slow._encoder._fast is None
+
+
+def test_a_million_spaces(trained):
+    tokenizer = Tokenizer(trained["bpe"]._definition)
+    text = "x" + " " * 1_000_000 + "y"
+    assert tokenizer.decode(tokenizer.encode_ids(text)) == text
+
+
+def test_no_proof_no_fast_path(trained):
+    tokenizer = trained["bpe"]
+    plain = tokenizer._encoder._plain
+    assert proven_ranks(tokenizer._definition, plain) is not None
+
+    def changed(**model):
+        definition = tokenizer._definition | {"model": tokenizer._definition["model"] | model}
+        return definition, Tokenizer(definition)._encoder._plain
+
+    merges = tokenizer._definition["model"]["merges"]
+    vocab = tokenizer._definition["model"]["vocab"]
+    assert proven_ranks(*changed(merges=merges[::-1])) is None  # ids do not rise with rank
+    assert proven_ranks(*changed(merges=merges[:-1])) is None  # a token that no merge makes
+    assert proven_ranks(*changed(dropout=0.0, unk_token="a")) is None
+    assert proven_ranks(tokenizer._definition | {"normalizer": {"type": "NFC"}}, plain) is None
+    # a token that is not reached alone: 'b'+'c' joins before 'ab'+'c' can
+    alphabet = {token: i for token, i in vocab.items() if len(token) == 1}
+    size = len(vocab)
+    unreachable = alphabet | {"bc": size, "ab": size + 1, "abc": size + 2}
+    definition, backend = changed(vocab=unreachable, merges=[["b", "c"], ["a", "b"], ["ab", "c"]])
+    definition = definition | {"added_tokens": []}
+    assert proven_ranks(definition, backend) is None
+    reachable = changed(vocab=unreachable, merges=[["b", "c"], ["a", "b"], ["a", "bc"]])
+    assert proven_ranks(reachable[0] | {"added_tokens": []}, reachable[1]) is not None
