@@ -46,6 +46,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
+def kill_at(folder: Path, place: str, count: int, recipe: Path, run: Path) -> None:
+    """Train in a process of its own that dies at the ``count``-th call of ``place``."""
+    script = folder / "kill.py"
+    script.write_text(KILL_AT)
+    command = [sys.executable, script, place, str(count), "train", str(recipe), "--out", str(run)]
+    killed = subprocess.run(command, env=environment(), capture_output=True, timeout=200)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+
+
 @pytest.fixture
 def straight(recipe, tmp_path) -> Path:
     return train(recipe(), out=tmp_path / "straight").folder
@@ -66,13 +75,7 @@ def assert_same(straight: Path, run: Path) -> None:
 )
 def test_killed_in_the_middle_of_a_save(recipe, tmp_path, straight, place, count):
     run = tmp_path / "run"
-    script = tmp_path / "kill.py"
-    script.write_text(KILL_AT)
-    arguments = [place, str(count), "train", str(recipe()), "--out", str(run)]
-    killed = subprocess.run(
-        [sys.executable, script, *arguments], env=environment(), capture_output=True, timeout=200
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    kill_at(tmp_path, place, count, recipe(), run)
     for step in (run / "checkpoints").glob("step-*"):
         assert (step / "trainer" / "state.json").exists()
     train(recipe(), out=run, resume=True)
@@ -102,7 +105,7 @@ def test_killed_at_random_moments(recipe, tmp_path, straight):
 def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
     """A limit on file size stands for the disk: the kernel refuses the write in the middle of the file."""
     run = tmp_path / "run"
-    train(recipe(), ["train.steps=10"], out=run)
+    kill_at(tmp_path, "sync_folder", 3, recipe(), run)  # steps 5 and 10 are saved
     limited = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -67,10 +67,11 @@ def write_checkpoint(
         sync_folder(temporary)
         temporary.rename(final)
         _sync(parent)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, CheckpointError) as error:
         _discard(temporary)
+        reason = error.__cause__ or error  # save_model has said where; here that is a folder now gone
         raise CheckpointError(
-            f"could not write checkpoint {final}: {error}; the last good one is "
+            f"could not write checkpoint {final}: {reason}; the last good one is "
             f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
         ) from None
     trainer.last_checkpoint = str(final)
