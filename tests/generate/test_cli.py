@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,7 +27,9 @@ MAIN = [sys.executable, "-c", "from wordloom.cli import main; main()"]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(["abcdefgh ijklmnop qrstuvwxyz.\n"], kind="char")
+    return Tokenizer.train(
+        ["abcdefgh ijklmnop qrstuvwxyz.\n"], kind="char", special_tokens=()
+    )  # nothing ends an answer
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +44,30 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, model: Any, tokenizer: 
     return folder
 
 
-def wordloom(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MAIN, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=120, check=False
-    )
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_a_continuation_follows_its_prompt(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+@pytest.fixture
+def wordloom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """The command, run in this process; a subprocess would import torch anew each time."""
+    from wordloom.cli import main
+
+    def run(*arguments: object, stdin: str = "") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["wordloom", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ran(int(left.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_a_continuation_follows_its_prompt(
+    wordloom: Callable[..., Ran], checkpoint: Path, model: Any, tokenizer: Tokenizer
+) -> None:
     ran = wordloom("generate", checkpoint, "--prompt", "abc", "--seed", 3, "--max-new-tokens", 12)
     text = generate_text(model, tokenizer, "abc", Sampling(seed=3, max_new_tokens=12, top_k=7))
     assert (ran.returncode, ran.stdout) == (0, f"abc{text}\n")
@@ -54,13 +76,17 @@ def test_a_continuation_follows_its_prompt(checkpoint: Path, model: Any, tokeniz
     )
 
 
-def test_a_prompt_from_stdin_keeps_all_but_its_final_line_break(checkpoint: Path) -> None:
+def test_a_prompt_from_stdin_keeps_all_but_its_final_line_break(
+    wordloom: Callable[..., Ran], checkpoint: Path
+) -> None:
     arguments = ["generate", checkpoint, "--temperature", 0, "--max-new-tokens", 4, "--no-echo"]
     piped = wordloom(*arguments, "--prompt", "-", stdin="ab\ncd \n")
     assert piped.stdout == wordloom(*arguments, "--prompt", "ab\ncd ").stdout
 
 
-def test_json_holds_completions_and_settings(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+def test_json_holds_completions_and_settings(
+    wordloom: Callable[..., Ran], checkpoint: Path, model: Any, tokenizer: Tokenizer
+) -> None:
     flags = ["--max-new-tokens", 5, "--samples", 2, "--seed", 9, "--json"]
     ran = wordloom("generate", checkpoint, "--prompt", "ab", "--prompt", "xyz", *flags)
     result = json.loads(ran.stdout)
@@ -72,7 +98,9 @@ def test_json_holds_completions_and_settings(checkpoint: Path, model: Any, token
     assert result["settings"]["top_k"] == {"value": 7, "from": "generation_config.json"}
 
 
-def test_scores_and_next_tokens(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+def test_scores_and_next_tokens(
+    wordloom: Callable[..., Ran], checkpoint: Path, model: Any, tokenizer: Tokenizer
+) -> None:
     ran = wordloom("generate", checkpoint, "--prompt", "ab", "--score", "cd", "--score", "zz", "--json")
     totals = [scored["total"] for scored in json.loads(ran.stdout)["scores"]]
     assert totals == pytest.approx([s.total for s in score(model, tokenizer, "ab", ["cd", "zz"])], abs=1e-5)
@@ -83,7 +111,9 @@ def test_scores_and_next_tokens(checkpoint: Path, model: Any, tokenizer: Tokeniz
     assert [int(line.split()[2]) for line in plain] == best
 
 
-def test_a_checkpoint_without_a_tokenizer_takes_ids(tmp_path: Path, model: Any) -> None:
+def test_a_checkpoint_without_a_tokenizer_takes_ids(
+    wordloom: Callable[..., Ran], tmp_path: Path, model: Any
+) -> None:
     save_model(model, tmp_path / "bare")
     greedy = ["--temperature", 0, "--max-new-tokens", 4]
     ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy)
@@ -97,14 +127,16 @@ def test_a_checkpoint_without_a_tokenizer_takes_ids(tmp_path: Path, model: Any) 
     ("flags", "said"),
     [
         (["--temperature", -1], "temperature is a number from 0"),
-        (["--max-new-tokens", 100], "do not fit max_seq_len 48; ask for at most 45 new tokens"),
+        (["--max-new-tokens", 100], "more than max_seq_len 48 holds; ask for at most 45 new tokens"),
         (["--ids", "1,2"], "give --prompt or --ids, not both"),
         (["--next", 3, "--seed", 1], "--score and --next draw nothing: leave out seed"),
         (["--past", "wrap"], "unknown past 'wrap'; allowed: error, slide"),
     ],
     ids=str,
 )
-def test_a_mistake_is_one_line_and_code_2(checkpoint: Path, flags: list[object], said: str) -> None:
+def test_a_mistake_is_one_line_and_code_2(
+    wordloom: Callable[..., Ran], checkpoint: Path, flags: list[object], said: str
+) -> None:
     ran = wordloom("generate", checkpoint, "--prompt", "abc", *flags)
     assert ran.returncode == 2
     assert ran.stdout == ""
@@ -112,7 +144,9 @@ def test_a_mistake_is_one_line_and_code_2(checkpoint: Path, flags: list[object],
     assert "Traceback" not in ran.stderr
 
 
-def test_chat_piped_continues_every_line(checkpoint: Path, model: Any, tokenizer: Tokenizer) -> None:
+def test_chat_piped_continues_every_line(
+    wordloom: Callable[..., Ran], checkpoint: Path, model: Any, tokenizer: Tokenizer
+) -> None:
     flags = ["--temperature", 0, "--max-new-tokens", 6]
     ran = wordloom("chat", checkpoint, *flags, stdin="abc\nxy\n")
     greedy = Sampling(temperature=0, max_new_tokens=6)
@@ -147,10 +181,11 @@ def test_chat_on_a_terminal_stops_an_answer_at_ctrl_c_and_leaves_at_ctrl_d(check
         os.close(ours)
 
 
-def _read_until(terminal: int, mark: str, *, length: int = 0, seconds: float = 120) -> str:
+def _read_until(terminal: int, mark: str, *, length: int = 0, seconds: float = 60) -> str:
     """What the terminal shows until ``mark`` and ``length`` more characters came."""
     seen, end = "", time.monotonic() + seconds
     while mark not in seen or len(seen.split(mark, 1)[1]) < length:
-        assert time.monotonic() < end, f"no {mark!r} in {seen!r}"
+        ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"no {mark!r} in {seen!r}"
         seen += os.read(terminal, 1024).decode(errors="replace")
     return seen

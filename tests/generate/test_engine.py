@@ -22,6 +22,14 @@ GREEDY = Sampling(temperature=0, max_new_tokens=20)
 DRAWN = Sampling(temperature=1.0, seed=5, max_new_tokens=20)
 
 
+@pytest.fixture(params=["modules", "programs"], autouse=True)
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Everything holds on both paths."""
+    if request.param == "modules":
+        monkeypatch.setattr(engine, "accelerate", lambda model: model)
+    return str(request.param)
+
+
 @pytest.fixture(params=FAMILIES)
 def model(request: pytest.FixtureRequest) -> Any:
     return tiny_model(request.param)
@@ -37,7 +45,8 @@ def test_a_prompt_in_a_batch_gets_the_tokens_it_gets_alone(model: Any, sampling:
 
 def test_logits_of_unequal_prompts_are_those_alone(model: Any) -> None:
     with torch.no_grad():
-        together = next_logits(model, PROMPTS, device=CPU)
+        reader = engine.accelerate(model)
+        together = next_logits(reader, PROMPTS, device=CPU, cache=reader.new_cache(len(PROMPTS), 20))
         for row, prompt in enumerate(PROMPTS):
             alone = model(torch.tensor([prompt]))[:, -1]
             torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-5, atol=1e-5)
@@ -45,14 +54,15 @@ def test_logits_of_unequal_prompts_are_those_alone(model: Any) -> None:
 
 def test_logits_of_unequal_rows_stay_those_alone_while_decoding(model: Any) -> None:
     with torch.no_grad():
-        cache = model.new_cache(len(PROMPTS), 20)
-        next_logits(model, PROMPTS, device=CPU, cache=cache)
+        reader = engine.accelerate(model)
+        cache = reader.new_cache(len(PROMPTS), 20)
+        next_logits(reader, PROMPTS, device=CPU, cache=cache)
         rows = [list(prompt) for prompt in PROMPTS]
         for token in range(8):
             for row in rows:
                 row.append((7 * token + len(row)) % 61)
             last = torch.tensor([row[-1:] for row in rows])
-            together = model.lm_head(model.hidden(last, cache=cache)[:, -1])
+            together = reader.lm_head(reader.hidden(last, cache=cache)[:, -1])
             for place, row in enumerate(rows):
                 alone = model(torch.tensor([row]))[0, -1]
                 torch.testing.assert_close(together[place], alone, rtol=1e-5, atol=1e-5)
@@ -146,13 +156,14 @@ def test_the_sliding_window_is_the_last_max_seq_len_tokens_from_position_0(
 
 def test_past_the_window_is_an_error_before_anything_runs(model: Any) -> None:
     with pytest.raises(
-        GenerationError, match=r"length 7 and 42 new tokens do not fit max_seq_len 48; ask for at most 41"
+        GenerationError,
+        match=r"length 7 and 42 new tokens: more than max_seq_len 48 holds; ask for at most 41",
     ):
         steps(model, PROMPTS, Sampling(max_new_tokens=42))
     assert len(generate(model, [PROMPTS[2]], Sampling(max_new_tokens=41))[0].ids) == 41
     with pytest.raises(
         GenerationError,
-        match="length 48 do not fit max_seq_len 48; shorten the prompt, or choose past='slide'",
+        match="length 48: more than max_seq_len 48 holds; shorten the prompt, or choose past='slide'",
     ):
         steps(model, [[1] * 48], Sampling())
 
@@ -193,7 +204,7 @@ def test_ids_past_the_tokenizers_vocabulary_are_not_drawn(model: Any) -> None:
 
 
 def test_a_long_prompt_passes_in_pieces(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = generate(model, PROMPTS, DRAWN)
+    whole = generate(model, PROMPTS, DRAWN, fast=False)
     lengths = []
     forward = model.hidden
 
@@ -203,7 +214,7 @@ def test_a_long_prompt_passes_in_pieces(model: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model, "hidden", watched)
     monkeypatch.setattr(engine, "PREFILL_TOKENS", 12)
-    pieces = generate(model, PROMPTS, DRAWN)
+    pieces = generate(model, PROMPTS, DRAWN, fast=False)
     assert lengths[:3] == [3, 3, 1]
     assert [g.ids for g in pieces] == [g.ids for g in whole]
 

@@ -132,7 +132,7 @@ def test_prompts_and_samples_make_rows(model: Any, tokenizer: Tokenizer) -> None
 
 
 def test_mistakes_are_told_when_asked_not_when_read(model: Any, tokenizer: Tokenizer) -> None:
-    with pytest.raises(GenerationError, match="do not fit max_seq_len 96"):
+    with pytest.raises(GenerationError, match="more than max_seq_len 96 holds"):
         stream_text(model, tokenizer, "Mäd", Sampling(max_new_tokens=1000))
 
 
@@ -181,7 +181,7 @@ def test_many_continuations_score_as_each_alone(model: Any, tokenizer: Tokenizer
 
 
 def test_a_score_that_does_not_fit_is_an_error(model: Any, tokenizer: Tokenizer) -> None:
-    with pytest.raises(GenerationError, match=r"do not fit max_seq_len 96; shorten the prompt"):
+    with pytest.raises(GenerationError, match=r"more than max_seq_len 96 holds; shorten the prompt"):
         score(model, tokenizer, "Ein Mäd", ["e" * 300])
 
 

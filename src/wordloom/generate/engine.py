@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
+from wordloom.generate.fast import accelerate
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
 from wordloom.nn.cache import Cache
 
@@ -52,6 +53,7 @@ def generate(
     vocab_size: int | None = None,
     first_row: int = 0,
     use_cache: bool = True,
+    fast: bool = True,
 ) -> list[Generation]:
     """Continue each prompt; ``len(prompts) * sampling.samples`` results, a prompt's samples together.
 
@@ -72,6 +74,7 @@ def generate(
         seed=seed,
         first_row=first_row,
         use_cache=use_cache,
+        fast=fast,
     ):
         ids[step.row].append(step.id)
         logprobs[step.row].append(step.logprob)
@@ -90,6 +93,7 @@ def steps(
     seed: int | None = None,
     first_row: int = 0,
     use_cache: bool = True,
+    fast: bool = True,
     stopped: Callable[[int, int], bool] | None = None,
 ) -> Iterator[Step]:
     """Yield tokens as they are drawn, every live row's token of a step before the next step.
@@ -99,7 +103,8 @@ def steps(
     ``first_row=r``.  ``seed`` stands for ``sampling.seed`` where that is None.  ``vocab_size`` keeps ids
     from this one on from being drawn (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
     after each token and ends the row with reason "stop" when true.  ``use_cache=False`` recomputes
-    everything at each step: the slow oracle of the cache.
+    everything at each step, and ``fast=False`` runs the model's modules even where a compiled program
+    could (:mod:`wordloom.generate.fast`): the oracles of the cache and of the programs.
 
     Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary,
     or a prompt and ``max_new_tokens`` that exceed ``max_seq_len`` with ``past="error"``.
@@ -114,6 +119,8 @@ def steps(
         seed = new_seed()
     ends: dict[int, FinishReason] = dict.fromkeys(eos_ids, "eos")
     ends.update(dict.fromkeys(sampling.stop_ids, "stop"))
+    if fast and use_cache:
+        model = accelerate(model)
     contexts = _Contexts(
         model, prompts, sampling.samples, new_tokens=max(limits, default=0), use_cache=use_cache
     )
@@ -272,6 +279,7 @@ def _room(prompt: int, window: int, sampling: Sampling) -> int:
         given = f"a prompt of length {prompt}" + ("" if wanted is None else f" and {wanted} new tokens")
         fewer = f"ask for at most {room} new tokens, " if room > 0 else ""
         raise GenerationError(
-            f"{given} do not fit max_seq_len {window}; {fewer}shorten the prompt, or choose past='slide'"
+            f"{given}: more than max_seq_len {window} holds; {fewer}shorten the prompt, or choose "
+            "past='slide'"
         )
     return wanted or min(DEFAULT_NEW_TOKENS, room)

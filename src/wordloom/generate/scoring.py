@@ -29,8 +29,8 @@ def score_ids(
     longest, window = max(map(len, continuations), default=0), model.config.max_seq_len
     if len(prompt) + longest > window:
         raise GenerationError(
-            f"a prompt of {len(prompt)} tokens and a continuation of {longest} do not fit max_seq_len "
-            f"{window}; shorten the prompt"
+            f"a prompt of {len(prompt)} tokens and a continuation of {longest}: more than max_seq_len "
+            f"{window} holds; shorten the prompt"
         )
     device = next(model.parameters()).device
     scored: dict[int, tuple[list[float], bool]] = {}
@@ -84,7 +84,7 @@ def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:
     window = model.config.max_seq_len
     if len(prompt) > window:
         raise GenerationError(
-            f"a prompt of {len(prompt)} tokens does not fit max_seq_len {window}; shorten it"
+            f"a prompt of {len(prompt)} tokens: more than max_seq_len {window} holds; shorten it"
         )
     with evaluating(model), torch.inference_mode():
         logits = next_logits(model, [prompt], device=next(model.parameters()).device)[0]

@@ -147,6 +147,7 @@ def stream(
     first_row: int = 0,
     specials: Specials = "refuse",
     use_cache: bool = True,
+    fast: bool = True,
 ) -> Iterator[Piece]:
     """Yield the text of every row piece by piece, rows interleaved.
 
@@ -181,6 +182,7 @@ def stream(
         seed=seed,
         first_row=first_row,
         use_cache=use_cache,
+        fast=fast,
         stopped=stopped,
     )
 
@@ -205,6 +207,7 @@ def complete(
     first_row: int = 0,
     specials: Specials = "refuse",
     use_cache: bool = True,
+    fast: bool = True,
 ) -> list[Completion]:
     """Continue each prompt: ``len(prompts) * sampling.samples`` results, a prompt's samples together.
 
@@ -226,6 +229,7 @@ def complete(
         first_row=first_row,
         specials=specials,
         use_cache=use_cache,
+        fast=fast,
     ):
         rows.setdefault(piece.row, []).append(piece)
     done = []

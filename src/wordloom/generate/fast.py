@@ -1,0 +1,303 @@
+"""Fast decoding on a CPU: a model's own tensors, read by compiled programs in place of its modules.
+
+The plain path stays, and is the oracle: in float32 both give the same tokens, and logits within 1e-5.
+In bfloat16 the programs keep float32 between the layers where PyTorch rounds, so theirs are the finer
+logits.  Nothing of the model is changed or copied but norms and biases, and these anew for each cache, so
+a model in training is sampled as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wordloom.models import MODELS
+from wordloom.nn import Attention, GatedFeedForward, KeyValueCache
+from wordloom.nn.cache import Cache, token_positions
+
+__all__ = ["FastModel", "accelerate"]
+
+log = logging.getLogger(__name__)
+
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
+
+# Rows computed at once beyond which PyTorch's matrix products are the faster ones.
+FLOAT32_ROWS = 16
+NATIVE_BFLOAT16_ROWS = 8
+WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
+PIECE = 64  # where bfloat16 arithmetic is missing, all goes through the programs, in pieces of this many
+
+
+def accelerate(model: Any) -> Any:
+    """``model`` wrapped for fast decoding, or ``model`` itself where that does not apply.
+
+    It applies to GPT, GPT-2 and LLaMA on a CPU in float32 or bfloat16, as they were built: not to a model
+    with hooks, replaced layers, a forced attention backend or rotary scaling that depends on length.
+    """
+    reason = _unfit(model)
+    if reason:
+        log.debug("decoding runs the plain modules: %s", reason)
+        return model
+    return FastModel(model)
+
+
+def _unfit(model: Any) -> str:
+    if not any(type(model) is family.model for family in MODELS.values()):
+        return "no program for this model"
+    if find_spec("numba") is None:
+        return "numba is not installed"
+    config = model.config
+    parameters = list(model.parameters())
+    dtype = parameters[0].dtype
+    if dtype not in (torch.float32, torch.bfloat16) or any(p.dtype != dtype for p in parameters):
+        return "weights are neither all float32 nor all bfloat16"
+    if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
+        return "weights are not contiguous on the CPU"
+    if config.activation not in ACTIVATIONS:
+        return f"activation {config.activation}"
+    if hasattr(model, "rotary") and model.rotary.kind == "dynamic":
+        return "rotary frequencies depend on the length"
+    for module in model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+            return "a module is hooked"
+        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+            return "a layer is replaced"
+        if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
+            return "attention is set by hand"
+    return ""
+
+
+class Team:
+    """Threads that run one program together; the caller is one of them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.counters = np.zeros(16, dtype=np.int64)
+        self.others = ThreadPoolExecutor(threads - 1, "wordloom-decode") if threads > 1 else None
+        self.lock = threading.Lock()
+
+    def run(self, program: Any, *arguments: Any) -> None:
+        """``program(*arguments, counters, thread)`` on every thread; returns when all have ended."""
+        shared = (*arguments, self.counters)
+        with self.lock:
+            others = []
+            try:
+                for thread in range(1, self.threads):
+                    assert self.others is not None
+                    others.append(self.others.submit(partial(program, *shared, thread)))
+                program(*shared, 0)
+                for other in others:
+                    other.result()
+            except BaseException:
+                # an interrupt between two starts would leave some waiting for the rest
+                self.counters[8] = 1
+                for other in others:
+                    other.exception()
+                self.counters[:] = 0
+                raise
+
+
+_teams: dict[int, Team] = {}
+
+
+def _team(weights: int) -> Team:
+    """As many threads as PyTorch uses, fewer for a model too small to share; kept for the next cache."""
+    threads = min(torch.get_num_threads(), max(1, weights // WEIGHTS_PER_THREAD))
+    if threads not in _teams:
+        _teams[threads] = Team(threads)
+    return _teams[threads]
+
+
+def _has_bfloat16_arithmetic() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+class FastModel:
+    """A :class:`wordloom.models.CausalLM` whose new tokens pass through a program, long prompts as before.
+
+    What ``hidden`` and ``lm_head`` return is overwritten by their next call.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from wordloom.generate import programs
+
+        self.model = model
+        self.config = model.config
+        self.programs = programs
+        family = next(name for name, family in MODELS.items() if type(model) is family.model)
+        self.program = programs.PROGRAMS[family]
+        attention = model.blocks[0].attention
+        self.n_kv_heads, self.head_dim = attention.n_kv_heads, attention.head_dim
+        self.dtype = model.lm_head.weight.dtype
+        self.most_rows: int | None = FLOAT32_ROWS
+        if self.dtype == torch.bfloat16:
+            self.most_rows = NATIVE_BFLOAT16_ROWS if _has_bfloat16_arithmetic() else None
+        self.rooms: dict[int, Any] = {}
+        self.heads: dict[int, np.ndarray] = {}
+        self.bound: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
+
+    def new_cache(self, batch: int, length: int) -> KeyValueCache:
+        """An empty cache, allocated whole; the programs see the weights as they are now."""
+        cache: KeyValueCache = self.model.new_cache(batch, length)
+        for layer in cache.layers:
+            shape = (batch, self.n_kv_heads, length, self.head_dim)
+            layer.keys, layer.values = (
+                torch.zeros(shape, dtype=self.dtype),
+                torch.zeros(shape, dtype=self.dtype),
+            )
+        self.team = _team(sum(p.numel() for p in self.model.parameters()))
+        self.bound = self._bind(length)
+        self.rooms.clear()
+        return cache
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
+        B, T = tokens.shape
+        where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
+        fits = positions is None and documents is None and self._fits(cache, B * T, T, attend)
+        if not fits:
+            return self.model.hidden(tokens, **where, cache=cache)
+        assert isinstance(cache, KeyValueCache)
+        piece = T if B * T <= PIECE else max(1, PIECE // B)
+        if piece == T:
+            return self._run(tokens, attend, cache)
+        parts = []
+        for start in range(0, T, piece):
+            part = slice(start, start + piece)
+            parts.append(
+                self._run(tokens[:, part], None if attend is None else attend[:, part], cache).clone()
+            )
+        return torch.cat(parts, dim=1)
+
+    def lm_head(self, hidden: Tensor) -> Tensor:
+        """hidden [.., D] -> logits [.., V] float32."""
+        x = hidden.reshape(-1, hidden.shape[-1])
+        if self.bound is None or (self.most_rows is not None and len(x) > self.most_rows):
+            return self.model.lm_head(hidden.to(self.dtype))
+        head = self.model.lm_head
+        if len(x) not in self.heads:
+            self.heads[len(x)] = np.empty((len(x), head.weight.shape[0]), dtype=np.float32)
+        out = self.heads[len(x)]
+        bias = np.empty(0, np.float32) if head.bias is None else head.bias.detach().float().numpy()
+        ours = np.ascontiguousarray(x.float().numpy())
+        self.team.run(
+            self.programs.head, self.bound.like, head.weight.data_ptr(), bias, out, ours, self.team.threads
+        )
+        return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
+
+    def _fits(self, cache: Cache | None, rows: int, T: int, attend: Tensor | None) -> bool:
+        if self.bound is None or not isinstance(cache, KeyValueCache) or self.model.training:
+            return False
+        if self.most_rows is not None and rows > self.most_rows:
+            return False
+        keys = cache.layers[0].keys
+        if keys is None or cache.length + T > min(keys.shape[2], self.length):
+            return False
+        known = [mask for mask in (cache.attend, attend) if mask is not None]
+        return all(bool((mask[:, 1:] >= mask[:, :-1]).all()) for mask in known)  # padding on the left only
+
+    def _run(self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache) -> Tensor:
+        B, T = tokens.shape
+        positions, _ = token_positions(tokens, attend=attend, cache=cache)  # [1 or B, T]
+        if B * T not in self.rooms:
+            self.rooms[B * T] = self._make_room(B * T)
+        room = self.rooms[B * T]
+        x = torch.from_numpy(room.x).view(B, T, -1)
+        x.copy_(self._embeddings(tokens, positions))
+        rows = np.empty((B, T, 4), dtype=np.int64)
+        rows[:, :, 0] = np.arange(B)[:, None]
+        rows[:, :, 1] = np.arange(cache.length, cache.length + T)
+        rows[:, :, 3] = positions.numpy()
+        rows[:, :, 2] = rows[:, :, 1] - rows[:, :, 3]  # what stands before is padding
+        places = np.array([(a.keys.data_ptr(), a.values.data_ptr()) for a in cache.layers])  # type: ignore[union-attr]
+        capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
+        memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 4))
+        notice = threading.Timer(
+            2.0, log.warning, ["compiling the decoding programs, once on this machine ..."]
+        )
+        if not self.program.signatures:
+            notice.start()
+        self.team.run(self.program, self.bound, memory, room)
+        notice.cancel()
+        cache.advance(T)
+        return x
+
+    def _embeddings(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        model = self.model
+        x = model.token_embedding(tokens).float()
+        if hasattr(model, "position_vectors"):
+            return x + model.position_vectors(positions).float()
+        if hasattr(model, "position_embedding"):
+            return x + model.position_embedding(positions).float()
+        return x
+
+    def _make_room(self, R: int) -> Any:
+        block = self.model.blocks[0]
+        D, F = self.config.dim, block.feed_forward.up_proj.weight.shape[0]
+        queries, keys = block.attention.q_proj.weight.shape[0], block.attention.k_proj.weight.shape[0]
+        gated = isinstance(block.feed_forward, GatedFeedForward)
+        widths = {"x": D, "q": queries, "k": keys, "v": keys, "mixed": queries, "gate": F, "up": F * gated}
+        arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
+        normed = np.zeros((self.team.threads, R, D), dtype=np.float32)
+        scores = np.zeros((self.team.threads, self.length), dtype=np.float32)
+        return self.programs.Room(**arrays, normed=normed, scores=scores)
+
+    def _bind(self, length: int) -> Any:
+        """The model as the programs see it, for positions below ``length``."""
+        self.length = length
+        model, blocks = self.model, self.model.blocks
+        linears = [_linears(block) for block in blocks]
+        norms = [[block.attention_norm, block.ffn_norm] for block in blocks]
+        final = getattr(model, "final_norm", norms[0][0])
+        norms.append([final, final])
+        rotary = torch.zeros(2, 0, self.head_dim // 2)
+        if hasattr(model, "rotary"):
+            rotary = torch.stack(model.rotary.angles(torch.arange(length)))  # [2, length, E/2]
+        return self.programs.Weights(
+            like=np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16),
+            matrices=np.array([[linear.weight.data_ptr() for linear in row] for row in linears]),
+            biases=_stacked([[linear.bias for linear in row] for row in linears]),
+            gains=_stacked([[norm.weight for norm in pair] for pair in norms]),
+            offsets=_stacked([[getattr(norm, "bias", None) for norm in pair] for pair in norms]),
+            rotary=rotary.numpy(),
+            eps=float(norms[0][0].eps),
+            scale=float(blocks[0].attention.scale),
+            activation=ACTIVATIONS[self.config.activation],
+        )
+
+
+def _linears(block: Any) -> list[nn.Linear]:
+    attention, feed_forward = block.attention, block.feed_forward
+    first = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    gate = [feed_forward.gate_proj] if isinstance(feed_forward, GatedFeedForward) else []
+    return [*first, *gate, feed_forward.up_proj, feed_forward.down_proj]
+
+
+def _stacked(vectors: list[list[Tensor | None]]) -> np.ndarray:
+    """[L, n, widest] float32, narrower vectors filled up with zeros; [L, n, 0] where none has one."""
+    widest = max((len(v) for row in vectors for v in row if v is not None), default=0)
+    stacked = np.zeros((len(vectors), len(vectors[0]), widest), dtype=np.float32)
+    for i, row in enumerate(vectors):
+        for j, vector in enumerate(row):
+            if vector is not None:
+                stacked[i, j, : len(vector)] = vector.detach().float().numpy()
+    return stacked

@@ -1,0 +1,297 @@
+"""The leaves of fast decoding, compiled by numba: what a few tokens pass through, on a team of threads.
+
+One token reads every weight once, so decoding is bound by memory: these kernels read a model's own
+tensors where they lie, in float32 or bfloat16, and compute in float32.  Every thread runs the same
+program on its share of the output rows and meets the others at :func:`meet`; one call does a whole token,
+so nothing is scheduled, allocated or traced in between.
+
+Letters as in :mod:`wordloom.nn`; R is the number of tokens computed at once, one row each.  ``like`` is an
+empty array whose type tells how weights and cache are stored: float32, or uint16 for the bits of bfloat16.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic as numba_intrinsic
+
+__all__ = [
+    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "exp", "layer_norm", "meet", "project",
+    "remember", "rms_norm", "rotate", "share",
+]  # fmt: skip
+
+# sums may be reordered, which vectors need, but NaN and infinity stay what they are
+_SUMS = {"contract", "reassoc", "nsz", "arcp"}
+# (types end where numba's begin: what these decorate is Any)
+_leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
+_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+_intrinsic: Any = numba_intrinsic
+
+RELU, GELU, GELU_TANH, SILU = range(4)
+
+_yield_to_others = types.ExternalFunction(
+    "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
+)
+
+
+@_intrinsic
+def _float_of(_typing: Any, bits: Any) -> Any:
+    """The float32 that has these 32 bits."""
+    return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.FloatType())
+
+
+def _element(builder: Any, like: Any, address: Any, index: Any) -> Any:
+    stored = ir.FloatType() if like.dtype == types.float32 else ir.IntType(16)
+    return builder.gep(builder.inttoptr(address, stored.as_pointer()), [index])
+
+
+@_intrinsic
+def load(_typing: Any, like: Any, address: Any, index: Any) -> Any:
+    """Element ``index`` of the tensor at ``address``, as float32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        value = builder.load(_element(builder, like, args[1], args[2]))
+        if like.dtype == types.float32:
+            return value
+        # a bfloat16 is the upper half of a float32
+        wide = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(wide, ir.FloatType())
+
+    return types.float32(like, types.int64, types.int64), generate
+
+
+@_intrinsic
+def _store(_typing: Any, like: Any, address: Any, index: Any, value: Any) -> Any:
+    """Put a stored value: a float32, or the 16 bits of a bfloat16."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store(args[3], _element(builder, like, args[1], args[2]))
+        return builder.bitcast(ir.Constant(ir.IntType(32), 0), ir.IntType(32))
+
+    return types.uint32(like, types.int64, types.int64, like.dtype), generate
+
+
+@_intrinsic
+def _add_atomically(_typing: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at ``address``, seen by all threads at once; returns what was there."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", place, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@_exact
+def meet(counters: Any, threads: int) -> None:
+    """Wait until all threads are here.  ``counters[0]`` counts arrivals, ``counters[8]`` set lets all go."""
+    if threads == 1:
+        return
+    arrived, left = counters.ctypes.data, counters[8:].ctypes.data
+    goal = (_add_atomically(arrived, 1) // threads + 1) * threads
+    spins = 0
+    while _add_atomically(arrived, 0) < goal and _add_atomically(left, 0) == 0:
+        spins += 1
+        if spins > 200:  # another program has a core of ours: let it finish
+            _yield_to_others()
+
+
+@_exact
+def share(n: int, thread: int, threads: int) -> tuple[int, int]:
+    """The part of range(n) that is this thread's; even bounds, since rows are computed in pairs."""
+    pairs = (n + 1) // 2
+    return min(n, 2 * (pairs * thread // threads)), min(n, 2 * (pairs * (thread + 1) // threads))
+
+
+@_leaf
+def project(
+    out: Any, x: Any, address: int, bias: Any, add: bool, like: Any, thread: int, threads: int
+) -> None:
+    """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns.
+
+    Two weight rows meet four tokens at a time, which fits a core's sixteen vector registers.
+    """
+    R, K = x.shape
+    N = out.shape[1]
+    first, last = share(N, thread, threads)
+    zero = np.float32(0)
+    for n in range(first, last, 2):
+        here, there = n * K, min(n + 1, N - 1) * K
+        r = 0
+        while r < R:
+            a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = zero
+            if R - r >= 4:
+                for k in range(K):
+                    u, v = load(like, address, here + k), load(like, address, there + k)
+                    x0, x1, x2, x3 = x[r, k], x[r + 1, k], x[r + 2, k], x[r + 3, k]
+                    a0 += u * x0
+                    a1 += u * x1
+                    a2 += u * x2
+                    a3 += u * x3
+                    b0 += v * x0
+                    b1 += v * x1
+                    b2 += v * x2
+                    b3 += v * x3
+                _put(out, r + 1, n, a1, b1, bias, add)
+                _put(out, r + 2, n, a2, b2, bias, add)
+                _put(out, r + 3, n, a3, b3, bias, add)
+            else:
+                for k in range(K):
+                    a0 += load(like, address, here + k) * x[r, k]
+                for k in range(K):
+                    b0 += load(like, address, there + k) * x[r, k]
+            _put(out, r, n, a0, b0, bias, add)
+            r += 4 if R - r >= 4 else 1
+
+
+@_leaf
+def _put(out: Any, r: int, n: int, a: Any, b: Any, bias: Any, add: bool) -> None:
+    if bias.shape[0]:
+        a += bias[n]
+    out[r, n] = out[r, n] + a if add else a
+    if n + 1 < out.shape[1]:
+        if bias.shape[0]:
+            b += bias[n + 1]
+        out[r, n + 1] = out[r, n + 1] + b if add else b
+
+
+@_leaf
+def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
+    """out [R, D] = x / sqrt(mean(x^2) + eps) * gain; every thread does it all, into a buffer of its own."""
+    R, D = x.shape
+    for r in range(R):
+        squares = np.float32(0)
+        for d in range(D):
+            squares += x[r, d] * x[r, d]
+        scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
+        for d in range(D):
+            out[r, d] = x[r, d] * scale * gain[d]
+
+
+@_leaf
+def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
+    """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`."""
+    R, D = x.shape
+    for r in range(R):
+        mean = np.float32(0)
+        for d in range(D):
+            mean += x[r, d]
+        mean /= np.float32(D)
+        squares = np.float32(0)
+        for d in range(D):
+            squares += (x[r, d] - mean) * (x[r, d] - mean)
+        scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
+        for d in range(D):
+            out[r, d] = (x[r, d] - mean) * scale * gain[d]
+        if offset.shape[0]:
+            for d in range(D):
+                out[r, d] += offset[d]
+
+
+@_exact
+def exp(x: Any) -> Any:
+    """e^x in float32 within 2 units in the last place, in operations that vectorise (Cephes, expf)."""
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    x = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
+    y = np.float32(1.9875691500e-4)
+    y = y * x + np.float32(1.3981999507e-3)
+    y = y * x + np.float32(8.3334519073e-3)
+    y = y * x + np.float32(4.1665795894e-2)
+    y = y * x + np.float32(1.6666665459e-1)
+    y = y * x + np.float32(5.0000001201e-1)
+    y = y * x * x + x + np.float32(1)
+    return y * _float_of(np.uint32(np.int32(n) + np.int32(127)) << np.uint32(23))
+
+
+@_exact
+def activate(x: Any, kind: int, first: int, last: int) -> None:
+    """x [R, F] = activation(x) in columns first to last, in place."""
+    one, half = np.float32(1), np.float32(0.5)
+    for r in range(x.shape[0]):
+        if kind == SILU:
+            for f in range(first, last):
+                x[r, f] = x[r, f] / (one + exp(-x[r, f]))
+        elif kind == GELU_TANH:
+            for f in range(first, last):
+                v = x[r, f]
+                t = np.float32(0.7978845608) * (v + np.float32(0.044715) * v * v * v)
+                # 0.5 (1 + tanh t) is the logistic function of 2t
+                x[r, f] = v / (one + exp(np.float32(-2) * t))
+        elif kind == GELU:
+            for f in range(first, last):
+                x[r, f] = half * x[r, f] * (one + np.float32(math.erf(x[r, f] * np.float32(0.70710678))))
+        else:
+            for f in range(first, last):
+                x[r, f] = max(x[r, f], np.float32(0))
+
+
+@_exact
+def rotate(x: Any, r: int, offset: int, cos: Any, sin: Any) -> None:
+    """Turn the halves of one head, x[r, offset : offset + E], by angles cos and sin [E/2]."""
+    half = cos.shape[0]
+    for i in range(half):
+        a, b = x[r, offset + i], x[r, offset + half + i]
+        x[r, offset + i] = a * cos[i] - b * sin[i]
+        x[r, offset + half + i] = b * cos[i] + a * sin[i]
+
+
+@_exact
+def remember(like: Any, address: int, index: int, x: Any, r: int, offset: int, E: int) -> None:
+    """Write x[r, offset : offset + E] into the cache from element ``index`` on, rounded to nearest even."""
+    for e in range(E):
+        _store(like, address, index + e, _stored(like, x[r, offset + e]))
+
+
+@_intrinsic
+def _stored(_typing: Any, like: Any, value: Any) -> Any:
+    """A float32 as it is stored: itself, or the bits of the nearest bfloat16 (of a tie, the even one)."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        if like.dtype == types.float32:
+            return args[1]
+        i32 = ir.IntType(32)
+        bits = builder.bitcast(args[1], i32)
+        odd = builder.and_(builder.lshr(bits, ir.Constant(i32, 16)), ir.Constant(i32, 1))
+        rounded = builder.add(bits, builder.add(odd, ir.Constant(i32, 0x7FFF)))
+        is_nan = builder.fcmp_unordered("uno", args[1], args[1])
+        rounded = builder.select(is_nan, ir.Constant(i32, 0x7FC00000), rounded)
+        return builder.trunc(builder.lshr(rounded, ir.Constant(i32, 16)), ir.IntType(16))
+
+    return like.dtype(like, types.float32), generate
+
+
+@_leaf
+def attend(
+    out: Any, q: Any, r: int, head: int, E: int, keys: int, values: int, start: int, stop: int,
+    scale: float, weights: Any, like: Any,
+) -> None:  # fmt: skip
+    """out[r, head] = softmax(q[r, head] . keys * scale) values over cached positions start to stop.
+
+    ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S.
+    No positions at all give zeros.
+    """
+    at = head * E
+    largest = np.float32(-np.inf)
+    for s in range(start, stop):
+        score = np.float32(0)
+        for e in range(E):
+            score += q[r, at + e] * load(like, keys, s * E + e)
+        weights[s] = score * scale
+        largest = max(largest, weights[s])
+    total = np.float32(0)
+    for s in range(start, stop):
+        weights[s] = exp(weights[s] - largest)
+        total += weights[s]
+    for e in range(E):
+        out[r, at + e] = np.float32(0)
+    for s in range(start, stop):
+        weight = weights[s] / total
+        for e in range(E):
+            out[r, at + e] += weight * load(like, values, s * E + e)

@@ -1,0 +1,273 @@
+"""The compiled programs against the modules they stand in for."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from wordloom.generate import Sampling, fast, generate, kernels
+from wordloom.generate.engine import next_logits
+from wordloom.generate.fast import FastModel, Team, accelerate
+from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, build
+
+from .tiny_models import FAMILIES, tiny_model
+
+CPU = torch.device("cpu")
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15], [16]]
+
+VARIANTS = {
+    "gpt": lambda: tiny_model("gpt"),
+    "gpt-sinusoidal-relu": lambda: tiny_model("gpt", positions="sinusoidal", activation="relu"),
+    "gpt-output-bias": lambda: tiny_model("gpt", output_bias=True),
+    "gpt2": lambda: tiny_model("gpt2"),
+    "gpt2-without-biases": lambda: tiny_model("gpt2", bias=False, activation="gelu"),
+    "llama": lambda: tiny_model("llama"),
+    "llama-multi-head": lambda: tiny_model("llama", n_kv_heads=4),
+    "llama-multi-query": lambda: tiny_model("llama", n_kv_heads=1),
+    "llama-odd-sizes": lambda: tiny_model(
+        "llama", vocab_size=67, dim=30, n_heads=3, n_kv_heads=1, hidden_dim=37
+    ),
+    "llama-biases-tied": lambda: tiny_model(
+        "llama", attention_bias=True, feed_forward_bias=True, tie_embeddings=True, head_dim=6
+    ),
+    "llama-scaled-rotary": lambda: tiny_model(
+        "llama", rope_theta=500.0, rope_scaling={"rope_type": "linear", "factor": 2.0}
+    ),
+}
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"threads-{n}")
+def team_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(fast, "_team", lambda _weights: Team(request.param))
+    return int(request.param)
+
+
+def logits_of(model: Any, prompts: list[list[int]], steps: int = 6) -> torch.Tensor:
+    """[steps, B, V]: after the prompts and after each of some given tokens; a row leaves halfway."""
+    made = []
+    with torch.no_grad():
+        cache = model.new_cache(len(prompts), 20)
+        made.append(next_logits(model, prompts, device=CPU, cache=cache).clone())
+        rows = torch.arange(len(prompts))
+        for step in range(steps):
+            if step == steps // 2 and len(prompts) > 2:
+                rows = rows[[0, *range(2, len(rows))]]
+                cache.select(torch.tensor([0, *range(2, len(prompts))]))
+            tokens = (7 * step + 3 * rows[:, None]) % 61
+            logits = model.lm_head(model.hidden(tokens, cache=cache)[:, -1])
+            whole = torch.zeros_like(made[0])
+            whole[rows] = logits.to(whole.dtype)
+            made.append(whole)
+    return torch.stack(made).float()
+
+
+@pytest.mark.parametrize("B", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_float32_logits_are_the_modules(variant: str, B: int) -> None:
+    model = VARIANTS[variant]()
+    program = accelerate(model)
+    assert isinstance(program, FastModel)
+    ours, plain = logits_of(program, PROMPTS[:B]), logits_of(model, PROMPTS[:B])
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_threads_share_the_work_and_change_nothing(family: str, team_size: int) -> None:
+    model = tiny_model(family)
+    ours, plain = logits_of(accelerate(model), PROMPTS[:3]), logits_of(model, PROMPTS[:3])
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_bfloat16_logits_are_nearer_to_the_exact_ones_than_the_modules(variant: str) -> None:
+    model = VARIANTS[variant]().to(torch.bfloat16)
+    plain = logits_of(model, PROMPTS)
+    ours = logits_of(accelerate(model), PROMPTS)
+    exact = logits_of(model.float(), PROMPTS)  # the same weights, every operation in float32
+    error, theirs = (ours - exact).norm() / exact.norm(), (plain - exact).norm() / exact.norm()
+    assert error < 0.02
+    assert error <= theirs
+
+
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=0, max_new_tokens=30), Sampling(seed=1, max_new_tokens=30)]
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_are_the_modules_tokens(family: str, sampling: Sampling) -> None:
+    model = tiny_model(family)
+    ours, plain = generate(model, PROMPTS, sampling), generate(model, PROMPTS, sampling, fast=False)
+    assert [g.ids for g in ours] == [g.ids for g in plain]
+
+
+def test_long_prompts_pass_the_programs_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    plain = logits_of(model, PROMPTS)
+    monkeypatch.setattr(fast, "PIECE", 12)
+    monkeypatch.setattr(fast, "FLOAT32_ROWS", 10**6)
+    torch.testing.assert_close(logits_of(accelerate(model), PROMPTS), plain, rtol=1e-5, atol=1e-4)
+
+
+def test_a_model_in_training_is_sampled_as_it_is() -> None:
+    model = tiny_model("gpt2")
+    program = accelerate(model)
+    with torch.no_grad():
+        before = logits_of(program, PROMPTS)
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+        after = logits_of(program, PROMPTS)
+    assert (after - before).abs().max() > 0.1
+    torch.testing.assert_close(after, logits_of(model, PROMPTS), rtol=1e-5, atol=1e-4)
+
+
+def hooked(model: Any) -> Any:
+    model.blocks[0].register_forward_hook(lambda *_: None)
+    return model
+
+
+def exact(model: Any) -> Any:
+    from wordloom.nn import set_attention_backend
+
+    set_attention_backend(model, "exact")
+    return model
+
+
+def with_a_layer_of_another_kind(model: Any) -> Any:
+    class Quantized(torch.nn.Linear):
+        pass
+
+    model.blocks[1].attention.q_proj = Quantized(32, 32)
+    return model
+
+
+def half_in_bfloat16(model: Any) -> Any:
+    model.lm_head.to(torch.bfloat16)
+    return model
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        lambda: hooked(tiny_model("llama")),
+        lambda: exact(tiny_model("llama")),
+        lambda: with_a_layer_of_another_kind(tiny_model("llama")),
+        lambda: half_in_bfloat16(tiny_model("llama")),
+        lambda: tiny_model("llama").to(torch.float16),
+        lambda: tiny_model("llama", activation="swish_learnt"),
+        lambda: tiny_model(
+            "llama",
+            rope_scaling={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16},
+        ),
+        lambda: torch.nn.Linear(3, 3),
+    ],
+)  # fmt: skip
+def test_what_the_programs_do_not_compute_keeps_its_modules(unfit: Any) -> None:
+    model = unfit()
+    assert accelerate(model) is model
+
+
+def test_dropout_in_training_mode_is_the_modules_business() -> None:
+    model = tiny_model("llama", dropout=0.5).train()
+    program = accelerate(model)
+    cache = program.new_cache(1, 8)
+    torch.manual_seed(0)
+    first = program.hidden(torch.tensor([[1]]), cache=cache).clone()
+    assert not torch.equal(first, program.hidden(torch.tensor([[1]]), cache=program.new_cache(1, 8)))
+
+
+def test_padding_on_the_right_or_a_full_cache_goes_through_the_modules() -> None:
+    model = tiny_model("llama")
+    program = accelerate(model)
+    attend = torch.tensor([[True, True, False], [True, True, True]])
+    tokens = torch.tensor([[1, 2, 0], [3, 4, 5]])
+    with torch.no_grad():
+        ours = program.hidden(tokens, attend=attend, cache=program.new_cache(2, 3))
+        plain = model.hidden(tokens, attend=attend, cache=model.new_cache(2, 3))
+        torch.testing.assert_close(ours, plain, rtol=0, atol=0)
+        cache, other = program.new_cache(1, 2), model.new_cache(1, 2)
+        for token in range(5):
+            step = torch.tensor([[token]])
+            torch.testing.assert_close(
+                program.hidden(step, cache=cache), model.hidden(step, cache=other), rtol=1e-5, atol=1e-5
+            )
+
+
+def test_several_threads_may_generate_at_once(team_size: int) -> None:
+    model = tiny_model("llama")
+    sampling = Sampling(seed=1, max_new_tokens=20)
+    expected = [g.ids for g in generate(model, PROMPTS, sampling)]
+    results: list[Any] = [None] * 4
+
+    def work(place: int) -> None:
+        results[place] = [g.ids for g in generate(model, PROMPTS, sampling)]
+
+    workers = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert results == [expected] * 4
+
+
+def test_a_team_survives_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(2)
+
+    def program(counters: np.ndarray, thread: int) -> None:
+        if thread == 0:
+            raise KeyboardInterrupt
+        kernels.meet(counters, 2)  # would wait for ever
+
+    with pytest.raises(KeyboardInterrupt):
+        team.run(program)
+    met = []
+    team.run(lambda counters, thread: (kernels.meet(counters, 2), met.append(thread)))
+    assert sorted(met) == [0, 1]
+
+
+def test_a_bfloat16_is_stored_as_torch_rounds_it() -> None:
+    values = torch.cat(
+        [
+            torch.randn(4000) * torch.logspace(-30, 30, 4000),
+            torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3.4e38, 1e-40]),
+            torch.tensor([1.0, 1.00390625, 1.01171875]),  # the two last lie halfway
+        ]
+    )
+    stored = torch.zeros(len(values), dtype=torch.bfloat16)
+    like = np.empty(0, dtype=np.uint16)
+    kernels.remember(like, stored.data_ptr(), 0, values.numpy()[None], 0, 0, len(values))
+    expected = values.to(torch.bfloat16)
+    assert torch.equal(stored.isnan(), expected.isnan())
+    assert torch.equal(stored[~expected.isnan()], expected[~expected.isnan()])
+
+
+@pytest.mark.parametrize(
+    ("kind", "function"),
+    [
+        (kernels.SILU, torch.nn.functional.silu),
+        (kernels.GELU, torch.nn.functional.gelu),
+        (kernels.GELU_TANH, lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+        (kernels.RELU, torch.relu),
+    ],
+)
+def test_activations_are_torchs(kind: int, function: Any) -> None:
+    x = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([-1e4, 1e4, -90.0, 90.0, 0.0])])
+    ours = x.numpy()[None].copy()
+    kernels.activate(ours, kind, 0, len(x))
+    torch.testing.assert_close(torch.from_numpy(ours[0]), function(x), rtol=2e-6, atol=5e-7)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [0, 1, 2, 9, 64])
+def test_shares_cover_everything_once(n: int, threads: int) -> None:
+    parts = [kernels.share(n, thread, threads) for thread in range(threads)]
+    assert [i for first, last in parts for i in range(first, last)] == list(range(n))
+
+
+def test_presets_have_a_program() -> None:
+    shape: dict[str, Any] = {"vocab_size": 8, "max_seq_len": 8, "dim": 8, "n_layers": 1, "n_heads": 2}
+    for config in (GPTConfig(**shape), GPT2Config(**shape), LlamaConfig(**shape)):
+        assert isinstance(accelerate(build(config)), FastModel)
