@@ -6,6 +6,8 @@ import json
 import shutil
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from wordloom.errors import TokenizerError
 from wordloom.text import Tokenizer
@@ -107,6 +109,23 @@ def test_llama_model_gives_sentencepieces_ids_on_tiny_shakespeare(data, shakespe
     lengths = ours.byte_lengths()
     assert lengths[ids].sum() == len(shakespeare.encode()) + 1  # the space put before the text
     assert [ours.id_to_token(i) for i in range(32000)] == [theirs.id_to_piece(i) for i in range(32000)]
+
+
+@pytest.fixture(scope="session")
+def llama_pair(data):
+    sentencepiece = pytest.importorskip("sentencepiece")
+    file = data / "tokenizers" / "llama-tokenizer.model"
+    return Tokenizer.from_pretrained(file), sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.text() | st.text(st.sampled_from("ab the\n\t.01=-_▁é\u0301中😀\0<s>/unkx")))
+@example(text="=" * 67 + " " * 35 + "x")
+def test_llama_model_gives_sentencepieces_ids_on_any_text(text, llama_pair):
+    ours, theirs = llama_pair
+    ids = ours.encode_ids(text, specials="text")
+    assert ids == theirs.encode(text)
+    assert ours.decode(ids) == theirs.decode(ids) == text.replace("▁", " ")
 
 
 def test_stories_tokenizer_json(data):

@@ -256,10 +256,16 @@ def _print_reports(reports: list[TokenizerReport]) -> None:
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("tokenizer", overflow="fold")
-    table.add_column("kind")
-    columns = ("vocabulary", "bytes/token", "tokens/word", "unknown", "unused", "lines lost")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table.add_column("kind", no_wrap=True)
+    for column in (
+        "entries",
+        "bytes\nper token",
+        "tokens\nper word",
+        "unknown",
+        "unused\nentries",
+        "lines\nlost",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
             report.name,
