@@ -169,7 +169,7 @@ class Recipe(Strict):
     result: Result | None = None
     data: DataSettings
     tokenizer: TokenizerSettings
-    model: dict[str, Any]  # ``family`` or ``preset``, and settings of that family's config
+    model: dict[str, Any] = {}  # ``family`` or ``preset``, and settings of that family's config
     train: TrainSettings
 
     def as_dict(self) -> dict[str, Any]:

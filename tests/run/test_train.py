@@ -155,6 +155,36 @@ def test_from_a_checkpoint(recipe, tmp_path):
     assert second.metrics["loss"] == pytest.approx(first.metrics["loss"], abs=1e-3)
 
 
+def test_from_a_checkpoint_of_another_shape_is_refused(recipe, tmp_path):
+    first = train(recipe(), ["train.steps=1"], out=tmp_path / "first").folder
+    with pytest.raises(CheckpointError) as caught:
+        train(recipe("gpt2"), out=tmp_path / "second", start_from=first)
+    assert "\n" not in str(caught.value)
+    wider = ["model.dim=32", "train.steps=1"]
+    with pytest.raises(CheckpointError, match=r"dim|shape"):
+        train(recipe(), wider, out=tmp_path / "third", start_from=first)
+
+
+def test_a_recipe_without_a_model_takes_the_checkpoints(recipe, tmp_path):
+    first = train(recipe(), ["train.steps=2"], out=tmp_path / "first").folder
+    bare = tmp_path / "bare.toml"
+    text = recipe().read_text()
+    bare.write_text(text[: text.index("[model]")] + text[text.index("[train]") :])
+    run = train(bare, ["train.steps=1"], out=tmp_path / "second", start_from=first).folder
+    assert wordloom.load(run).config.dim == 16
+    with pytest.raises(RecipeError, match=r"model\.family"):
+        train(bare, ["train.steps=1"], out=tmp_path / "third")
+
+
+def test_minutes_are_settled_once_and_more_may_be_given(recipe, tmp_path):
+    quiet = ["train.evaluate_every=0", "train.sample_every=0"]
+    first = train(recipe(), ["train.minutes=0.004", *quiet], out=tmp_path / "run")
+    again = train(recipe(), ["train.minutes=0.004", *quiet], out=tmp_path / "run", resume=True)
+    assert again.total_steps == first.total_steps == again.step
+    longer = train(recipe(), [f"train.steps={first.step + 2}", *quiet], out=tmp_path / "run", resume=True)
+    assert longer.step == first.step + 2
+
+
 def test_the_best_is_kept_and_is_what_remains(recipe, tmp_path):
     """A learning rate that spoils the model at the end: the finished weights are the best ones'."""
     run = train(recipe(), ["train.keep_best=true", "train.evaluate_every=4", "train.learning_rate=0.2",

@@ -37,7 +37,7 @@ from wordloom.train.gradient_checkpointing import checkpoint_blocks
 from wordloom.train.hooks import cut_metrics, finished_weights
 from wordloom.train.precision import compile_blocks
 from wordloom.train.trainer import to_device
-from wordloom.weights import load_model, save_model
+from wordloom.weights import load_model, load_state, save_model
 
 __all__ = ["TrainResult", "train"]
 
@@ -115,12 +115,7 @@ def _train(
         _check_facts(facts, state[1], folder)
     _write(folder / "ledger.json", prepared.ledger_json())
 
-    model: Any = load_model(given, dtype=torch.float32) if given else _new_model(recipe, prepared)
-    if model.config.vocab_size < prepared.tokenizer.vocab_size:
-        raise RecipeError(
-            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
-            f"{prepared.tokenizer.vocab_size}; raise it, or leave it out"
-        )
+    model = _model(recipe, prepared, Path(given) if given else None)
     set_attention_backend(model, s.attention_backend)
     batches = prepared.batches
     trainer = Trainer(
@@ -146,12 +141,14 @@ def _train(
         f"running     {trainer.device}, {trainer.precision.mode}, {compiled}, attention kernel '{kernel}', "
         f"{torch.get_num_threads()} threads, allocator {s.allocator}"
     )
-    plan = make_plan(trainer, timed_steps=0 if state is not None else 3)
-    trainer.total_steps = _total_steps(recipe, batches, plan) if state is None else state[1]["total_steps"]
-    if state is not None and (
-        s.minutes is None and trainer.total_steps != _total_steps(recipe, batches, plan)
-    ):
-        trainer.total_steps = _total_steps(recipe, batches, plan)
+    known = state is not None and (
+        s.minutes is None or state[1]["recipe"]["train"].get("minutes") == s.minutes
+    )
+    plan = make_plan(trainer, timed_steps=0 if known else 3)
+    trainer.total_steps = _total_steps(recipe, batches, plan)
+    if known and s.minutes is not None:
+        assert state is not None
+        trainer.total_steps = state[1]["total_steps"]  # minutes became steps once, when the run began
     plan = replace(plan, total_steps=trainer.total_steps)
     progress.say(plan.lines())
 
@@ -202,6 +199,26 @@ def _train(
 # -- the parts -------------------------------------------------------------------------------------------
 
 
+def _model(recipe: Recipe, prepared: Prepared, given: Path | None) -> Any:
+    """The recipe's model, fresh or with the weights of the checkpoint ``given``.
+
+    A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
+    everything but dropout and max_seq_len.
+    """
+    if given is not None and not recipe.model:
+        model: Any = load_model(given, dtype=torch.float32)
+    else:
+        model = _new_model(recipe, prepared)
+        if given is not None:
+            load_state(model, given)
+    if model.config.vocab_size < prepared.tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
+            f"{prepared.tokenizer.vocab_size}; raise it, or leave it out"
+        )
+    return model
+
+
 def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     settings = dict(recipe.model)
     preset = settings.pop("preset", None)
@@ -245,7 +262,8 @@ def _total_steps(recipe: Recipe, batches: CausalBatches, plan: Plan | None) -> i
     if s.flops is not None:
         return max(1, round(s.flops / plan.flops_per_step))
     assert s.minutes is not None
-    assert plan.step_seconds is not None
+    if plan.step_seconds is None:  # a resumed run, whose count was settled when it began
+        return 1
     return max(1, int(s.minutes * 60 / plan.step_seconds))
 
 

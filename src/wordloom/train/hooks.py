@@ -146,7 +146,7 @@ class Log(Hook):
 
     def sync(self) -> None:
         """Make what has been written survive a power cut."""
-        if self._file is not None:
+        if self._file is not None and not self._file.closed:
             os.fsync(self._file.fileno())
 
     def on_end(self, trainer: Trainer) -> None:
