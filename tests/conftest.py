@@ -1,4 +1,4 @@
-"""For every test: one torch thread per worker, nothing fetched from a hub, shards in a folder of their own."""
+"""For every test: one torch thread per worker, nothing from a hub, shards in a folder of their own."""
 
 from __future__ import annotations
 
