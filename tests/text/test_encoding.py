@@ -55,9 +55,12 @@ def test_byte_offsets(trained):
 
 
 @pytest.mark.parametrize("kind", [*TOKENIZERS, "llama"])
-def test_long_texts_are_cut_without_a_trace(kind, trained, corpus, data, monkeypatch):
-    llama = data / "weights" / "stories260K" / "hf" if kind == "llama" else None
-    tokenizer = Tokenizer.from_pretrained(llama) if llama else trained[kind]
+def test_long_texts_are_cut_without_a_trace(kind, trained, corpus, request, monkeypatch):
+    if kind == "llama":
+        folder = request.getfixturevalue("data") / "weights" / "stories260K" / "hf"
+        tokenizer = Tokenizer.from_pretrained(folder)
+    else:
+        tokenizer = trained[kind]
     text = "  ".join(corpus[:6]) + "   \n\n  end  "
     whole = tokenizer.encode(text).ids
     monkeypatch.setattr(encoding, "_PIECE", 50)

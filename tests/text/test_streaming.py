@@ -9,9 +9,12 @@ TEXT = "The class 😀 of naïve objects\n\n中文  ends"
 
 @pytest.mark.parametrize("kind", [*TOKENIZERS, "llama"])
 @pytest.mark.parametrize("prompt", [0, 1, 3])
-def test_pushed_text_adds_up(kind, prompt, trained, data):
-    llama = data / "tokenizers" / "llama-tokenizer.model" if kind == "llama" else None
-    tokenizer = Tokenizer.from_pretrained(llama) if llama else trained[kind]
+def test_pushed_text_adds_up(kind, prompt, trained, request):
+    if kind == "llama":
+        file = request.getfixturevalue("data") / "tokenizers" / "llama-tokenizer.model"
+        tokenizer = Tokenizer.from_pretrained(file)
+    else:
+        tokenizer = trained[kind]
     ids = tokenizer.encode_ids(TEXT)
     stream = tokenizer.stream_decoder(ids[:prompt])
     pushed = [stream.push(i) for i in ids[prompt:]]
