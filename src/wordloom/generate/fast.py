@@ -153,8 +153,8 @@ class FastModel:
         for layer in cache.layers:
             shape = (batch, self.n_kv_heads, length, self.head_dim)
             layer.keys, layer.values = (
-                torch.zeros(shape, dtype=self.dtype),
-                torch.zeros(shape, dtype=self.dtype),
+                torch.empty(shape, dtype=self.dtype),
+                torch.empty(shape, dtype=self.dtype),
             )
         self.team = _team(sum(p.numel() for p in self.model.parameters()))
         self.bound = self._bind(length)

@@ -185,6 +185,8 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
 
 def greedy(logits: Tensor) -> Tensor:
     """The most likely id of each row, [B]; the lowest among equals, which torch.argmax leaves open."""
+    if logits.device.type == "cpu":  # numpy promises the first, in a tenth of the time
+        return torch.from_numpy(logits.float().numpy().argmax(axis=-1))
     V = logits.shape[-1]
     ids = torch.arange(V, device=logits.device)
     return torch.where(logits == logits.amax(dim=-1, keepdim=True), ids, V).amin(dim=-1)
