@@ -145,7 +145,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     ("raw", "named"),
     [
         (b"ab\0cd", "binary file.*NUL at byte 2"),
-        (gzip.compress(b"hello"), "gzip data: name it .gz"),
+        (gzip.compress(b"hello", mtime=0), "gzip data: name it .gz"),
         ("hello".encode("utf-16"), "UTF-16.*iconv"),
         (b"PK\x03\x04\x00\x00", "zip archive"),
         (b"\x89PNG\r\n\x1a\n\0", "PNG"),
@@ -318,7 +318,7 @@ def test_a_path_named_like_a_data_set_is_not_guessed(tmp_path: Path, monkeypatch
     [
         ("-", b"hello\n", ["hello\n"]),
         ("-.jsonl", b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
-        ("-.txt.gz", gzip.compress(b"packed"), ["packed"]),
+        ("-.txt.gz", gzip.compress(b"packed", mtime=0), ["packed"]),
     ],
 )
 def test_standard_input(monkeypatch: pytest.MonkeyPatch, given: str, raw: bytes, expected: list[str]) -> None:
