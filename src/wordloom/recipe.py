@@ -65,7 +65,16 @@ class DataSettings(Strict):
     specials: Literal["refuse", "text"] = "refuse"  # special tokens' spellings inside the text
     order: Literal["permutation", "random"] = "permutation"
     document_mask: bool = False  # attention stays within a document
-    mask_document_starts: bool = False  # a document's first token is not predicted from the one before
+    mask_document_starts: bool | None = None  # first tokens unscored; None: as document_mask
+
+    @model_validator(mode="after")
+    def _one_validation(self) -> DataSettings:
+        if self.validation is not None and (self.split, self.validation_fraction) != ("tail", 0.1):
+            raise ValueError(
+                "data.validation names the validation text, so data.split and data.validation_fraction have "
+                "no effect: leave them out, or set data.validation=none"
+            )
+        return self
 
 
 class TokenizerSettings(Strict):
@@ -85,6 +94,14 @@ class TokenizerSettings(Strict):
     def _one_source(self) -> TokenizerSettings:
         if (self.kind is None) == (self.path is None):
             raise ValueError("give either tokenizer.kind (to train one) or tokenizer.path (to read one)")
+        settled = {
+            name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default
+        }
+        if self.path is not None and settled != {"path"}:
+            named = ", ".join(f"tokenizer.{name}" for name in sorted(settled - {"path"}))
+            raise ValueError(
+                f"{named} would train a tokenizer, and tokenizer.path reads one; leave out either"
+            )
         return self
 
 
@@ -166,11 +183,22 @@ class Recipe(Strict):
     name: str
     description: str = ""
     seed: int = Field(1337, ge=0)
+    start_from: str | None = None  # a checkpoint whose weights and tokenizer the run begins with (--from)
     result: Result | None = None
     data: DataSettings
     tokenizer: TokenizerSettings
     model: dict[str, Any] = {}  # ``family`` or ``preset``, and settings of that family's config
     train: TrainSettings
+
+    @model_validator(mode="after")
+    def _something_to_evaluate(self) -> Recipe:
+        nothing = self.data.validation is None and self.data.validation_fraction == 0
+        if nothing and (self.train.evaluate_every or self.train.keep_best):
+            raise ValueError(
+                "train.evaluate_every and train.keep_best need validation text; set data.validation or "
+                "data.validation_fraction, or train.evaluate_every=0"
+            )
+        return self
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, nothing left out but what is None."""
@@ -261,6 +289,10 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
     if "data.train" in given and isinstance(values.get("data"), dict):
         for name in ("validation", "field", "separator"):
             values["data"].pop(name, None)
+    if "tokenizer.path" in given:
+        values["tokenizer"] = {}
+    if "model.preset" in given:
+        values["model"] = {}
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -302,7 +334,9 @@ def _explain(error: ValidationError) -> str:
         if _FOREIGN.get(key) in allowed:
             ours = ".".join([*map(str, table), _FOREIGN[key]])
             return f"unknown key '{where}'; it is called '{ours}' here{more}"
-        elsewhere = [name for name in ("data", "tokenizer", "train") if key in _keys_of((name,))]
+        if table and key in _keys_of(()):
+            return f"unknown key '{where}'; it is called '{key}' here{more}"
+        elsewhere = [name for name in _TABLES if key in _keys_of((name,))]
         if not table and elsewhere:
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
         return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"

@@ -58,6 +58,7 @@ def test_overrides_make_room_for_themselves():
     own = load_recipe("quickstart", ["data.train=my.txt"])
     assert own.data.validation is None  # what belonged to the text that was replaced
     assert own.data.validation_fraction == 0.1
+    assert load_recipe("quickstart", ["model.preset=llama-15m"]).model == {"preset": "llama-15m"}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,8 @@ def test_overrides_make_room_for_themselves():
         ("train.dropout", "table.key=value"),
         ("train.micro_batch_size=5000", "above train.batch_size"),
         ("seed.x=1", "is a value, not a table"),
+        ("train.seed=3", "it is called 'seed' here"),
+        ("data.validation_fraction=0.3", "data.validation names the validation text"),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override, says):
@@ -80,6 +83,15 @@ def test_a_wrong_override_is_one_clear_line(override, says):
         load_recipe("quickstart", [override])
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_without_effect_are_refused():
+    with pytest.raises(RecipeError, match=r"tokenizer\.vocab_size would train a tokenizer"):
+        load_recipe("quickstart", ["tokenizer.path=somewhere", "tokenizer.vocab_size=5"])
+    nothing = ["data.train=my.txt", "data.validation_fraction=0.0"]
+    with pytest.raises(RecipeError, match="need validation text"):
+        load_recipe("quickstart", nothing)
+    load_recipe("quickstart", [*nothing, "train.evaluate_every=0"])
 
 
 def test_two_budgets_are_refused():

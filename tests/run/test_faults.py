@@ -84,7 +84,7 @@ def test_killed_in_the_middle_of_a_save(recipe, tmp_path, straight, place, count
 
 def test_killed_at_random_moments(recipe, tmp_path, straight):
     run = tmp_path / "run"
-    moments = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID", "0"))
+    moments = random.Random()
     command = [sys.executable, "-m", "wordloom", "train", str(recipe()), "--out", str(run)]
     for _ in range(2):
         resume = ["--resume"] if (run / "recipe.toml").exists() else []
@@ -95,7 +95,9 @@ def test_killed_at_random_moments(recipe, tmp_path, straight):
         while process.poll() is None and (not metrics.exists() or metrics.stat().st_size <= start):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(moments.random() * 0.5)
+        wait = moments.random() * 0.5
+        print(f"killing {wait:.4f} s after the first line")  # shown when the test fails
+        time.sleep(wait)
         process.kill()
         process.communicate()
     train(recipe(), out=run, resume=True)
@@ -133,7 +135,10 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, straight, number):
+def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
+    """The printed command is run as it is: it knows the overrides too."""
+    changed = ["model.n_layers=1"]
+    straight = train(recipe(), changed, out=tmp_path / "straight").folder
     run = tmp_path / "run"
     command = [
         sys.executable,
@@ -154,7 +159,29 @@ def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, straight, number
     _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     if "stopped at step" in said:  # else it was done before the signal came
-        assert f"--out {run} --resume" in said
-        train(recipe(), ["train.log_every=1"], out=run, resume=True)
+        command = said.strip().splitlines()[-1].split()
+        assert command[0] == "wordloom"
+        done = subprocess.run([sys.executable, "-m", *command], env=environment(), timeout=200, check=False)
+        assert done.returncode == 0
     for name in SAVED:
         assert (straight / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_a_reader_that_goes_does_not_end_the_run(recipe, tmp_path):
+    run = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "wordloom",
+        "train",
+        str(recipe()),
+        "train.log_every=1",
+        "--out",
+        str(run),
+    ]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.readline()
+    process.stderr.close()  # as `wordloom train ... 2>&1 | head -1` does
+    assert process.wait(timeout=120) == 0
+    assert (run / "model.safetensors").exists()

@@ -72,9 +72,14 @@ def test_transformers_reads_the_folder(recipe, tmp_path):
 
 
 @pytest.mark.threads2
-def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "settings", [[], ["train.optimizer=muon"], ["train.precision=bf16-pure"], ["train.precision=bf16"]]
+)
+def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypatch, settings):
+    """Through the files of a checkpoint, in the middle of the second epoch."""
     path = recipe(document_mask=True)
-    straight = train(path, out=tmp_path / "straight").folder
+    settings = [*settings, "train.batch_size=60", "train.micro_batch_size=40"]
+    straight = train(path, settings, out=tmp_path / "straight").folder
 
     from wordloom.train.hooks import Log
 
@@ -92,14 +97,14 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(Log, "_write", stop_at_seven)
         patch.setattr(Log, "on_start", remember)
-        stopped = train(path, out=tmp_path / "resumed")
+        stopped = train(path, settings, out=tmp_path / "resumed")
     assert stopped.stopped
     assert stopped.step == 6
     # what a power cut may leave: lines past the checkpoint, a broken last one, a half-written checkpoint
     with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 9, "loss": 1.0}\n{"kind": "tr')
     (tmp_path / "resumed" / "checkpoints" / ".writing-step-9").mkdir()
-    resumed = train(path, out=tmp_path / "resumed", resume=True)
+    resumed = train(path, settings, out=tmp_path / "resumed", resume=True)
     assert not resumed.stopped
     assert lines(straight) == lines(tmp_path / "resumed")
     for name in (
@@ -123,9 +128,71 @@ def test_a_run_is_never_overwritten_unasked(recipe, tmp_path):
     foreign = tmp_path / "thesis"
     foreign.mkdir()
     (foreign / "chapter1.txt").write_text("years of work")
-    with pytest.raises(CheckpointError, match="not a run"):
+    with pytest.raises(CheckpointError, match="no run"):
+        train(path, out=foreign, force=True)
+    (foreign / "recipe.toml").write_text(path.read_text())
+    with pytest.raises(CheckpointError, match="no run"):
         train(path, out=foreign, force=True)
     assert (foreign / "chapter1.txt").exists()
+
+
+def test_force_removes_only_once_training_can_begin(recipe, tmp_path):
+    run = train(recipe(), ["train.steps=2"], out=tmp_path / "run").folder
+    (run / "notes.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(wordloom.WordloomError, match="nope"):
+        train(recipe(), ["data.train=nope.txt"], out=run, force=True)
+    with pytest.raises(CheckpointError, match="that --from names"):
+        train(recipe(), out=run, force=True, start_from=run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    train(recipe(), ["train.steps=1"], out=run, force=True)
+    assert (run / "notes.txt").read_text() == "mine"
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-1"]
+
+
+def test_a_start_that_failed_does_not_stand_in_the_way(recipe, tmp_path):
+    with pytest.raises(wordloom.WordloomError):
+        train(recipe(), ["data.train=nope.txt"], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(recipe(), ["train.steps=1"], out=tmp_path / "run")
+
+
+def test_killed_before_the_first_checkpoint(recipe, tmp_path, monkeypatch, capsys):
+    """The run begins again from what --from named, and says so; another recipe is refused."""
+    first = train(recipe(), ["train.steps=2"], out=tmp_path / "first").folder
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "wordloom.train.trainer.Trainer.run", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe(), out=tmp_path / "run", start_from=first)
+    with pytest.raises(RecipeError, match="learning_rate"):
+        train(recipe(), ["train.learning_rate=0.5"], out=tmp_path / "run", resume=True)
+    capsys.readouterr()
+    train(recipe(), out=tmp_path / "run", resume=True)
+    said = capsys.readouterr().err
+    assert "no checkpoint was written yet" in said
+    assert f"weights and tokenizer of {first}" in said
+    straight = train(recipe(), out=tmp_path / "straight", start_from=first).folder
+    assert (straight / "model.safetensors").read_bytes() == (tmp_path / "run/model.safetensors").read_bytes()
+
+
+def test_a_run_that_cannot_fit_is_refused_before_it_allocates(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("wordloom.train.plan._available_bytes", lambda device: 10_000)
+    with pytest.raises(wordloom.WordloomError, match=r"36,304 parameters; lower model\.n_layers"):
+        train(recipe(), out=tmp_path / "run")
+    monkeypatch.setattr("wordloom.train.plan._available_bytes", lambda device: 740_000)
+    three = r"train\.micro_batch_size \(now 4\).*train\.seq_len \(now 16\).*train\.gradient_checkpointing"
+    with pytest.raises(wordloom.WordloomError, match=three):
+        train(recipe(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_the_tokenizer_lacks_is_said(recipe, tmp_path, capsys):
+    train(recipe(), ["tokenizer.kind=char", "tokenizer.vocab_size=10", "train.steps=1"], out=tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "training tokens stand for text the tokenizer lacks" in said
+    assert "bits per byte is not given" in said
 
 
 def test_resume_refuses_another_recipe_and_another_text(recipe, tmp_path, corpus):

@@ -45,7 +45,7 @@ def command(
     )
     if result.stopped:
         progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to go on:")
-        progress.say(f"  wordloom train {recipe} --out {result.folder} --resume")
+        progress.say(f"  wordloom train {result.folder} --out {result.folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
         progress.say(f'  wordloom generate {result.folder} --prompt "..."')

@@ -15,6 +15,7 @@ from wordloom.generate import (
     NextToken,
     Sampling,
     Scored,
+    generate,
     generate_text,
     next_tokens,
     score,
@@ -46,9 +47,16 @@ class LanguageModel:
     folder: Path | None = None
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
-    def generate(self, prompt: str | Sequence[str], sampling: Sampling | None = None, **given: Any) -> Any:
-        """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1."""
+    def generate(self, prompt: Any, sampling: Sampling | None = None, **given: Any) -> Any:
+        """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
+
+        A prompt of token ids (a list of ints, or several) is answered in token ids.
+        """
         sampling, eos_ids = self._settled(sampling, given)
+        if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], str):
+            rows = [prompt] if isinstance(prompt[0], int) else prompt
+            done = [generation.ids for generation in generate(self.model, rows, sampling, eos_ids=eos_ids)]
+            return done[0] if isinstance(prompt[0], int) and len(done) == 1 else done
         return generate_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
 
     def stream(self, prompt: str, sampling: Sampling | None = None, **given: Any) -> Iterator[str]:
@@ -102,14 +110,26 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> La
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{model.config.vocab_size}; they do not belong together"
         )
-    defaults = folder / "generation_config.json"
     return LanguageModel(
         model=model,
         tokenizer=tokenizer,
         config=model.config,
         folder=folder,
-        generation_defaults=json.loads(defaults.read_text(encoding="utf-8")) if defaults.exists() else {},
+        generation_defaults=_read_object(folder / "generation_config.json"),
     )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``, empty when there is no file; raises CheckpointError for anything else."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); mend or remove it") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object; mend or remove it")
+    return value
 
 
 def save(lm: LanguageModel, folder: str | Path, *, overwrite: bool = False) -> None:

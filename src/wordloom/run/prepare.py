@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wordloom.data import CausalBatches, Corpus, TokenShards, prepare
+from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
@@ -84,6 +85,15 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     progress.say(batches.ledger.lines())
     if validation is not None:
         progress.say(validation.ledger.lines())
+    unknown = _unknown(shards, tokenizer)
+    if unknown:
+        progress.say(
+            f"unknown: {unknown:,} of {len(shards):,} training tokens stand for text the tokenizer lacks"
+        )
+    if not tokenizer.lossless:
+        progress.say(
+            f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
+        )
     return Prepared(
         tokenizer=tokenizer,
         batches=batches,
@@ -108,7 +118,24 @@ def _tokenizer(recipe: Recipe, corpus: Corpus, progress: TrainingProgress) -> To
         )
         if value is not None
     }
+    if corpus.encoding_errors == "bytes" and t.kind != "byte":
+        raise RecipeError(
+            f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{t.kind}" does not take; '
+            'set tokenizer.kind = "byte", or encoding_errors to strict or replace'
+        )
     progress.say(f"tokenizer   training a {t.kind} tokenizer on the training text")
     # the byte tokenizer, the only one for raw bytes, learns nothing from them
     pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
-    return Tokenizer.train(pieces, kind=t.kind, lower=t.lower, **settings)
+    tokenizer = Tokenizer.train(pieces, kind=t.kind, lower=t.lower, **settings)
+    if tokenizer.training_report is not None:
+        progress.say(f"tokenizer   {note}" for note in tokenizer.training_report.notes)
+    return tokenizer
+
+
+def _unknown(shards: TokenShards, tokenizer: Tokenizer) -> int:
+    """Unknown tokens in ``shards``, counted a few million at a time."""
+    if tokenizer.unk_id is None:
+        return 0
+    step = 1 << 22
+    cut = (shards.tokens(at, min(at + step, len(shards))) for at in range(0, len(shards), step))
+    return sum(int((ids == tokenizer.unk_id).sum()) for ids in cut)

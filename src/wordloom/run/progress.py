@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +17,19 @@ __all__ = ["TrainingProgress"]
 _LINE_SECONDS = 10.0  # between plain lines, so that a log file stays readable
 
 
+class _Console(Console):
+    """Falls silent when its reader has gone (a pipe into ``head``): the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 class TrainingProgress:
     """Give it each line of ``metrics.jsonl``; it shows rate, loss and time left."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stderr, highlight=False)
+        self.console = console or _Console(file=sys.stderr, highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_line = 0.0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ from typing import Any
 import torch
 
 from wordloom.data.batches import CausalBatches
-from wordloom.errors import CheckpointError, RecipeError, did_you_mean
+from wordloom.errors import CheckpointError, DeviceError, RecipeError, did_you_mean
 from wordloom.evaluate import evaluate_batches
 from wordloom.generate import Sampling, generate_text
 from wordloom.models import PRESETS, build, config_from, family_of
@@ -22,6 +19,7 @@ from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
 from wordloom.objectives import OBJECTIVES
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
@@ -35,15 +33,12 @@ from wordloom.train.checkpoint import (
 )
 from wordloom.train.gradient_checkpointing import checkpoint_blocks
 from wordloom.train.hooks import cut_metrics, finished_weights
+from wordloom.train.plan import check_fits, smaller
 from wordloom.train.precision import compile_blocks
 from wordloom.train.trainer import to_device
 from wordloom.weights import load_model, load_state, save_model
 
 __all__ = ["TrainResult", "train"]
-
-# Settings that may change on resume: they decide what is seen and kept, not what is computed.
-_FREE_ON_RESUME = {"log_every", "save_every", "keep_last", "tensorboard", "sample_every", "sample_prompt",
-                   "sample_tokens", "allocator"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,32 +72,38 @@ def train(
     Raises WordloomError for whatever the user can put right, NonFiniteError when the loss diverges.
     """
     loaded = load_recipe(recipe, overrides)
-    folder = Path(out) if out is not None else Path("runs") / loaded.name
+    if start_from is not None:
+        loaded = loaded.model_copy(update={"start_from": str(start_from)})
+    path = Path(out) if out is not None else Path("runs") / loaded.name
     progress = progress or TrainingProgress()
-    with _claimed(folder, resume=resume, force=force):
-        checkpoint = latest_checkpoint(folder) if resume else None
+    if force and loaded.start_from and Path(loaded.start_from).resolve().is_relative_to(path.resolve()):
+        raise CheckpointError(
+            f"--force would remove the checkpoint {loaded.start_from} that --from names; choose another --out"
+        )
+    with RunFolder(path, resume=resume, force=force) as folder:
+        checkpoint = latest_checkpoint(path) if resume else None
+        if resume:
+            loaded = resumed_recipe(loaded, folder.saved_recipe())
+            if checkpoint is None:
+                progress.say("no checkpoint was written yet: starting at step 0")
         state = read_state(checkpoint) if checkpoint is not None else None
-        if state is not None:
-            loaded = _resumed_recipe(loaded, Recipe.model_validate(state[1]["recipe"]))
-            start_from = None  # the checkpoint holds what came of it
-        _write(folder / "recipe.toml", loaded.to_toml())
-        return _train(loaded, folder, checkpoint, state, start_from, progress)
+        return _train(loaded, folder, checkpoint, state, progress)
 
 
 def _train(
     recipe: Recipe,
-    folder: Path,
+    run: RunFolder,
     checkpoint: Path | None,
     state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
-    start_from: str | Path | None,
     progress: TrainingProgress,
 ) -> TrainResult:
-    s = recipe.train
+    s, folder = recipe.train, run.path
     if s.threads is not None:
         torch.set_num_threads(s.threads)
-    if s.allocator == "tuned":
-        tune_allocator()
-    given = checkpoint or start_from
+    tuned = s.allocator == "tuned" and tune_allocator()
+    given = checkpoint or (None if recipe.start_from is None else Path(recipe.start_from))
+    if given is not None:
+        progress.say(f"start       weights and tokenizer of {given}")
     prepared = prepare_recipe(
         recipe, tokenizer=Tokenizer.from_pretrained(given) if given else None, progress=progress
     )
@@ -113,9 +114,7 @@ def _train(
     }
     if state is not None:
         _check_facts(facts, state[1], folder)
-    _write(folder / "ledger.json", prepared.ledger_json())
-
-    model = _model(recipe, prepared, Path(given) if given else None)
+    model = _model(recipe, prepared, given)
     set_attention_backend(model, s.attention_backend)
     batches = prepared.batches
     trainer = Trainer(
@@ -139,7 +138,7 @@ def _train(
     compiled = compile_blocks(trainer.model, s, trainer.device)
     progress.say(
         f"running     {trainer.device}, {trainer.precision.mode}, {compiled}, attention kernel '{kernel}', "
-        f"{torch.get_num_threads()} threads, allocator {s.allocator}"
+        f"{torch.get_num_threads()} threads, allocator {'tuned' if tuned else 'system'}"
     )
     known = state is not None and (
         s.minutes is None or state[1]["recipe"]["train"].get("minutes") == s.minutes
@@ -151,6 +150,12 @@ def _train(
         trainer.total_steps = state[1]["total_steps"]  # minutes became steps once, when the run began
     plan = replace(plan, total_steps=trainer.total_steps)
     progress.say(plan.lines())
+    if s.warmup_steps >= trainer.total_steps:
+        progress.say(
+            f"the warm-up of {s.warmup_steps:,} steps is longer than the run: the peak learning rate is not "
+            "reached"
+        )
+    run.begin(recipe, prepared.ledger_json())
 
     last: dict[str, float] = {}
     save = _saver(recipe, folder, prepared, facts)
@@ -182,6 +187,8 @@ def _train(
     progress.start(total=trainer.total_steps, done=trainer.step)
     try:
         ended = trainer.run()
+    except torch.OutOfMemoryError:
+        raise DeviceError(f"{trainer.device} is out of memory; {smaller(s)}") from None
     finally:
         progress.stop()
     if ended == "done":
@@ -239,6 +246,7 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
             f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; "
             "raise the one or lower the other"
         )
+    check_fits(config, recipe.train)
     return build(config, generator=torch.Generator().manual_seed(recipe.seed))
 
 
@@ -343,90 +351,9 @@ def _tensorboard(folder: Path) -> Any:
     return SummaryWriter(str(folder / "tensorboard"))
 
 
-# -- the folder ------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _claimed(folder: Path, *, resume: bool, force: bool) -> Iterator[None]:
-    """Hold ``folder`` for this process; refuses what would be overwritten, and a folder in use."""
-    if resume and force:
-        raise CheckpointError("--resume goes on with a run and --force replaces it; give one of them")
-    occupied = folder.exists() and (not folder.is_dir() or any(p.name != ".lock" for p in folder.iterdir()))
-    is_run = (folder / "recipe.toml").exists()
-    if occupied and not resume and not force:
-        raise CheckpointError(
-            f"{folder} is not empty; go on with it by --resume, replace it by --force, or choose "
-            "another --out"
-        )
-    if occupied and not is_run:
-        raise CheckpointError(
-            f"{folder} holds something that is not a run of Wordloom's; choose another --out"
-        )
-    if resume and not is_run:
-        raise CheckpointError(f"{folder} holds no run to resume; leave out --resume to start one")
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no flock on Windows
-            pass
-        except OSError:
-            raise CheckpointError(
-                f"another process is training into {folder}; wait for it, or choose another --out"
-            ) from None
-        if force:
-            for path in folder.iterdir():
-                if path.name != ".lock":
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-        yield
-    finally:
-        os.close(lock)
-        (folder / ".lock").unlink(missing_ok=True)
-
-
-def _resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
-    """``given`` where it only changes what may change; raises RecipeError naming what may not."""
-    ours, theirs = _flat(given.as_dict()), _flat(saved.as_dict())
-    budgets = {f"train.{name}" for name in ("steps", "tokens", "epochs", "flops", "minutes")}
-    free = {f"train.{name}" for name in _FREE_ON_RESUME} | budgets
-    changed = [
-        key
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
-        and key not in free
-        and not key.startswith(("result.", "description", "name"))
-    ]
-    if changed:
-        shown = ", ".join(f"{key} {theirs.get(key)!r} -> {ours.get(key)!r}" for key in changed[:4])
-        raise RecipeError(
-            f"the run was started with another recipe ({shown}); resume with the same one, or choose another "
-            "--out"
-        )
-    return given
-
-
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in table.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
     for key, what in (("data", "the training text"), ("tokenizer", "the tokenizer")):
         if facts[key] != saved[key]:
             raise CheckpointError(
                 f"{what} is not the one {folder} was trained with; put it back, or choose another --out"
             )
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -10,12 +10,14 @@ import psutil
 import torch
 
 from wordloom.errors import DeviceError
-from wordloom.models.cost import flops_per_token
+from wordloom.models.cost import flops_per_token, skeleton
+from wordloom.recipe import TrainSettings
 from wordloom.train.average import WeightAverage
 from wordloom.train.optimizers import build_optimizer
+from wordloom.train.precision import choose_device
 from wordloom.train.trainer import Trainer, to_device
 
-__all__ = ["Plan", "make_plan", "measure_peak_flops", "time_steps"]
+__all__ = ["Plan", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +97,37 @@ def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
         peak_flops=measure_peak_flops(trainer.device, trainer.precision.compute_dtype),
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
-        raise DeviceError(
-            f"this run needs about {plan.memory_bytes / 2**30:.1f} GiB and "
-            f"{plan.available_bytes / 2**30:.1f} GiB are free; lower train.micro_batch_size (now {micro}), "
-            f"lower train.seq_len (now {s.seq_len}), or set train.gradient_checkpointing = true"
-        )
+        raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s))
     seconds = time_steps(trainer, timed_steps) if timed_steps else None
     return Plan(**{**plan.__dict__, "step_seconds": seconds})
+
+
+def check_fits(config: Any, settings: TrainSettings) -> None:
+    """Before anything is allocated: raise DeviceError when weights, gradients and optimizer will not fit."""
+    device = choose_device(settings.device)
+    parameters = sum(p.numel() for p in skeleton(config).parameters())
+    each = 16 if settings.precision != "bf16-pure" else 20  # bf16-pure: 2 + 2, and 4 + 4 + 8 for the masters
+    each += 4 if settings.ema else 0
+    available = _available_bytes(device)
+    if parameters * each > available:
+        raise DeviceError(
+            _too_much(parameters * each, available)
+            + f"before any activation: the model has {parameters:,} parameters; lower model.n_layers, "
+            "model.dim or the vocabulary, or take a machine with more memory"
+        )
+
+
+def smaller(settings: TrainSettings) -> str:
+    """The three settings that make a run smaller, as the end of an error."""
+    micro = settings.micro_batch_size or settings.batch_size
+    return (
+        f"lower train.micro_batch_size (now {micro}), lower train.seq_len (now {settings.seq_len}), or set "
+        "train.gradient_checkpointing = true"
+    )
+
+
+def _too_much(needed: float, available: float) -> str:
+    return f"this run needs about {needed / 2**30:.1f} GiB and {available / 2**30:.1f} GiB are free; "
 
 
 def time_steps(trainer: Trainer, steps: int) -> float:
