@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from wordloom.errors import GenerationError
+from wordloom.errors import CheckpointError, GenerationError
 from wordloom.generate import settings
 from wordloom.text import Tokenizer
 
@@ -49,6 +51,21 @@ def test_what_is_not_offered_is_named() -> None:
         "early_stopping": False,
     }  # fmt: skip
     assert settings(checkpoint, {}).ignored == ("num_beams", "typical_p", "bad_words_ids")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "says"),
+    [
+        ([], r"generation_config.json holds \[\], not a table"),
+        ("greedy", "holds 'greedy', not a table"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', not a token id or a list"),
+        ({"eos_token_id": [1, None]}, r"eos_token_id is \[1, None\]"),
+        ({"stop_strings": 1.5}, "stop_strings is 1.5, not a text or a list"),
+    ],
+)
+def test_a_generation_config_of_another_form_is_one_clear_line(checkpoint: Any, says: str) -> None:
+    with pytest.raises(CheckpointError, match=says):
+        settings(checkpoint, {})
 
 
 def test_an_unknown_setting_is_one_clear_line() -> None:

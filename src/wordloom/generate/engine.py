@@ -7,14 +7,14 @@ finish leave the batch.  What a row draws is keyed by (seed, row), so it does no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.fast import accelerate
+from wordloom.generate.fast import FastModel, accelerate, one_thread
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
 from wordloom.nn.cache import Cache
 
@@ -141,8 +141,10 @@ def _decode(
     generators = [row_generator(seed, first_row + row) for row in live]
     for count in range(1, max(limits, default=0) + 1):
         logits = contexts.logits()
-        ids = next_ids(logits[:, :vocab_size], contexts.rows, sampling, [generators[row] for row in live])
-        logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+        with contexts.choosing():
+            check_finite(logits)
+            ids = next_ids(logits[:, :vocab_size], contexts.rows, sampling, [generators[row] for row in live])
+            logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
         drawn: list[int] = ids.tolist()
         contexts.append(drawn)
         going: list[int] = []
@@ -190,14 +192,13 @@ class _Contexts:
                 self.cache.select(torch.tensor(places, device=self.device))
 
     def logits(self) -> Tensor:
-        """[B, V] float32; raises GenerationError when a row's are not finite."""
+        """[B, V] float32."""
         with evaluating(self.model), torch.inference_mode():
-            logits = self._logits().float()
-        if not bool(logits.amax(dim=-1).isfinite().all()):
-            raise GenerationError(
-                "the model's logits are NaN or infinite; its weights are damaged or diverged"
-            )
-        return logits
+            return self._logits().float()
+
+    def choosing(self) -> AbstractContextManager[None]:
+        """Inside this stands what is done with logits between two steps of the model."""
+        return one_thread() if isinstance(self.model, FastModel) else nullcontext()
 
     def _logits(self) -> Tensor:
         if not self.use_cache or max(map(len, self.rows)) > self.window:
@@ -252,6 +253,12 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def check_finite(logits: Tensor) -> None:
+    """Raise GenerationError unless each row's largest logit is a finite number."""
+    if not bool(logits.amax(dim=-1).isfinite().all()):
+        raise GenerationError("the model's logits are NaN or infinite; are its weights damaged?")
 
 
 def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -23,14 +25,14 @@ from wordloom.models import MODELS
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache
 from wordloom.nn.cache import Cache, token_positions
 
-__all__ = ["FastModel", "accelerate"]
+__all__ = ["FastModel", "accelerate", "one_thread"]
 
 log = logging.getLogger(__name__)
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once beyond which PyTorch's matrix products are the faster ones.
-FLOAT32_ROWS = 16
+FLOAT32_ROWS = 8
 NATIVE_BFLOAT16_ROWS = 8
 WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 PIECE = 64  # where bfloat16 arithmetic is missing, all goes through the programs, in pieces of this many
@@ -118,6 +120,18 @@ def _team(weights: int) -> Team:
 
 def _has_bfloat16_arithmetic() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch alone inside: its threads go on spinning for milliseconds after an operation they shared,
+    on the cores that the next program needs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class FastModel:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wordloom.errors import GenerationError, did_you_mean
+from wordloom.errors import CheckpointError, GenerationError, did_you_mean
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed
 
 if TYPE_CHECKING:
@@ -94,8 +94,10 @@ def settings(
     here.  A checkpoint that says ``do_sample: false`` is greedy.  ``ignored`` names settings of the
     checkpoint that are not offered here.
 
-    Raises GenerationError for an unknown name in ``given`` or a value out of range.
+    Raises GenerationError for an unknown name in ``given`` or a value out of range, CheckpointError for a
+    generation_config that is none.
     """
+    _check(checkpoint)
     names = [field.name for field in fields(Sampling)]
     for name in given:
         if name not in names:
@@ -111,7 +113,7 @@ def settings(
     if values.get("seed") is None:
         values["seed"], sources["seed"] = new_seed(), "fresh"
     ends = checkpoint.get("eos_token_id")
-    eos_ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    eos_ids = [] if ends is None else list(ends) if isinstance(ends, list) else [ends]
     if tokenizer is not None and tokenizer.eos_id is not None and tokenizer.eos_id not in eos_ids:
         eos_ids.append(tokenizer.eos_id)
     ignored = [
@@ -124,3 +126,23 @@ def settings(
         and value != _OFF.get(key)
     ]
     return Settings(Sampling(**values), sources, tuple(eos_ids), tuple(ignored))
+
+
+def _check(checkpoint: Any) -> None:
+    """Raise CheckpointError for what has not the form of a generation_config."""
+    if not isinstance(checkpoint, Mapping):
+        raise CheckpointError(
+            f"{CHECKPOINT} holds {_short(checkpoint)}, not a table of settings; mend it or remove it"
+        )
+    for key, kind, what in (("eos_token_id", int, "a token id"), ("stop_strings", str, "a text")):
+        value = checkpoint.get(key)
+        items = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(isinstance(item, kind) and not isinstance(item, bool) for item in items):
+            raise CheckpointError(
+                f"{CHECKPOINT}: {key} is {_short(value)}, not {what} or a list of such; mend it or remove it"
+            )
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 60 else said[:59] + "…"
