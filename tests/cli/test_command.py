@@ -72,6 +72,70 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, says, tmp_path):
     assert done.stderr.startswith("wordloom: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["evaluate", "x", "--task", "foo"],
+            "invalid value for '--task': 'foo' is not one of 'text', 'lambada'; see",
+        ),
+        (["evaluate"], "missing argument 'checkpoint'; see"),
+        (["tokenize", "train", "x"], "missing option '--out'; see"),
+        (["generate", "x", "--temperature", "hot"], "'--temperature': Input should be a valid number"),
+        (["generate", "x", "--temperature", "hot"], "not 'hot'; see"),
+        (["generate", "x", "--temperatur", "1"], "did you mean --temperature?"),
+        (["evalute", "x"], "no such command 'evalute'. Did you mean 'evaluate'?"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exit_code_2(arguments, says):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("wordloom: ")
+    assert "Value error" not in done.stderr
+
+
+def test_a_group_without_a_verb_shows_its_help():
+    done = run("data")
+    assert done.returncode == 2
+    assert "\n  prepare " in done.stderr
+    assert not done.stderr.startswith("wordloom:")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "list", "--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_gone_is_no_mistake(arguments, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "wordloom", *arguments],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        timeout=120,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [("KeyboardInterrupt", 130), ("typer.Exit(3)", 3), ("typer.Abort", 130), ("EOFError('cut')", 1)],
+)
+def test_exit_codes(raised, code):
+    script = (
+        "import typer\nfrom wordloom import cli\n"
+        f"@cli.app.command('fails')\ndef fails() -> None:\n    raise {raised}\ncli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "fails"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == code
+    assert ("EOFError: cut" in done.stderr) == (code == 1)  # a bug shows itself
+
+
 def test_the_version():
     import wordloom
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
 from wordloom.cli import chat, data, demo, evaluate, generate, inspect, tokenize, train
+from wordloom.cli.usage import UsageError, usage_line
 from wordloom.errors import WordloomError
 
 __all__ = ["app", "main"]
@@ -44,16 +46,38 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Run the command; a user's mistake is one red line and exit code 2."""
+    code: Any = 2
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone is still met
     except WordloomError as error:
-        red, plain = (
-            ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
-        )
-        print(f"{red}wordloom: {error}{plain}", file=sys.stderr)
-        sys.exit(2)
+        _complain(str(error))
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb: its help
+            print(error, file=sys.stderr)
+        else:
+            _complain(usage_line(error))
+    except typer.Abort as abort:  # what typer makes of an end of file anywhere, and older ones of Ctrl-C
+        if isinstance(abort.__cause__, EOFError):
+            raise abort.__cause__ from None
+        code = 130
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe, such as head, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 130
+    except BrokenPipeError:
+        code = _reader_has_gone()
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, BrokenPipeError):  # typer exits with 1 then
+            raise
+        code = _reader_has_gone()
+    sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
+    print(f"{red}wordloom: {message}{plain}", file=sys.stderr)
+
+
+def _reader_has_gone() -> int:
+    """The exit code when the reader of a pipe, such as head, wants no more; nothing is written to it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
