@@ -1,4 +1,4 @@
-"""`wordloom evaluate` and `wordloom inspect` as a user runs them."""
+"""`wordloom evaluate`, `wordloom inspect` and options of others as a user runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import torch
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.errors import CheckpointError, DataError, GenerationError
+from wordloom.errors import (
+    CheckpointError,
+    DataError,
+    EvaluationError,
+    GenerationError,
+    TokenizerError,
+    WordloomError,
+)
 from wordloom.evaluate import perplexity
 from wordloom.models import LlamaConfig, build
 from wordloom.text import Tokenizer
@@ -102,6 +109,34 @@ def test_mistakes_are_one_line(checkpoint, tmp_path):
         run("inspect", checkpoint, "attention")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            "evaluate CKPT l.jsonl --task lambada --window 4 --stride 2 --start auto --field foo --per-word",
+            "lambada's protocol .*: leave out --window, --stride, --start, --per-word, --field$",
+        ),
+        ("evaluate CKPT --field body", "as the checkpoint's recipe says: leave out --field$"),
+        ("inspect CKPT parameters --prompt hi --layer 1", "reads no text: leave out --prompt, --layer$"),
+        ("inspect CKPT attention --prompt hi --context 4", "counts no costs: leave out --context$"),
+        ("inspect CKPT attention --prompt hi --json --head 1", "all layers and heads: leave out --head$"),
+        (
+            "data prepare a.txt --tokenizer CKPT --validation b.txt --split hash",
+            "takes the place of a split: leave out --split$",
+        ),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(checkpoint, arguments, says):
+    with pytest.raises(WordloomError, match=says):
+        run(*arguments.replace("CKPT", str(checkpoint)).split())
+
+
+def test_an_empty_text_has_no_score(checkpoint, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    with pytest.raises(EvaluationError, match="the text is empty"):
+        run("evaluate", checkpoint, tmp_path / "empty.txt")
+
+
 def test_inspect_a_preset_and_a_folder(checkpoint):
     table = json.loads(run("inspect", "llama-65b", "parameters", "--json").stdout)
     assert table["total"] == sum(row["total"] for row in table["components"]) == 65_285_660_672
@@ -130,3 +165,12 @@ def test_inspect_attention(checkpoint, tmp_path):
     people = run("inspect", checkpoint, "attention", "--prompt", "The dog", "--layer", 0, "--head", 3).stdout
     assert "layer 0, head 3" in people
     assert "██" in people
+
+
+def test_chat_takes_special_tokens_as_its_error_says(checkpoint):
+    command = ["chat", str(checkpoint), "--max-new-tokens", "2"]
+    special = Tokenizer.from_pretrained(checkpoint).id_to_token(257)
+    with pytest.raises(TokenizerError, match=r"\(--specials text, "):
+        CliRunner().invoke(app, command, input=special, catch_exceptions=False)
+    taken = CliRunner().invoke(app, [*command, "--specials", "text"], input=special, catch_exceptions=False)
+    assert taken.stdout.startswith(special)

@@ -32,6 +32,9 @@ def command(
         str | None,
         typer.Option(help="Past max_seq_len: error, or slide the window (exact, slower).  [default: error]"),
     ] = None,
+    specials: Annotated[
+        str, typer.Option(help="Special tokens written in a line: refuse, text or interpret.")
+    ] = "refuse",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16 or fp16.")] = "auto",
 ) -> None:
@@ -64,7 +67,13 @@ def command(
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
             pieces = stream_text(
-                lm.model, lm.tokenizer, prompt, settled.sampling, eos_ids=settled.eos_ids, first_row=row
+                lm.model,
+                lm.tokenizer,
+                prompt,
+                settled.sampling,
+                eos_ids=settled.eos_ids,
+                first_row=row,
+                specials=specials,
             )
             print(prompt, end="", flush=True)
             for text in pieces:

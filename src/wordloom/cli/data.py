@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 from rich.console import Console
 
+from wordloom.cli.usage import refuse
+
 if TYPE_CHECKING:
     from wordloom.data import DatasetInfo
 
@@ -110,6 +112,7 @@ def fetch(
 
 @app.command()
 def prepare(
+    ctx: typer.Context,
     sources: Annotated[
         list[str], typer.Argument(help="Files, folders, globs, named sets, or - for standard input.")
     ],
@@ -152,6 +155,8 @@ def prepare(
     from wordloom.data import prepare as prepare_shards
     from wordloom.text import Tokenizer
 
+    if validation:
+        refuse(ctx, "--validation takes the place of a split", "split", "validation_fraction")
     corpus = Corpus(
         sources=sources,
         field="text" if not field else field[0] if len(field) == 1 else field,

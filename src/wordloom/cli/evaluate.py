@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["command", "print_scores"]
 
 _LINE_SECONDS = 10.0  # between plain lines where there is no terminal
+_READING = ("field", "separator", "encoding_errors", "specials")  # options that say how files are read
 
 
 def command(
+    ctx: typer.Context,
     checkpoint: Annotated[Path, typer.Argument(help="The folder of a trained model.")],
     sources: Annotated[
         list[str] | None,
@@ -81,6 +84,11 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score a model on any text; each score has a 95 % interval and a signature of its settings."""
+    if task == "lambada":
+        unused = ("window", "stride", "start", "end", "per_word", *_READING)
+        refuse(ctx, "lambada's protocol settles how passages are read", *unused)
+    elif not sources:
+        refuse(ctx, "without a FILE the text is read as the checkpoint's recipe says", *_READING)
     from wordloom.run import load
 
     lm = load(checkpoint, device=device, dtype=dtype)

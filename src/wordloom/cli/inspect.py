@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError, GenerationError, did_you_mean
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ __all__ = ["command"]
 
 
 def command(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
     ],
@@ -42,8 +44,13 @@ def command(
 ) -> None:
     """Show where a model's parameters are and what it costs, or what its heads attend to."""
     if view == "parameters":
+        refuse(ctx, "the view 'parameters' reads no text", "prompt", "layer", "head", "png")
         _parameters(model, context=context, json=json)
     else:
+        refuse(ctx, "the view 'attention' counts no costs", "context")
+        if json:
+            unused = ("head",) if png else ("layer", "head")
+            refuse(ctx, "--json prints all layers and heads", *unused)
         _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
 
 
