@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from wordloom.errors import CheckpointError
 from wordloom.models import MODELS, family_of
 from wordloom.weights.configs import FORMATS, load_config, read_json
+from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import StoredTensors, open_tensors
 
@@ -139,8 +141,15 @@ def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, St
         require_equal(stored.read(copy), stored.read(name), f"{folder}: {copy}", name)
     if matched.ignored:
         kinds = sorted(set(matched.ignored.values()))
-        log.info("%s: %d tensors not used: %s", folder, len(matched.ignored), listed(kinds))
+        # masks and the like are computed anew; a head is something learnt that is left behind
+        level = logging.WARNING if {head.what for head in HEADS}.intersection(kinds) else logging.INFO
+        _tell_once(level, f"{folder}: {len(matched.ignored)} tensors not used: {listed(kinds)}")
     return renaming, stored, matched
+
+
+@cache
+def _tell_once(level: int, message: str) -> None:
+    log.log(level, "%s", message)
 
 
 def _check_entries(
