@@ -249,7 +249,9 @@ def test_a_special_token_in_the_text_names_its_document(tmp_path: Path, tokenize
     assert special in str(raised.value)
     shards = prepare(corpus, tokenizer, part="train", specials="text")
     assert (shards.tokens() == tokenizer.eos_id).sum() == 3
-    with pytest.raises(DataError, match="specials='interpret' is not allowed"):
+    with pytest.raises(
+        DataError, match=r"specials \(--specials\) 'interpret' is not for a corpus; allowed: refuse, text"
+    ):
         prepare(corpus, tokenizer, part="train", specials="interpret")
 
 

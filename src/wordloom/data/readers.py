@@ -104,10 +104,10 @@ def pieces(
     """
     if encoding_errors not in ENCODING_ERRORS:
         hint = did_you_mean(str(encoding_errors), ENCODING_ERRORS)
-        raise DataError(f"encoding_errors={encoding_errors!r} is not known; {hint}")
+        raise DataError(f"encoding_errors (--encoding-errors) is {encoding_errors!r}; {hint}")
     if separator is not None and (not separator.strip() or "\n" in separator):
         raise DataError(
-            f"separator={separator!r} cannot separate documents; "
+            f"separator (--separator) {separator!r} cannot separate documents; "
             "allowed: 'line', 'blank-line', or the text of one line"
         )
     if isinstance(sources, list) and sources and isinstance(sources[0], Source):
@@ -284,7 +284,10 @@ def missing_field(place: str, name: str, there: Any) -> str:
     fields = ", ".join(map(str, there)) or "none"
     hint = did_you_mean(name, map(str, there)) if there else ""
     also = f" {hint}" if hint.startswith("did you mean") else ""
-    return f"{place}: no field '{name}'; the fields there are: {fields}.{also} Say which one: field=..."
+    return (
+        f"{place}: no field '{name}'; the fields there are: {fields}.{also} "
+        'Say which one: field="..." (--field, in a recipe data.field)'
+    )
 
 
 def _sound(text: str, errors: EncodingErrors, place: str) -> str:
@@ -298,7 +301,8 @@ def _sound(text: str, errors: EncodingErrors, place: str) -> str:
             return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         raise DataError(
             f"{place}: character {error.start} is half of a surrogate pair, which is no text; "
-            "mend the file, or use encoding_errors='replace' (U+FFFD there)"
+            'mend the file, or say encoding_errors="replace" (--encoding-errors replace, in a recipe '
+            "data.encoding_errors; U+FFFD there)"
         ) from None
     return text
 

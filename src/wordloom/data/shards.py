@@ -107,12 +107,12 @@ def prepare(
         TokenizerError: a document holds a special token, or characters the tokenizer does not know.
     """
     if specials not in ("refuse", "text"):
-        raise DataError(f"specials={specials!r} is not allowed in a corpus; allowed: refuse, text")
+        raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
     if workers is not None and workers < 1:
-        raise DataError(f"workers={workers} is not allowed; at least 1, or leave it out")
+        raise DataError(f"workers (--workers) {workers} is not allowed; at least 1, or leave it out")
     if corpus.encoding_errors == "bytes" and tokenizer.kind != "byte":
         raise DataError(
-            "encoding_errors='bytes' gives raw bytes, which only a byte tokenizer takes, "
+            "encoding_errors (--encoding-errors) 'bytes' gives raw bytes, which only a byte tokenizer takes, "
             f"not a {tokenizer.kind} one; use 'strict' or 'replace'"
         )
     identity = [VERSION, corpus.part_fingerprint(part), tokenizer.fingerprint, part, specials]

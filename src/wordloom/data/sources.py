@@ -41,7 +41,8 @@ _REFUSED = {
     ".html": "a web page; extract its text first",
     ".pkl": "a pickle, which is never loaded; write .jsonl instead",
     ".npy": "an array, not text",
-    ".bin": "binary; to train on raw bytes copy it to a name ending in .txt and say encoding_errors='bytes'",
+    ".bin": "binary; to take raw bytes copy it to a name ending in .txt and say "
+    'encoding_errors="bytes" (--encoding-errors bytes, in a recipe data.encoding_errors)',
 }
 
 

@@ -167,7 +167,9 @@ def refuse_binary(head: bytes, source: Source) -> None:
     if nul >= 0:
         raise DataError(
             f"{source.name}: binary file, not text (a NUL at byte {nul}); "
-            "to train on raw bytes use encoding_errors='bytes' with a byte tokenizer"
+            "to take raw bytes say "
+            'encoding_errors="bytes" (--encoding-errors bytes, in a recipe data.encoding_errors) with a byte '
+            "tokenizer"
         )
 
 
@@ -183,8 +185,9 @@ def _decode(raw: bytes, errors: str, source: Source, offset: int, *, final: bool
         content = " of the decompressed content" if source.compression else ""
         raise DataError(
             f"{source.name}: byte {offset + error.start}{content} (0x{raw[error.start]:02x}) is not valid "
-            f"UTF-8 ({error.reason}); convert the file, or use encoding_errors='replace' (U+FFFD there) "
-            "or 'bytes' (byte tokenizer)"
+            f"UTF-8 ({error.reason}); convert the file, or say "
+            'encoding_errors="replace" (--encoding-errors replace, in a recipe data.encoding_errors; U+FFFD '
+            'there) or "bytes" (byte tokenizer)'
         ) from None
 
 

@@ -76,6 +76,7 @@ class Encoder:
         return None
 
     def encode(self, text: str | bytes, specials: Specials) -> Encoding:
+        """Ids and spans of one text."""
         self._check(text, specials)
         if self._table is None:
             backend = self.interpreting if specials == "interpret" else self._plain
@@ -97,6 +98,7 @@ class Encoder:
         return Encoding(ids, offsets)
 
     def encode_batch(self, texts: Sequence[str | bytes], specials: Specials) -> list[Ids]:
+        """Of each text its ids, [n] int32; long texts and many are spread over the cores."""
         for text in texts:
             self._check(text, specials)
         if self._table is not None:
@@ -163,7 +165,7 @@ class Encoder:
     def _check(self, text: str | bytes, specials: str) -> None:
         if specials not in ("refuse", "text", "interpret"):
             hint = did_you_mean(specials, ("refuse", "text", "interpret"))
-            raise TokenizerError(f"specials={specials!r} is unknown: {hint}")
+            raise TokenizerError(f"specials (--specials) is {specials!r}: {hint}")
         if isinstance(text, bytes):
             if self._kind != "byte":
                 raise TokenizerError(
@@ -191,8 +193,8 @@ class Encoder:
         if match is not None:
             name = match.group() if isinstance(text, str) else match.group().decode()
             raise TokenizerError(
-                f"the text holds the special token '{name}' {place}: pass specials='text' to encode it as "
-                "ordinary text, or specials='interpret' to give it its special meaning"
+                f"the text holds the special token '{name}' {place}: say specials=\"text\" (--specials "
+                'text, in a recipe data.specials) for ordinary text, or "interpret" for its special meaning'
             )
 
     def _searched(self, text: str) -> str:
