@@ -230,6 +230,7 @@ class _Bar:
         self._bar.stop()
 
     def show(self, stage: str, done: int, total: int | None) -> None:
+        """Set the bar to ``done`` of ``total`` bytes; an unknown total pulses."""
         finished = total is not None and done >= total
         self._bar.update(
             self._task,

@@ -29,6 +29,8 @@ __all__ = ["Passage", "lambada", "passages"]
 
 
 class Passage(NamedTuple):
+    """A text, and its last word."""
+
     context: str
     continuation: str
 

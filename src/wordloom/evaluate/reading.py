@@ -73,6 +73,7 @@ class Reader:
         self._hash = hashlib.sha256()
 
     def read(self, document: Document | str | bytes) -> ReadText:
+        """Tokenize a document; raises TokenizerError, with the document's name, for text it refuses."""
         text = document if isinstance(document, (str, bytes)) else document.text
         try:
             ids = self.tokenizer.encode_batch([text], specials=self.specials)[0]

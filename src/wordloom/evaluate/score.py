@@ -120,6 +120,7 @@ class RatioStatistics:
 
     @property
     def ratio(self) -> float:
+        """sum(x) / sum(y)."""
         return self.x / self.y
 
     def interval(self) -> tuple[float, float] | None:

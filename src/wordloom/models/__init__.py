@@ -56,6 +56,8 @@ class CausalLM(Protocol):
 
 
 class Family(NamedTuple):
+    """A config class and the model it builds."""
+
     config: type
     model: type[nn.Module]
 

@@ -30,6 +30,7 @@ class Flops:
 
     @property
     def forward(self) -> int:
+        """All operations of a forward pass, per token."""
         return self.layers + self.attention + self.head
 
     @property

@@ -78,6 +78,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
     ) -> Tensor:
+        """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
         attended = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
         x = self.attention_norm(x + F.dropout(attended, self.dropout, self.training))
         return self.ffn_norm(x + F.dropout(self.feed_forward(x), self.dropout, self.training))
@@ -98,6 +99,7 @@ class GPT(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 

@@ -73,6 +73,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
     ) -> Tensor:
+        """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
         attended = self.attention(self.attention_norm(x), mask=mask, is_causal=is_causal, cache=cache)
         x = x + F.dropout(attended, self.dropout, self.training)
         return x + F.dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
@@ -93,6 +94,7 @@ class GPT2(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 

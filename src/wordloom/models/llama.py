@@ -70,14 +70,17 @@ class LlamaConfig:
 
     @property
     def kv_heads(self) -> int:
+        """Key and value heads: ``n_kv_heads``, or one for each query head."""
         return self.n_kv_heads or self.n_heads
 
     @property
     def head_width(self) -> int:
+        """Elements of a head, E: ``head_dim``, or dim / n_heads."""
         return self.head_dim or self.dim // self.n_heads
 
     @property
     def ffn_dim(self) -> int:
+        """Hidden width of the feed-forward: ``hidden_dim``, or 8/3 of dim rounded up to a multiple of 256."""
         return self.hidden_dim or 256 * math.ceil(int(8 * self.dim / 3) / 256)
 
 
@@ -110,6 +113,7 @@ class Block(nn.Module):
         is_causal: bool,
         cache: LayerKeyValues | None,
     ) -> Tensor:
+        """x [B, T, D], rotary 2 x [1 or B, T, E/2], mask as [B, H, T, S] or None -> [B, T, D]."""
         attended = self.attention(
             self.attention_norm(x), mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
         )
@@ -132,6 +136,7 @@ class Llama(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 

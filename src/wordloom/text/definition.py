@@ -85,14 +85,17 @@ def _steps(component: Definition | None, plural: str) -> Iterator[Definition]:
 
 
 def normalizers(definition: Definition) -> list[Definition]:
+    """The steps of the normalizer, in order."""
     return list(_steps(definition["normalizer"], "normalizers"))
 
 
 def pre_tokenizers(definition: Definition) -> list[Definition]:
+    """The steps of the pre-tokenizer, in order."""
     return list(_steps(definition["pre_tokenizer"], "pretokenizers"))
 
 
 def decoders(definition: Definition) -> list[Definition]:
+    """The steps of the decoder, in order."""
     return list(_steps(definition["decoder"], "decoders"))
 
 

@@ -68,6 +68,7 @@ class _Tally:
         self.first_failure: str | None = None
 
     def add(self, texts: list[str], lines: list[str]) -> None:
+        """Count the tokens of ``texts``, and which ``lines`` decoding does not give back."""
         try:
             for ids in self.tokenizer.encode_batch(texts, specials="text"):
                 self.uses += np.bincount(ids, minlength=len(self.uses))
@@ -81,6 +82,7 @@ class _Tally:
                 self.first_failure = self.first_failure or line
 
     def report(self, n_bytes: int, n_words: int) -> TokenizerReport:
+        """What was counted, over a text of so many bytes and words."""
         tokens = int(self.uses.sum())
         unknown = 0 if self.tokenizer.unk_id is None else int(self.uses[self.tokenizer.unk_id])
         ordinary = [i for i in range(len(self.uses)) if i not in self.tokenizer.special_ids]

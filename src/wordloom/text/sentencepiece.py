@@ -27,6 +27,8 @@ _NEVER = -1e6
 
 
 class Piece(NamedTuple):
+    """An entry of the vocabulary: its log-probability, and its type as the file numbers it."""
+
     text: str
     score: float
     type: int
