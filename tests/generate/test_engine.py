@@ -163,7 +163,8 @@ def test_past_the_window_is_an_error_before_anything_runs(model: Any) -> None:
     assert len(generate(model, [PROMPTS[2]], Sampling(max_new_tokens=41))[0].ids) == 41
     with pytest.raises(
         GenerationError,
-        match="length 48: more than max_seq_len 48 holds; shorten the prompt, or choose past='slide'",
+        match=r"length 48: more than max_seq_len 48 holds; shorten the prompt, or choose "
+        r'past="slide" \(--past slide\)',
     ):
         steps(model, [[1] * 48], Sampling())
 

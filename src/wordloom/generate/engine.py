@@ -287,6 +287,6 @@ def _room(prompt: int, window: int, sampling: Sampling) -> int:
         fewer = f"ask for at most {room} new tokens, " if room > 0 else ""
         raise GenerationError(
             f"{given}: more than max_seq_len {window} holds; {fewer}shorten the prompt, or choose "
-            "past='slide'"
+            'past="slide" (--past slide)'
         )
     return wanted or min(DEFAULT_NEW_TOKENS, room)
