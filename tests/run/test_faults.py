@@ -140,20 +140,13 @@ def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
     changed = ["model.n_layers=1"]
     straight = train(recipe(), changed, out=tmp_path / "straight").folder
     run = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "wordloom",
-        "train",
-        str(recipe()),
-        "train.log_every=1",
-        "--out",
-        str(run),
-    ]
+    start = [sys.executable, "-m", "wordloom", "train", str(recipe())]
+    command = [*start, "train.log_every=1", *changed, "--out", str(run)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
         assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
@@ -169,16 +162,8 @@ def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
 
 def test_a_reader_that_goes_does_not_end_the_run(recipe, tmp_path):
     run = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "wordloom",
-        "train",
-        str(recipe()),
-        "train.log_every=1",
-        "--out",
-        str(run),
-    ]
+    start = [sys.executable, "-m", "wordloom", "train", str(recipe())]
+    command = [*start, "train.log_every=1", "--out", str(run)]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()
