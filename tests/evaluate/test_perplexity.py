@@ -130,8 +130,9 @@ def test_more_context_changes_the_score(llama, byte_tokenizer):
 
 
 def test_batching_changes_nothing(llama, byte_tokenizer):
-    documents = [TEXT, "a", TEXT[5:40], "", "What?\n" * 9]
-    alone = [perplexity(llama, byte_tokenizer, [d], window=8, batch_size=1) for d in documents]
+    groups = [[TEXT], ["a"], [TEXT[5:40], ""], ["What?\n" * 9]]  # "" has no score of its own
+    alone = [perplexity(llama, byte_tokenizer, group, window=8, batch_size=1) for group in groups]
+    documents = [document for group in groups for document in group]
     for batch_size in (1, 3, 64):
         together = perplexity(llama, byte_tokenizer, documents, window=8, batch_size=batch_size)
         assert together.counts["nats"] == pytest.approx(sum(s.counts["nats"] for s in alone), rel=1e-6)
@@ -418,6 +419,7 @@ def test_mistakes(llama, byte_tokenizer):
         ({"start": "eod"}, "unknown start 'eod'; allowed: auto, bos, eos, none"),
         ({"end": "bos"}, "unknown end 'bos'; allowed: auto, eos, none"),
         ({"documents": []}, "there is no token to score"),
+        ({"documents": ["", ""]}, "the text is empty"),
         ({"model": uniform(200)}, "the tokenizer has 258 tokens and the model 200"),
     ]:
         with pytest.raises(EvaluationError, match=message):

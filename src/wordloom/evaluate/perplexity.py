@@ -122,10 +122,10 @@ def perplexity(
                 share = len(likelihood.nats) / max(1, len(text.sequence) - 1)
                 progress(share * text.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
         totals.add(text, np.concatenate(parts))
-    if not totals.bytes:
-        raise EvaluationError("the text is empty; give a text of at least one byte")
     if not totals.tokens:
         raise EvaluationError("there is no token to score; give a text of at least two tokens")
+    if not totals.bytes:
+        raise EvaluationError("the text is empty; give a text of at least one byte")
     settings = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),
