@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, CausalBatch
+from wordloom.nn.fused import softmax_error
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "linear_cross_entropy"]
 
@@ -52,7 +53,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-any-return]
+    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -73,25 +74,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, N, rows):
                 h, t = hidden[start : start + rows].to(dtype), targets[start : start + rows]
-                logits = F.linear(h, w, b).float()  # [rows, V]
-                log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
-                total += F.nll_loss(log_probability, t, ignore_index=IGNORE, reduction="sum")
+                logits = F.linear(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
+                    total += F.cross_entropy(logits.float(), t, ignore_index=IGNORE, reduction="sum")
                     continue
-                # d total / d logits = softmax - onehot(target) on scored rows, zero on the others
-                grad = log_probability.exp_()
-                scored = t != IGNORE
-                grad.scatter_add_(1, t.clamp(min=0)[:, None], -scored[:, None].to(grad.dtype))
-                if grad.is_cuda or not bool(scored.all()):  # the look would stall a CUDA stream
-                    grad.mul_(scored[:, None])
-                g = grad.to(dtype)
+                loss, g = softmax_error(logits, t, ignore_index=IGNORE)  # d loss / d logits
+                total += loss
                 if grad_hidden is not None:
                     grad_hidden[start : start + rows] = g @ w
                 if wants_weight:
                     product = g.T @ h
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
                 if grad_bias is not None:
-                    grad_bias += grad.sum(0)
+                    grad_bias += g.sum(0, dtype=torch.float32)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
         return total

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.nn.fused import gelu_tanh, swiglu
 
 __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activation"]
 
@@ -33,7 +33,7 @@ class Swish(nn.Module):
 ACTIVATIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
     "relu": lambda: F.relu,
     "gelu": lambda: F.gelu,  # exact: x * Phi(x), Hendrycks & Gimpel 2016, arXiv:1606.08415
-    "gelu_tanh": lambda: partial(F.gelu, approximate="tanh"),  # the paper's approximation; GPT and GPT-2
+    "gelu_tanh": lambda: gelu_tanh,  # the paper's approximation; GPT and GPT-2
     "silu": lambda: F.silu,
     "sigmoid": lambda: torch.sigmoid,  # gated: GLU itself
     "identity": lambda: lambda x: x,  # gated: the bilinear layer
@@ -95,7 +95,9 @@ class GatedFeedForward(nn.Module):
         self.activation = _activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))  # [.., F] -> [.., D]
+        gate, up = self.gate_proj(x), self.up_proj(x)  # [.., F]
+        gated = swiglu(gate, up) if self.activation is F.silu else self.activation(gate) * up
+        return self.down_proj(gated)  # [.., D]
 
 
 _activation = activation  # the constructors' keyword has the same name

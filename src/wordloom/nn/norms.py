@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wordloom.nn.fused import rms_norm
+
 __all__ = ["LayerNorm", "RMSNorm"]
 
 
@@ -59,4 +61,4 @@ class RMSNorm(nn.Module):
         weight: Tensor | None = self.weight
         if weight is not None:
             weight = weight.float() + self.offset if self.offset else weight.float()
-        return F.rms_norm(x.float(), (self.dim,), weight, self.eps).to(x.dtype)
+        return rms_norm(x, weight, self.eps)

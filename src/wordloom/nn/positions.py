@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.nn.fused import rotate
 
 __all__ = [
     "ROPE_SCALINGS",
@@ -126,13 +127,11 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str = "halves")
     ``halves`` pairs element i with i + E/2 (Hugging Face); ``pairs`` pairs 2i with 2i + 1 (the paper,
     Meta's weights).  The two agree after :func:`pairs_to_halves` on the rows of q_proj and k_proj.
     """
-    cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # [B or 1, 1, T, E/2]
     if layout == "halves":
-        first, second = x.float().chunk(2, dim=-1)
-        turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    else:
-        first, second = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
-        turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+        return rotate(x, cos, sin)
+    cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # [B or 1, 1, T, E/2]
+    first, second = x.float().reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
     return turned.to(x.dtype)
 
 

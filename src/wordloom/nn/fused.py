@@ -1,0 +1,150 @@
+"""Leaves as one pass over memory on a CPU, where PyTorch's eager kernels make several.
+
+Each function computes what the plain expression in its docstring computes, in float32 whatever the tensors'
+dtype, and takes it wherever a program does not apply (another device, small tensors, torch.compile); the
+plain expression is the oracle of its test.  None can be differentiated twice on the fast path.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from wordloom.nn.programs import SHARES, fits, run
+
+__all__ = ["gelu_tanh", "rms_norm", "rotate", "softmax_error", "swiglu"]
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """``F.gelu(x, approximate="tanh")``; the slope is made beside the value, so backward is one product."""
+    if fits(x):
+        return _GeluTanh.apply(x)  # type: ignore[no-untyped-call]
+    return F.gelu(x, approximate="tanh")
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """``F.silu(gate) * up`` (Shazeer 2020, arXiv:2002.05202), keeping nothing but its two inputs."""
+    if fits(gate, up):
+        return _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
+    return F.silu(gate) * up
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """``F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)``; weight [D] float32 or None."""
+    if weight is not None and weight.dtype == torch.float32 and fits(x):
+        return _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    return F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def softmax_error(logits: Tensor, targets: Tensor, *, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """``F.cross_entropy(logits.float(), targets, ignore_index=..., reduction="sum")`` and its gradient.
+
+    logits [N, V], which may be overwritten; targets [N].  The gradient, [N, V] in the dtype of the logits, is
+    softmax minus onehot(target) on scored rows and zero on the others.
+    """
+    scored = targets != ignore_index
+    kept = targets.masked_fill(~scored, 0)
+    if fits(logits) and kept.min() >= 0 and kept.max() < logits.shape[1]:
+        losses = torch.empty(logits.shape[0], device=logits.device)
+        run("softmax_error", logits.dtype, *logits.shape, logits, targets.masked_fill(~scored, -1), losses)
+        return losses.sum(), logits
+    log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    loss = F.nll_loss(log_probability, targets, ignore_index=ignore_index, reduction="sum")
+    grad = log_probability.exp_()
+    grad.scatter_add_(1, kept[:, None], -scored[:, None].to(grad.dtype))
+    if grad.is_cuda or not bool(scored.all()):  # the look would stall a CUDA stream
+        grad.mul_(scored[:, None])
+    return loss, grad.to(logits.dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn element i of each head with i + E/2: x [B, H, T, E], cos and sin [B or 1, T, E/2] float32."""
+    heads_last = x.transpose(1, 2)  # [B, T, H, E], as projections lie in memory
+    if fits(heads_last) and not cos.requires_grad:
+        return _Rotate.apply(x, cos.contiguous(), sin.contiguous())  # type: ignore[no-untyped-call]
+    cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # [B or 1, 1, T, E/2]
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+class _GeluTanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y, slope = torch.empty_like(x), torch.empty_like(x)
+        run("gelu_tanh", x.dtype, x.numel(), x, y, slope)
+        ctx.save_for_backward(slope)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad * slope
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotated(x, cos, sin)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotated(grad, cos, -sin), None, None  # the transpose of a turn is the turn back
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    x = x.transpose(1, 2).contiguous()  # [B, T, H, E]
+    B, T, H, E = x.shape
+    y = torch.empty_like(x)
+    run("rotate", x.dtype, B * T, T, H, E // 2, cos.numel() // (E // 2), x, cos, sin, y)
+    return y.transpose(1, 2)  # [B, H, T, E]
+
+
+class _SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        y = torch.empty_like(gate)
+        run("swiglu", gate.dtype, gate.numel(), gate, up, y)
+        ctx.save_for_backward(gate, up)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
+        run("swiglu_backward", gate.dtype, gate.numel(), gate, up, grad.contiguous(), d_gate, d_up)
+        return d_gate, d_up
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        D = x.shape[-1]
+        N = x.numel() // D
+        y, scale = torch.empty_like(x), x.new_empty(N, dtype=torch.float32)
+        (eps_bits,) = struct.unpack("<I", struct.pack("<f", eps))
+        run("rms_norm", x.dtype, N, D, eps_bits, x, weight.contiguous(), y, scale)
+        ctx.save_for_backward(x, weight, scale)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight, scale = ctx.saved_tensors
+        D = x.shape[-1]
+        d_x = torch.empty_like(x)
+        d_weight = weight.new_zeros(SHARES, D)
+        run(
+            "rms_norm_backward", x.dtype, scale.numel(), D, x, weight.contiguous(), scale, grad.contiguous(),
+            d_x, d_weight,
+        )  # fmt: skip
+        return d_x, d_weight.sum(0), None
