@@ -1,4 +1,4 @@
-"""Preparing text into token shards beside the tokenizers library's own parallel rate, and the wait for a batch.
+"""Preparing text into token shards beside the tokenizers library's own rate, and the wait for a batch.
 
     python benchmarks/data.py [--megabytes 8] [--rounds 5] [--vocab-size 8192]
 
@@ -20,7 +20,9 @@ from pathlib import Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--megabytes", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocab-size", type=int, default=8192)

@@ -89,7 +89,12 @@ def main() -> None:
                 json.dumps({**about, **cell, "limit": round(limit), "load": os.getloadavg()[0]}), flush=True
             )
             if given.profile:
-                print(json.dumps({**about, "profile_ms": profile(model, B, given)}), flush=True)
+                report({**about, "profile_ms": profile(model, B, given)})
+
+
+def report(line: dict[str, Any]) -> None:
+    """One JSON line, with the machine's load: other programs on its cores make every figure worthless."""
+    print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
 def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class Loss(NamedTuple):
     """``total`` nats summed over ``count`` scored items; both scalars, count without gradient."""
 
     total: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # it hides tuple.count, which nobody asks of a loss
 
 
 Objective = Callable[[Any, Any], Loss]

@@ -262,9 +262,7 @@ def test_it_is_a_named_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     from wordloom.data import Corpus
 
     monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path))
-    corpus = Corpus(
-        sources="python-docs/train", split="files", validation_sources="python-docs/validation"
-    )
+    corpus = Corpus(sources="python-docs/train", split="files", validation_sources="python-docs/validation")
     for part in ("train", "validation"):
         named = [document.text for document in corpus.documents(part)]
         assert named == [document.text for document in embedded_documents(part)]

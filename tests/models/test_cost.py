@@ -68,5 +68,5 @@ def test_a_skeleton_takes_no_memory():
 
 
 def test_a_context_below_one_is_refused():
-    with pytest.raises(ConfigError, match="context .* above 0, not 0"):
+    with pytest.raises(ConfigError, match=r"context .* above 0, not 0"):
         flops_per_token(PRESETS["gpt2"], context=0)

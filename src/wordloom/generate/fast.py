@@ -157,6 +157,7 @@ class FastModel:
         self.rooms: dict[int, Any] = {}
         self.heads: dict[int, np.ndarray] = {}
         self.bound: Any = None
+        self.programs_ran = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
@@ -188,6 +189,7 @@ class FastModel:
         B, T = tokens.shape
         where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
         fits = positions is None and documents is None and self._fits(cache, B * T, T, attend)
+        self.programs_ran = fits
         if not fits:
             return self.model.hidden(tokens, **where, cache=cache)
         assert isinstance(cache, KeyValueCache)
@@ -203,10 +205,10 @@ class FastModel:
         return torch.cat(parts, dim=1)
 
     def lm_head(self, hidden: Tensor) -> Tensor:
-        """hidden [.., D] -> logits [.., V] float32."""
+        """hidden [.., D], as :meth:`hidden` last gave it, -> logits [.., V] by the same path."""
         x = hidden.reshape(-1, hidden.shape[-1])
-        if self.bound is None or (self.most_rows is not None and len(x) > self.most_rows):
-            return self.model.lm_head(hidden.to(self.dtype))
+        if not self.programs_ran:
+            return self.model.lm_head(hidden)
         head = self.model.lm_head
         if len(x) not in self.heads:
             self.heads[len(x)] = np.empty((len(x), head.weight.shape[0]), dtype=np.float32)

@@ -59,12 +59,14 @@ def attention_mask(
     ``attend`` [B, S] is True for keys that are real tokens; ``documents`` [B, T] numbers the documents
     packed into a row (S == T), and no query sees another document's keys.
 
-    Returns (mask [B, 1, T, S] or None, is_causal).  Raises ConfigError for documents beside a cache.
+    Returns (mask [B, 1, T, S] or None, is_causal).
+
+    Raises ConfigError for documents beside a cache.
     """
     if documents is not None and T != S:
         raise ConfigError(
-            f"documents name the rows' {T} new tokens, and the cache holds {S - T} more; packed documents are "
-            "read in one pass, without a cache"
+            f"documents name the rows' {T} new tokens, and the cache holds {S - T} more; packed documents "
+            "are read in one pass, without a cache"
         )
     if attend is None and documents is None:
         if T == S:

@@ -31,5 +31,7 @@ def tune_allocator() -> bool:
         mallopt(name, value) == 1
         for name, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, _TOP_PAD))
     )
-    log.info("memory allocator: large blocks are kept between steps (train.allocator = \"system\" turns it off)")
+    log.info(
+        'memory allocator: large blocks are kept between steps (train.allocator = "system" turns it off)'
+    )
     return done

@@ -46,15 +46,16 @@ class Muon(torch.optim.Muon):
         for p in params:
             state = self.state[p]
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(p.grad)
+                state["momentum_buffer"] = torch.zeros_like(p)
             buffers.append(state["momentum_buffer"])
         grads = [p.grad for p in params if p.grad is not None]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         updates = torch._foreach_lerp(grads, buffers, group["momentum"]) if group["nesterov"] else buffers
         stacked = orthogonalise(torch.stack(list(updates)), steps=group["ns_steps"], eps=group["eps"])
         lr = group["lr"] * math.sqrt(max(1.0, shape[0] / shape[1]))
-        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, list(stacked.to(params[0].dtype)), alpha=-lr)
+        weights: list[Tensor] = list(params)
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(weights, list(stacked.to(params[0].dtype)), alpha=-lr)
 
 
 def orthogonalise(matrices: Tensor, *, steps: int = 5, eps: float = 1e-7) -> Tensor:
@@ -95,7 +96,7 @@ class Optimizer:
     """One or two torch optimizers that share a schedule; peak rates are kept in the groups."""
 
     def __init__(
-        self, parts: dict[str, torch.optim.Optimizer], names: dict[nn.Parameter, str], master: MasterWeights | None
+        self, parts: dict[str, torch.optim.Optimizer], names: dict[Tensor, str], master: MasterWeights | None
     ) -> None:
         self.parts = parts
         self.names = names  # of the parameters the parts hold, for a state that outlives their order
@@ -116,7 +117,7 @@ class Optimizer:
             self.master.write_back()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the optimizers' state under ``optimizer.<parameter>.<what>``, and master weights."""
+        """Every tensor of the state as ``optimizer.<parameter>.<what>``, and the master weights."""
         tensors = {}
         for part in self.parts.values():
             for parameter, state in part.state.items():
@@ -133,10 +134,12 @@ class Optimizer:
             for group in part.param_groups:
                 for parameter in group["params"]:
                     prefix = f"optimizer.{self.names[parameter]}."
-                    state = {key[len(prefix) :]: value for key, value in tensors.items() if key.startswith(prefix)}
+                    state = {k[len(prefix) :]: value for k, value in tensors.items() if k.startswith(prefix)}
                     # torch keeps AdamW's step counter on the CPU unless fused on CUDA
                     part.state[parameter] = {
-                        key: value.clone() if key == "step" and not parameter.is_cuda else value.to(parameter.device)
+                        key: value.clone()
+                        if key == "step" and not parameter.is_cuda
+                        else value.to(parameter.device)
                         for key, value in state.items()
                     }
         if self.master is not None:
@@ -150,7 +153,7 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
     s = settings
     master = MasterWeights(model.parameters()) if s.precision == "bf16-pure" else None
     named = {name: p if master is None else master.of(p) for name, p in model.named_parameters()}
-    names = {p: name for name, p in named.items()}
+    names: dict[Tensor, str] = {p: name for name, p in named.items()}
     muon = [
         p for name, p in named.items() if s.optimizer == "muon" and p.ndim == 2 and name.startswith("blocks.")
     ]

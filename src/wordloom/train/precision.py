@@ -72,7 +72,8 @@ class Precision:
 
     def place(self, model: nn.Module) -> nn.Module:
         """``model`` on the device in the dtype its weights are kept in."""
-        return model.to(device=self.device, dtype=torch.bfloat16 if self.mode == "bf16-pure" else torch.float32)
+        kept = torch.bfloat16 if self.mode == "bf16-pure" else torch.float32
+        return model.to(device=self.device, dtype=kept)
 
 
 def choose_precision(settings: TrainSettings, device: torch.device) -> Precision:
@@ -82,7 +83,9 @@ def choose_precision(settings: TrainSettings, device: torch.device) -> Precision
         mode = "bf16" if has_fast_bf16(device) else "fp32"
     elif mode != "fp32" and not has_fast_bf16(device):
         log.warning(
-            "precision '%s' is slow here: this %s has no bfloat16 arithmetic; 'fp32' is faster", mode, device.type
+            "precision '%s' is slow here: this %s has no bfloat16 arithmetic; 'fp32' is faster",
+            mode,
+            device.type,
         )
     return Precision(device=device, mode=mode)
 
@@ -92,13 +95,34 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
 
     Block by block: one graph serves all layers, the first step comes sooner, and the result repeats its
     own bits, which a whole-model graph was seen not to do.  ``auto`` compiles on CUDA; on a CPU a first
-    step of half a minute bought nothing that could be measured.
+    step of half a minute bought nothing that could be measured.  Where the compiler that this takes is
+    missing, the model is left as it is and one line says so.
     """
     if settings.compile == "off" or (settings.compile == "auto" and device.type != "cuda"):
         return "eager"
-    import torch._dynamo
-
+    missing = _missing_compiler(device)
+    if missing is not None:
+        log.warning("train.compile '%s': %s; running without torch.compile", settings.compile, missing)
+        return f"eager ({missing})"
     torch._dynamo.config.suppress_errors = settings.compile == "auto"
     for block in model.blocks:
         block.compile(dynamic=False)
     return "compiled per block"
+
+
+def _missing_compiler(device: torch.device) -> str | None:
+    """What torch.compile lacks to make code for ``device`` here, or None."""
+    import torch._dynamo
+
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        return None if has_triton() else "Triton is not installed or does not know this GPU"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "no C++ compiler was found (set CXX, or install g++)"
+    return None
