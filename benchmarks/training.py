@@ -159,7 +159,7 @@ def machine() -> dict[str, Any]:
     """What the figures depend on; ``bf16`` says whether this CPU has bfloat16 arithmetic of its own."""
     import torch
 
-    from wordloom.train.precision import has_fast_bf16
+    from wordloom.training.precision import has_fast_bf16
 
     names = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
     return {

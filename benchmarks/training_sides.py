@@ -64,8 +64,8 @@ def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Modu
     from wordloom.models import GPT2Config, LlamaConfig, build
     from wordloom.objectives import causal_lm
     from wordloom.recipe import TrainSettings
-    from wordloom.train.precision import compile_blocks
-    from wordloom.train.trainer import Trainer
+    from wordloom.training.precision import compile_blocks
+    from wordloom.training.trainer import Trainer
 
     sizes: dict[str, Any] = {"vocab_size": shape.vocab, "max_seq_len": shape.context, "dim": shape.dim,
                              "n_layers": shape.layers, "n_heads": shape.heads}  # fmt: skip

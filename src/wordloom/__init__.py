@@ -22,7 +22,7 @@ _HOMES = {
     "Recipe": "recipe",
     "Sampling": "generate",
     "Tokenizer": "text",
-    "Trainer": "train",
+    "Trainer": "training",
     "WordloomError": "errors",
     "build": "models",
     "load": "run",
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from wordloom.recipe import Recipe, load_recipe
     from wordloom.run import LanguageModel, load, save, train
     from wordloom.text import Tokenizer
-    from wordloom.train import Trainer
+    from wordloom.training import Trainer
 
 
 def __getattr__(name: str) -> Any:

@@ -150,3 +150,13 @@ def test_all_public_names_are_there():
         assert getattr(wordloom, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'lode'"):
         _ = wordloom.lode
+
+
+@pytest.mark.parametrize(
+    "first", ["wordloom.load", "wordloom.Trainer", "import wordloom.training", "from wordloom import train"]
+)
+def test_train_is_a_function_whatever_came_first(first):
+    """A package of that name would shadow it as soon as anything imported the package."""
+    imported(
+        f"import wordloom\n{first}\nassert wordloom.train.__name__ == 'train' and callable(wordloom.train)"
+    )

@@ -25,7 +25,7 @@ SAVED = (
 # Kills itself with SIGKILL at the Nth call of a function of the checkpoint module: no handler, no clean-up.
 KILL_AT = """
 import os, signal, sys
-import wordloom.train.checkpoint as checkpoint
+import wordloom.training.checkpoint as checkpoint
 place, count = sys.argv.pop(1), int(sys.argv.pop(1))
 original = getattr(checkpoint, place)
 def dying(*args, **kwargs):

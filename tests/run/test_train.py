@@ -81,7 +81,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
     settings = [*settings, "train.batch_size=60", "train.micro_batch_size=40"]
     straight = train(path, settings, out=tmp_path / "straight").folder
 
-    from wordloom.train.hooks import Log
+    from wordloom.training.hooks import Log
 
     write = Log._write
 
@@ -162,7 +162,7 @@ def test_killed_before_the_first_checkpoint(recipe, tmp_path, monkeypatch, capsy
     first = train(recipe(), ["train.steps=2"], out=tmp_path / "first").folder
     with monkeypatch.context() as patch:
         patch.setattr(
-            "wordloom.train.trainer.Trainer.run", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+            "wordloom.training.trainer.Trainer.run", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             train(recipe(), out=tmp_path / "run", start_from=first)
@@ -178,10 +178,10 @@ def test_killed_before_the_first_checkpoint(recipe, tmp_path, monkeypatch, capsy
 
 
 def test_a_run_that_cannot_fit_is_refused_before_it_allocates(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("wordloom.train.plan._available_bytes", lambda device: 10_000)
+    monkeypatch.setattr("wordloom.training.plan._available_bytes", lambda device: 10_000)
     with pytest.raises(wordloom.WordloomError, match=r"36,304 parameters; lower model\.n_layers"):
         train(recipe(), out=tmp_path / "run")
-    monkeypatch.setattr("wordloom.train.plan._available_bytes", lambda device: 740_000)
+    monkeypatch.setattr("wordloom.training.plan._available_bytes", lambda device: 740_000)
     three = r"train\.micro_batch_size \(now 4\).*train\.seq_len \(now 16\).*train\.gradient_checkpointing"
     with pytest.raises(wordloom.WordloomError, match=three):
         train(recipe(), out=tmp_path / "run")

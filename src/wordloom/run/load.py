@@ -23,7 +23,7 @@ from wordloom.generate import (
     stream_text,
 )
 from wordloom.text import Tokenizer
-from wordloom.train.precision import choose_device
+from wordloom.training.precision import choose_device
 from wordloom.weights import load_model, save_model
 
 __all__ = ["DTYPES", "LanguageModel", "load", "save"]

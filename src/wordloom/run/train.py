@@ -23,19 +23,19 @@ from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
-from wordloom.train import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
-from wordloom.train.checkpoint import (
+from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
+from wordloom.training.checkpoint import (
     environment_changes,
     latest_checkpoint,
     read_state,
     sync_folder,
     write_checkpoint,
 )
-from wordloom.train.gradient_checkpointing import checkpoint_blocks
-from wordloom.train.hooks import cut_metrics, finished_weights
-from wordloom.train.plan import check_fits, smaller
-from wordloom.train.precision import compile_blocks
-from wordloom.train.trainer import to_device
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.hooks import cut_metrics, finished_weights
+from wordloom.training.plan import check_fits, smaller
+from wordloom.training.precision import compile_blocks
+from wordloom.training.trainer import to_device
 from wordloom.weights import load_model, load_state, save_model
 
 __all__ = ["TrainResult", "train"]

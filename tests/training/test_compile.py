@@ -1,4 +1,4 @@
-"""torch.compile block by block: it trains, repeats its own bits, resumes to them, and steps aside when it must."""
+"""torch.compile block by block: it trains, repeats its bits, resumes to them, and steps aside if it must."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from wordloom.objectives import causal_lm
-from wordloom.train.precision import compile_blocks
-from wordloom.train.trainer import Trainer
+from wordloom.training.precision import compile_blocks
+from wordloom.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -69,7 +69,8 @@ def test_without_a_compiler_one_line_says_so_and_training_goes_on(
         trainer, done = trainer_of(tiny_model(), batches, settings(compile="on"))
     assert done == "eager (no C++ compiler was found (set CXX, or install g++))"
     assert [record.getMessage() for record in caplog.records] == [
-        "train.compile 'on': no C++ compiler was found (set CXX, or install g++); running without torch.compile"
+        "train.compile 'on': no C++ compiler was found (set CXX, or install g++); running without "
+        "torch.compile"
     ]
     plain, _ = trainer_of(tiny_model(), batches, settings(compile="off"))
     trainer.train_step(), plain.train_step()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.recipe import TrainSettings
-from wordloom.train.precision import has_fast_bf16
+from wordloom.training.precision import has_fast_bf16
 
 __all__ = ["MasterWeights", "Muon", "Optimizer", "build_optimizer", "orthogonalise"]
 

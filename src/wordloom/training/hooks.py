@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import torch
 
-from wordloom.train.trainer import Hook, StepRecord, Trainer
+from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from wordloom.errors import CheckpointError
-from wordloom.train.trainer import Trainer
+from wordloom.training.trainer import Trainer
 
 __all__ = [
     "checkpoint_steps",

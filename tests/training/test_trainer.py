@@ -11,8 +11,8 @@ import torch
 
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Loss, causal_lm
-from wordloom.train.plan import make_plan
-from wordloom.train.trainer import Hook, Trainer, dropout_seed
+from wordloom.training.plan import make_plan
+from wordloom.training.trainer import Hook, Trainer, dropout_seed
 
 
 def train(model, batches, settings, steps, **more) -> Trainer:

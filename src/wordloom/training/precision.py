@@ -112,7 +112,6 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
 
 def _missing_compiler(device: torch.device) -> str | None:
     """What torch.compile lacks to make code for ``device`` here, or None."""
-    import torch._dynamo
 
     if device.type == "cuda":
         from torch.utils._triton import has_triton

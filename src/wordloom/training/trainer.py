@@ -24,10 +24,10 @@ from wordloom.data.batches import IGNORE
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
-from wordloom.train.average import WeightAverage
-from wordloom.train.optimizers import Optimizer, build_optimizer
-from wordloom.train.precision import Precision, choose_device, choose_precision
-from wordloom.train.schedules import learning_rate_share
+from wordloom.training.average import WeightAverage
+from wordloom.training.optimizers import Optimizer, build_optimizer
+from wordloom.training.precision import Precision, choose_device, choose_precision
+from wordloom.training.schedules import learning_rate_share
 
 __all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "to_device"]
 

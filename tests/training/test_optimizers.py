@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from wordloom.recipe import TrainSettings
-from wordloom.train.optimizers import Muon, build_optimizer, orthogonalise
-from wordloom.train.schedules import SCHEDULES, learning_rate_share
+from wordloom.training.optimizers import Muon, build_optimizer, orthogonalise
+from wordloom.training.schedules import SCHEDULES, learning_rate_share
 
 
 def test_muon_takes_the_steps_of_torchs_muon(monkeypatch):
@@ -26,7 +26,7 @@ def test_muon_takes_the_steps_of_torchs_muon(monkeypatch):
         return x.T if grad.size(0) > grad.size(1) else x
 
     monkeypatch.setattr("torch.optim._muon._zeropower_via_newtonschulz", in_float32)
-    monkeypatch.setattr("wordloom.train.optimizers.has_fast_bf16", lambda device: False)
+    monkeypatch.setattr("wordloom.training.optimizers.has_fast_bf16", lambda device: False)
     generator = torch.Generator().manual_seed(0)
     shapes = [(8, 8), (8, 8), (24, 8), (8, 24)]
     ours = [torch.nn.Parameter(torch.randn(s, generator=generator)) for s in shapes]

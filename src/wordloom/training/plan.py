@@ -12,10 +12,10 @@ import torch
 from wordloom.errors import DeviceError
 from wordloom.models.cost import flops_per_token, skeleton
 from wordloom.recipe import TrainSettings
-from wordloom.train.average import WeightAverage
-from wordloom.train.optimizers import build_optimizer
-from wordloom.train.precision import choose_device
-from wordloom.train.trainer import Trainer, to_device
+from wordloom.training.average import WeightAverage
+from wordloom.training.optimizers import build_optimizer
+from wordloom.training.precision import choose_device
+from wordloom.training.trainer import Trainer, to_device
 
 __all__ = ["Plan", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
 
