@@ -68,26 +68,14 @@ def main() -> None:
     if model.lm_head.weight is model.token_embedding.weight:
         read += model.lm_head.weight.numel()
     speed = bandwidth()
-    print(
-        json.dumps(
-            {"machine_gb_per_s": round(speed, 1), "threads": given.threads, "load": os.getloadavg()[0]}
-        )
-    )
+    report({"machine_gb_per_s": round(speed, 1), "threads": given.threads})
     for name in given.dtype:
         model, theirs = model.to(DTYPES[name]), theirs.to(DTYPES[name])
         for B in given.batch:
             cell = measure(model, theirs, B, given)
             limit = B * speed * 1e9 / (read * DTYPES[name].itemsize)
-            about = {
-                "preset": given.preset,
-                "dtype": name,
-                "batch": B,
-                "prompt": given.prompt,
-                "new": given.new,
-            }
-            print(
-                json.dumps({**about, **cell, "limit": round(limit), "load": os.getloadavg()[0]}), flush=True
-            )
+            about = {"preset": given.preset, "dtype": name, "batch": B}
+            report({**about, "prompt": given.prompt, "new": given.new, **cell, "limit": round(limit)})
             if given.profile:
                 report({**about, "profile_ms": profile(model, B, given)})
 
