@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "wordloom"
 
 def tune() -> None:
     """Our allocator settings, without importing our package into a peer's process."""
-    spec = importlib.util.spec_from_file_location("allocator", SOURCE / "train" / "allocator.py")
+    spec = importlib.util.spec_from_file_location("allocator", SOURCE / "training" / "allocator.py")
     assert spec is not None
     assert spec.loader is not None
     allocator = importlib.util.module_from_spec(spec)

@@ -52,11 +52,11 @@ def test_compiled_training_repeats_its_bits_and_resumes_to_them(tiny_model, batc
     for a, b in zip(runs[0][0], weights(resumed), strict=True):
         assert torch.equal(a, b)
 
-    eager, _ = trainer_of(tiny_model(), batches, settings(compile="off"))
-    compiled, _ = trainer_of(tiny_model(), batches, s)
-    for _ in range(3):
-        eager_loss, compiled_loss = eager.train_step()["loss_total"], compiled.train_step()["loss_total"]
-        assert compiled_loss == pytest.approx(eager_loss, rel=1e-4)
+    plain = tiny_model(0.1)
+    plain.load_state_dict(resumed.model.state_dict())
+    tokens = batches.batch(0, 4).tokens
+    with torch.no_grad():
+        torch.testing.assert_close(resumed.model.eval()(tokens), plain.eval()(tokens), atol=1e-5, rtol=1e-5)
 
 
 def test_without_a_compiler_one_line_says_so_and_training_goes_on(
