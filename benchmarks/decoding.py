@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -105,11 +106,12 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
 
     same = sum(a == b for a, b in zip(ours(8), their(8), strict=True))  # and both are warm
     taken: dict[str, list[float]] = {"ours": [], "theirs": [], "our_prefill": [], "their_prefill": []}
-    for _ in range(given.rounds):
-        taken["our_prefill"].append(seconds(lambda: ours(1)))
-        taken["their_prefill"].append(seconds(lambda: their(1)))
-        taken["ours"].append(seconds(lambda: ours(given.new)))
-        taken["theirs"].append(seconds(lambda: their(given.new)))
+    for number in range(given.rounds):
+        # what ran before leaves its mark on caches and allocator: each side goes first in turn
+        sides = [("our_prefill", ours, 1), ("their_prefill", their, 1), ("ours", ours, given.new)]
+        sides.append(("theirs", their, given.new))
+        for side, call, new in sides if number % 2 else reversed(sides):
+            taken[side].append(seconds(partial(call, new)))
     median = {side: statistics.median(times) for side, times in taken.items()}
     tokens = B * given.new
     return {
