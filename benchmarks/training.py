@@ -19,7 +19,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -79,13 +79,12 @@ def compete(contestants: list[Contestant], *, rounds: int, steps: int) -> None:
         contestants.reverse()
 
 
-def measure(shape: str, precision: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(shape: str, precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Both comparisons at one shape and precision, as flat records."""
     from training_sides import SHAPES
 
     tokens = SHAPES[shape].tokens
     modes = (False, True) if given.compiled else (False,)
-    records = []
     for comparison, theirs in (("as a user gets them", "system"), ("same allocator settings", "tuned")):
         with ExitStack() as stack:
             contestants = []
@@ -103,7 +102,7 @@ def measure(shape: str, precision: str, given: argparse.Namespace) -> list[dict[
             compete(contestants, rounds=given.rounds, steps=given.steps)
             for c in contestants:
                 limit = c.ask("limit") if c.side == "wordloom" or given.limits else {}
-                records.append({
+                yield {
                     "shape": shape, "precision": precision, "comparison": comparison, "side": c.name,
                     "allocator": c.allocator, "parameters": c.start["parameters"],
                     "first_step_seconds": round(c.start["first_step"], 3),
@@ -116,8 +115,7 @@ def measure(shape: str, precision: str, given: argparse.Namespace) -> list[dict[
                     "system_seconds": round(c.median("system"), 5), "page_faults": round(c.median("faults")),
                     "peak_gib": round(max(s["peak_bytes"] for s in c.samples) / 2**30, 3),
                     "threads": given.threads, "rounds": given.rounds,
-                })  # fmt: skip
-    return records
+                }  # fmt: skip
 
 
 HEADINGS = ("shape", "precision", "side", "tokens/s", "ours is", "by CPU time", "step/limit", "by CPU time",
