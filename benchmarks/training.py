@@ -157,14 +157,14 @@ def machine() -> dict[str, Any]:
     """What the figures depend on; ``bf16`` says whether this CPU has bfloat16 arithmetic of its own."""
     import torch
 
-    from wordloom.training.precision import has_fast_bf16
+    from wordloom.nn.linear import has_fast_bf16
 
     names = [line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")]
     return {
         "cpu": names[0] if names else "unknown",
         "cores": os.cpu_count(),
         "vector_instructions": torch.backends.cpu.get_cpu_capability(),
-        "bf16": "arithmetic" if has_fast_bf16(torch.device("cpu")) else "emulated, far slower than fp32",
+        "bf16": "arithmetic" if has_fast_bf16(torch.device("cpu")) else "none",
         "torch": torch.__version__,
         "load_average": os.getloadavg()[0],
     }

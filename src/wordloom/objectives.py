@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, CausalBatch
 from wordloom.nn.fused import softmax_error
+from wordloom.nn.linear import product_dtype, widens
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "linear_cross_entropy"]
 
@@ -51,8 +52,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, ta
     neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in the
     autocast precision, log-softmax in float32.
     """
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    dtype = product_dtype(hidden)
     return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
 
 
@@ -64,8 +64,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         N, V = hidden.shape[0], weight.shape[0]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         rows = max(1, min(N, CHUNK_ELEMENTS // V))
-        w = weight.to(dtype)
-        b = None if bias is None else bias.to(dtype)
+        wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
+        w = weight.to(dtype).to(wide)
+        b = None if bias is None else bias.to(dtype).to(wide)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
         # one chunk hands over its product; several are summed in float32
@@ -73,7 +74,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros(V, dtype=torch.float32, device=hidden.device) if wants_bias else None
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, N, rows):
-                h, t = hidden[start : start + rows].to(dtype), targets[start : start + rows]
+                h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
                 logits = F.linear(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
                     total += F.cross_entropy(logits.float(), t, ignore_index=IGNORE, reduction="sum")

@@ -31,6 +31,7 @@ __all__ = [
     "TrainSettings",
     "load_recipe",
     "shipped_recipes",
+    "without_effect",
 ]
 
 BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
@@ -175,6 +176,30 @@ class TrainSettings(Strict):
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         return self
+
+
+# What a setting needs to have any effect, where that is another setting's value.
+_ONLY_WITH = {
+    "muon_learning_rate": ("optimizer", ("muon",)),
+    "muon_momentum": ("optimizer", ("muon",)),
+    "decay_share": ("schedule", ("warmup_stable_decay",)),
+    "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
+    "evaluate_windows": ("evaluate_every", None),
+    "sample_prompt": ("sample_every", None),
+    "sample_tokens": ("sample_every", None),
+}
+
+
+def without_effect(train: TrainSettings) -> list[str]:
+    """A line for every setting that was changed from its default and that another one leaves unused."""
+    lines = []
+    for name, (other, values) in _ONLY_WITH.items():
+        has = getattr(train, other)
+        used = bool(has) if values is None else has in values
+        if not used and getattr(train, name) != TrainSettings.model_fields[name].default:
+            needs = "one above 0" if values is None else " or ".join(map(repr, values))
+            lines.append(f"train.{name} has no effect with train.{other} {has!r}: it takes {needs}")
+    return lines
 
 
 class Recipe(Strict):

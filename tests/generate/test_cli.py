@@ -118,6 +118,10 @@ def test_a_checkpoint_without_a_tokenizer_takes_ids(
     greedy = ["--temperature", 0, "--max-new-tokens", 4]
     ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy)
     assert len(ran.stdout.split(",")) == 4
+    for flag, said in ((["--specials", "text"], "--specials"), (["--no-echo"], "--no-echo")):
+        ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy, *flag)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert f"--ids are not text and are not echoed: leave out {said}" in ran.stderr
     ran = wordloom("generate", tmp_path / "bare", "--prompt", "abc", *greedy)
     assert ran.returncode == 2
     assert "has no tokenizer: give token ids, such as --ids 1,2,3" in ran.stderr
@@ -129,7 +133,9 @@ def test_a_checkpoint_without_a_tokenizer_takes_ids(
         (["--temperature", -1], "temperature is a number from 0"),
         (["--max-new-tokens", 100], "more than max_seq_len 48 holds; ask for at most 45 new tokens"),
         (["--ids", "1,2"], "give --prompt or --ids, not both"),
-        (["--next", 3, "--seed", 1], "--score and --next draw nothing: leave out seed"),
+        (["--next", 3, "--seed", 1], "--score and --next draw nothing: leave out --seed"),
+        (["--score", "x", "--stop-id", 1, "--top-k", 2], "leave out --top-k, --stop-id"),
+        (["--next", 3, "--no-echo"], "--score and --next draw nothing: leave out --no-echo"),
         (["--past", "wrap"], "unknown past 'wrap'; allowed: error, slide"),
     ],
     ids=str,

@@ -104,10 +104,9 @@ def test_tokens_are_the_modules_tokens(family: str, sampling: Sampling) -> None:
     assert [g.ids for g in ours] == [g.ids for g in plain]
 
 
-def test_long_prompts_pass_the_programs_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompts_agree_through_the_programs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     plain = logits_of(model, PROMPTS)
-    monkeypatch.setattr(fast, "PIECE", 12)
     monkeypatch.setattr(fast, "FLOAT32_ROWS", 10**6)
     torch.testing.assert_close(logits_of(accelerate(model), PROMPTS), plain, rtol=1e-5, atol=1e-4)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from wordloom.errors import ConfigError, DeviceError
-from wordloom.nn import Attention, KeyValueCache, causal_mask, set_attention_backend
+from wordloom.nn import Attention, KeyValueCache, causal_mask, programs, set_attention_backend
 from wordloom.nn.attention import attention_mask, exact_attention, running_kernel
 
 CPU_BACKENDS = ["auto", "flash", "math", "exact"]
@@ -227,6 +227,11 @@ def test_the_running_kernel_is_found_by_asking() -> None:
     assert running_kernel("exact", **where) == "exact"
     assert running_kernel("math", **where) == "math"
     assert running_kernel("auto", **where) == running_kernel("flash", **where) == "flash"
+    if programs.sgemm():
+        assert running_kernel("auto", elements=1 << 20, **where) == "blocked"
+    assert running_kernel("auto", elements=8, **where) == "flash"  # too little to be worth it
+    assert running_kernel("auto", elements=1 << 20, masked=True, **where) == "flash"
+    assert running_kernel("auto", elements=1 << 20, dropout=0.1, **where) == "math"
     assert running_kernel("auto", dropout=0.1, **where) == "math"  # the CPU's flash kernel has no dropout
     with pytest.raises(DeviceError, match="'efficient' cannot run"):
         running_kernel("efficient", **where)

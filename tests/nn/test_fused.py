@@ -105,6 +105,55 @@ def test_rotate(dtype, rows):
     )
 
 
+blocked = pytest.mark.skipif(not programs.sgemm(), reason="PyTorch was built without MKL")
+
+
+def attended(q, k, v):
+    """By PyTorch; q [B, T, H, E], k and v [B, T, K, E]."""
+    heads = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(*heads, is_causal=True, scale=0.3, enable_gqa=True)
+
+
+@blocked
+@both_dtypes
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1, 1, 3), (2, 5, 4, 2, 8), (2, 64, 3, 3, 6), (1, 65, 4, 1, 16), (2, 150, 6, 2, 5)]
+)
+def test_causal_attention(dtype, shape):
+    B, T, H, K, E = shape  # T around the size of a block
+    sizes = ((B, T, H, E), (B, T, K, E), (B, T, K, E))
+    inputs = [draw(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes)]
+
+    def fast(*inputs):
+        heads = [x.transpose(1, 2) for x in inputs]
+        assert fused.attention_fits(*heads)
+        return fused.causal_attention(*heads, scale=0.3)
+
+    agree(fast, attended, inputs, dtype, "CausalAttention")
+
+
+@blocked
+def test_causal_attention_reads_any_layout_of_heads():
+    q, k, v = (draw(2, 3, 70, 8, seed=seed) for seed in range(3))  # heads before time, as a cache keeps them
+    wide = draw(2, 3, 70, 16, seed=1)
+    for keys in (k, wide[..., :8], wide[..., 8:]):
+        assert fused.attention_fits(q, keys.detach(), v)
+        out = fused.causal_attention(q, keys, v, scale=0.5)
+        expected = F.scaled_dot_product_attention(q, keys, v, is_causal=True, scale=0.5)
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    assert not fused.attention_fits(q, wide[..., ::2].detach(), v)
+    assert not fused.attention_fits(q[:, :, :1], k, v)  # a query that stands after the keys
+
+
+@blocked
+def test_large_scores_neither_overflow_nor_lose_the_largest():
+    q, k, v = (draw(1, 2, 80, 4, seed=seed, scale=200.0) for seed in range(3))
+    out = fused.causal_attention(q, k, v, scale=1.0)
+    expected = F.scaled_dot_product_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=1.0)
+    torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-4)
+    assert fused.causal_attention(q.detach().fill_(torch.nan), k, v, scale=1.0).isnan().all()
+
+
 @both_dtypes
 def test_softmax_error(dtype):
     logits = draw(70, 53, dtype=dtype, scale=5.0).detach()
@@ -183,12 +232,17 @@ def test_a_whole_model_has_the_same_loss_and_gradients(monkeypatch, family):
 def test_bits_do_not_depend_on_the_number_of_threads():
     x, weight = draw(501, 37), draw(37, seed=1)
 
+    heads = [draw(2, 3, 100, 8, seed=seed) for seed in range(3)]
+
     def bits(threads):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
             y = fused.rms_norm(x, weight, 1e-6)
-            return [y.detach(), *torch.autograd.grad(y.square().sum(), (x, weight))][1:]
+            grads = torch.autograd.grad(y.square().sum(), (x, weight))
+            if programs.sgemm():
+                grads += torch.autograd.grad(fused.causal_attention(*heads, scale=1.0).square().sum(), heads)
+            return grads
         finally:
             torch.set_num_threads(before)
 
@@ -203,6 +257,10 @@ programs.MINIMUM_ELEMENTS = 0
 x = torch.linspace(-3, 3, 37 * 101).view(101, 37).requires_grad_()
 y = fused.rms_norm(x, torch.linspace(0, 2, 37).requires_grad_(), 1e-6)
 (g,) = torch.autograd.grad(y.sin().sum(), x)
+if programs.sgemm():
+    q = x[:, :36].view(1, 101, 4, 9).transpose(1, 2)
+    z = fused.causal_attention(q, q, q, scale=1.0)
+    g = torch.cat([z.detach().flatten(), torch.autograd.grad(z.sin().sum(), x)[0].flatten(), g.flatten()])
 print(hashlib.sha256(g.numpy().tobytes()).hexdigest())
 """
 

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from wordloom.errors import RecipeError
-from wordloom.recipe import Recipe, load_recipe, shipped_recipes
+from wordloom.recipe import Recipe, load_recipe, shipped_recipes, without_effect
 from wordloom.run import train
 
 SMALL = {  # what keeps a few steps of a large recipe within seconds
@@ -96,6 +96,25 @@ def test_settings_without_effect_are_refused():
     with pytest.raises(RecipeError, match="need validation text"):
         load_recipe("quickstart", nothing)
     load_recipe("quickstart", [*nothing, "train.evaluate_every=0"])
+
+
+def test_settings_that_another_one_leaves_unused_are_named():
+    assert without_effect(load_recipe("quickstart").train) == []
+    constant = load_recipe("quickstart", ["train.schedule=constant", "train.optimizer=adamw"]).train
+    assert without_effect(constant) == [
+        "train.decay_share has no effect with train.schedule 'constant': it takes 'warmup_stable_decay'",
+        "train.final_share has no effect with train.schedule 'constant': it takes 'linear' or 'cosine' or "
+        "'warmup_stable_decay'",
+    ]
+    unseen = load_recipe("quickstart", ["train.sample_tokens=9", "train.sample_every=0"]).train
+    assert "train.sample_tokens has no effect with train.sample_every 0: it takes one above 0" in (
+        without_effect(unseen)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(shipped_recipes()))
+def test_shipped_recipes_set_nothing_in_vain(name):
+    assert without_effect(load_recipe(name).train) == []
 
 
 def test_two_budgets_are_refused():

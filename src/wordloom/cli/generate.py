@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "dim", "sampling_flags"]
 
+FLAGS = {"stop_ids": "--stop-id"}  # where a flag is not spelled as its setting
+
 
 def command(
     checkpoint: Annotated[Path, typer.Argument(help="A folder with a trained model.")],
@@ -61,9 +63,13 @@ def command(
         int | None, typer.Option("--next", help="Print the likeliest K next tokens instead.")
     ] = None,
     specials: Annotated[
-        str, typer.Option(help="Special tokens written in a prompt: refuse, text or interpret.")
-    ] = "refuse",
-    echo: Annotated[bool, typer.Option(help="Print the prompt before its continuation.")] = True,
+        str | None,
+        typer.Option(help="Special tokens in a prompt: refuse, text or interpret.  [default: refuse]"),
+    ] = None,
+    echo: Annotated[
+        bool | None,
+        typer.Option("--echo/--no-echo", help="Print the prompt before its continuation.  [default: echo]"),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16 or fp16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -90,8 +96,15 @@ def command(
         samples=samples,
         past=past,
     )
-    if given and (score or next_ is not None):
-        raise GenerationError(f"--score and --next draw nothing: leave out {', '.join(given)}")
+    flags = [FLAGS.get(name, "--" + name.replace("_", "-")) for name in given]
+    if echo is not None:
+        flags.append("--echo" if echo else "--no-echo")
+    if flags and (score or next_ is not None):
+        raise GenerationError(f"--score and --next draw nothing: leave out {', '.join(flags)}")
+    if ids and (specials is not None or echo is not None):
+        useless = "--specials" if specials is not None else flags[-1]
+        raise GenerationError(f"--ids are not text and are not echoed: leave out {useless}")
+    specials = specials or "refuse"
     lm = load(checkpoint, device=device, dtype=dtype)
     prompts: list[Any]
     if ids:
@@ -105,7 +118,7 @@ def command(
     elif next_ is not None:
         result = _next(lm, prompts, next_, specials, quiet=as_json)
     else:
-        result = _generate(lm, prompts, given, specials, echo=echo, quiet=as_json)
+        result = _generate(lm, prompts, given, specials, echo=echo is not False, quiet=as_json)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
 

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.models import MODELS
-from wordloom.nn import Attention, GatedFeedForward, KeyValueCache
+from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
+from wordloom.nn.linear import widens
 
 __all__ = ["FastModel", "accelerate", "one_thread"]
 
@@ -32,10 +33,10 @@ log = logging.getLogger(__name__)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once beyond which PyTorch's matrix products are the faster ones.
-FLOAT32_ROWS = 8
+FLOAT32_ROWS = 16
 NATIVE_BFLOAT16_ROWS = 8
+WIDENED_BFLOAT16_ROWS = 48  # where PyTorch has to widen all weights first
 WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
-PIECE = 64  # where bfloat16 arithmetic is missing, all goes through the programs, in pieces of this many
 
 
 def accelerate(model: Any) -> Any:
@@ -70,7 +71,7 @@ def _unfit(model: Any) -> str:
     for module in model.modules():
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return "a module is hooked"
-        if isinstance(module, nn.Linear) and type(module) is not nn.Linear:
+        if isinstance(module, nn.Linear) and type(module) is not Linear:
             return "a layer is replaced"
         if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
             return "attention is set by hand"
@@ -118,10 +119,6 @@ def _team(weights: int) -> Team:
     return _teams[threads]
 
 
-def _has_bfloat16_arithmetic() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and bool(torch.cpu._is_avx512_bf16_supported())
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """PyTorch alone inside: its threads go on spinning for milliseconds after an operation they shared,
@@ -151,9 +148,10 @@ class FastModel:
         attention = model.blocks[0].attention
         self.n_kv_heads, self.head_dim = attention.n_kv_heads, attention.head_dim
         self.dtype = model.lm_head.weight.dtype
-        self.most_rows: int | None = FLOAT32_ROWS
+        self.most_rows = FLOAT32_ROWS
         if self.dtype == torch.bfloat16:
-            self.most_rows = NATIVE_BFLOAT16_ROWS if _has_bfloat16_arithmetic() else None
+            widened = widens(torch.device("cpu"), self.dtype)
+            self.most_rows = WIDENED_BFLOAT16_ROWS if widened else NATIVE_BFLOAT16_ROWS
         self.rooms: dict[int, Any] = {}
         self.heads: dict[int, np.ndarray] = {}
         self.bound: Any = None
@@ -193,16 +191,7 @@ class FastModel:
         if not fits:
             return self.model.hidden(tokens, **where, cache=cache)
         assert isinstance(cache, KeyValueCache)
-        piece = T if B * T <= PIECE else max(1, PIECE // B)
-        if piece == T:
-            return self._run(tokens, attend, cache)
-        parts = []
-        for start in range(0, T, piece):
-            part = slice(start, start + piece)
-            parts.append(
-                self._run(tokens[:, part], None if attend is None else attend[:, part], cache).clone()
-            )
-        return torch.cat(parts, dim=1)
+        return self._run(tokens, attend, cache)
 
     def lm_head(self, hidden: Tensor) -> Tensor:
         """hidden [.., D], as :meth:`hidden` last gave it, -> logits [.., V] by the same path."""
@@ -223,7 +212,7 @@ class FastModel:
     def _fits(self, cache: Cache | None, rows: int, T: int, attend: Tensor | None) -> bool:
         if self.bound is None or not isinstance(cache, KeyValueCache) or self.model.training:
             return False
-        if self.most_rows is not None and rows > self.most_rows:
+        if rows > self.most_rows:
             return False
         keys = cache.layers[0].keys
         if keys is None or cache.length + T > min(keys.shape[2], self.length):

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_heads, check_positive, dropout_or, positions_within
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 
@@ -94,8 +94,9 @@ class GPT(nn.Module):
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
         if c.positions == "learned":
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
+        self._sinusoidal: Tensor | None = None  # made at first use; no weight, and never cast to bfloat16
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
-        self.lm_head = nn.Linear(c.dim, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Linear(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
 
     def tie_weights(self) -> None:
@@ -144,8 +145,10 @@ class GPT(nn.Module):
         """positions [1 or B, T] -> [1 or B, T, D]."""
         if self.config.positions == "learned":
             return self.position_embedding(positions)
-        table = sinusoidal_positions(self.config.max_seq_len, self.config.dim)
-        return table.to(positions.device)[positions]
+        if self._sinusoidal is None or self._sinusoidal.device != positions.device:
+            table = sinusoidal_positions(self.config.max_seq_len, self.config.dim)
+            self._sinusoidal = table.to(positions.device)
+        return self._sinusoidal[positions]
 
     def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.models.checks import check_dropout, check_heads, check_positive, dropout_or, positions_within
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 
@@ -90,7 +90,7 @@ class GPT2(nn.Module):
         self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
         self.final_norm = LayerNorm(c.dim, eps=c.norm_eps, bias=c.bias)
-        self.lm_head = nn.Linear(c.dim, c.vocab_size, bias=False)
+        self.lm_head = Linear(c.dim, c.vocab_size, bias=False)
         self.tie_weights()
 
     def tie_weights(self) -> None:

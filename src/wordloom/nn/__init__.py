@@ -14,6 +14,7 @@ Every boolean mask is True where a position takes part (the polarity of
 from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, causal_mask, set_attention_backend
 from wordloom.nn.cache import KeyValueCache
 from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
+from wordloom.nn.linear import Linear
 from wordloom.nn.norms import LayerNorm, RMSNorm
 from wordloom.nn.positions import (
     Rotary,
@@ -31,6 +32,7 @@ __all__ = [
     "GatedFeedForward",
     "KeyValueCache",
     "LayerNorm",
+    "Linear",
     "RMSNorm",
     "Rotary",
     "Swish",

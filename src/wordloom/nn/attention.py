@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wordloom.errors import ConfigError, DeviceError, did_you_mean
+from wordloom.nn.fused import attention_fits, causal_attention
+from wordloom.nn.linear import Linear, widens
 from wordloom.nn.positions import apply_rotary
 
 __all__ = [
@@ -97,6 +99,13 @@ def exact_attention(
     q [B, H, T, E]; k, v [B, H, S, E]; mask broadcastable to [B, H, T, S].  A query with no key it may
     look at gets zeros.  Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
     """
+    with torch.autocast(q.device.type, enabled=False):
+        return _exact_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale, dropout=dropout)
+
+
+def _exact_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout: float
+) -> tuple[Tensor, Tensor]:
     scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
     if is_causal:
         causal = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
@@ -148,10 +157,10 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
         self.rotary_layout = rotary_layout
-        self.q_proj = nn.Linear(dim, n_heads * head_dim, bias=bias)
-        self.k_proj = nn.Linear(context_dim or dim, K * head_dim, bias=bias)
-        self.v_proj = nn.Linear(context_dim or dim, K * head_dim, bias=bias)
-        self.o_proj = nn.Linear(n_heads * head_dim, dim, bias=bias if out_bias is None else out_bias)
+        self.q_proj = Linear(dim, n_heads * head_dim, bias=bias)
+        self.k_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
+        self.v_proj = Linear(context_dim or dim, K * head_dim, bias=bias)
+        self.o_proj = Linear(n_heads * head_dim, dim, bias=bias if out_bias is None else out_bias)
         self.backend = "auto"
         self.recorded: list[Tensor] | None = None  # set to a list to collect weights (backend "exact")
 
@@ -193,6 +202,9 @@ class Attention(nn.Module):
             # the kernels' own causal mask takes no other beside it and puts the first query at the first key
             causal = causal_mask(q.shape[2], k.shape[2], device=q.device)
             mask, is_causal = (causal if mask is None else mask & causal), False
+        blocked = is_causal and self.backend == "auto" and dropout == 0.0
+        if blocked and attention_fits(q, k, v):
+            return causal_attention(q, k, v, scale=self.scale)
         groups = self.n_heads // self.n_kv_heads
         same_for_heads = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
         single = q.shape[2] == 1 and same_for_heads
@@ -217,6 +229,13 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
     ) -> Tensor:
         forced = ATTENTION_BACKENDS[self.backend]
+        if forced is None and q.requires_grad and widens(q.device, q.dtype):
+            # PyTorch's backward in 16 bits takes ten times as long there
+            with torch.autocast("cpu", enabled=False):
+                wide = q.float(), k.float(), v.float()
+                return F.scaled_dot_product_attention(
+                    *wide, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
+                ).to(q.dtype)
         if forced is None:
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
@@ -254,14 +273,21 @@ def running_kernel(
     dtype: torch.dtype,
     dropout: float = 0.0,
     masked: bool = False,
+    elements: int = 0,
 ) -> str:
-    """The kernel that runs for these settings: flash, efficient, math or exact.
+    """The kernel that runs for these settings: blocked (our own), flash, efficient, math or exact.
 
-    Found by asking: PyTorch has no query that answers for a CPU.  Raises DeviceError when ``backend``
-    names one that cannot run here.
+    ``elements`` is the size of q, which decides about ``blocked``; 0 leaves that out.  The others are found
+    by asking: PyTorch has no query that answers for a CPU.
+
+    Raises DeviceError when ``backend`` names one that cannot run here.
     """
     if backend == "exact":
         return "exact"
+    if backend == "auto" and dropout == 0.0 and not masked and elements:
+        q = torch.empty(1, device=device, dtype=dtype).expand(1, 1, elements, 1)
+        if attention_fits(q, q, q):
+            return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)
     mask = causal_mask(T, T, device=device)[None, None] if masked else None

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.nn.fused import gelu_tanh, swiglu
+from wordloom.nn.linear import Linear
 
 __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activation"]
 
@@ -65,8 +66,8 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
-        self.down_proj = nn.Linear(hidden_dim, dim, bias=bias)
+        self.up_proj = Linear(dim, hidden_dim, bias=bias)
+        self.down_proj = Linear(hidden_dim, dim, bias=bias)
         self.activation = _activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,9 +90,9 @@ class GatedFeedForward(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(dim, hidden_dim, bias=bias)
-        self.up_proj = nn.Linear(dim, hidden_dim, bias=bias)
-        self.down_proj = nn.Linear(hidden_dim, dim, bias=bias)
+        self.gate_proj = Linear(dim, hidden_dim, bias=bias)
+        self.up_proj = Linear(dim, hidden_dim, bias=bias)
+        self.down_proj = Linear(hidden_dim, dim, bias=bias)
         self.activation = _activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from wordloom.nn import programs
 from wordloom.nn.programs import SHARES, fits, run
 
-__all__ = ["gelu_tanh", "rms_norm", "rotate", "softmax_error", "swiglu"]
+__all__ = ["attention_fits", "causal_attention", "gelu_tanh", "rms_norm", "rotate", "softmax_error", "swiglu"]
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -70,6 +71,64 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # [B or 1, 1, T, E/2]
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+
+
+def attention_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether :func:`causal_attention` takes these: alike, on the CPU, heads dense, and worth it."""
+    if q.numel() < programs.MINIMUM_ELEMENTS or q.dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if torch.compiler.is_compiling() or not q.shape[2] == k.shape[2] == v.shape[2]:
+        return False
+    for t in (q, k, v):
+        if type(t) is not Tensor or t.device.type != "cpu" or t.dtype != q.dtype or t.stride(-1) != 1:
+            return False
+    return programs.sgemm() != 0
+
+
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
+    """Causal ``F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)``, where it fits.
+
+    q [B, H, T, E]; k, v [B, K, T, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
+    """
+    return _CausalAttention.apply(q, k, v, scale)  # type: ignore[no-untyped-call]
+
+
+class _CausalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        B, H, T, E = q.shape
+        out = q.new_empty(B, T, H, E)
+        sums = q.new_empty(B, H, T, dtype=torch.float32)
+        _run_attention("causal_attention", q, k, v, scale, out, sums)
+        ctx.save_for_backward(q, k, v, out, sums)
+        ctx.scale = scale
+        return out.transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, out, sums = ctx.saved_tensors
+        B, H, T, E = q.shape
+        K = k.shape[1]
+        d_q, d_k, d_v = q.new_empty(B, T, H, E), q.new_empty(B, T, K, E), q.new_empty(B, T, K, E)
+        grad = grad.transpose(1, 2).contiguous()
+        _run_attention("causal_attention_backward", q, k, v, ctx.scale, out, sums, grad, d_q, d_k, d_v)
+        return d_q.transpose(1, 2), d_k.transpose(1, 2), d_v.transpose(1, 2), None
+
+
+def _run_attention(name: str, q: Tensor, k: Tensor, v: Tensor, scale: float, *others: Tensor) -> None:
+    from wordloom.nn.attention_programs import scratch_elements
+
+    (_, H, T, E), (B, K) = q.shape, k.shape[:2]
+    floats = scratch_elements(T, E)
+    counter = q.new_zeros(1, dtype=torch.int64)
+    scratch = q.new_empty(torch.get_num_threads() * floats, dtype=torch.float32)
+    (scale_bits,) = struct.unpack("<I", struct.pack("<f", scale))
+    steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
+    run(
+        name, q.dtype, B * K, programs.sgemm(), counter, scratch, floats, T, E, H, K, scale_bits, q, k, v,
+        *steps, *others,
+    )  # fmt: skip
 
 
 class _GeluTanh(torch.autograd.Function):

@@ -15,12 +15,13 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run"]
+__all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ def ready() -> bool:
         return False
     try:
         _openmp()
-        importlib.import_module("wordloom.nn.fused_programs")
+        importlib.import_module("wordloom.nn.program_parts")
     except (ImportError, OSError, AttributeError) as error:
         log.info("elementwise layers run as PyTorch's separate kernels: %s", error)
         return False
@@ -50,6 +51,18 @@ def _openmp() -> Any:
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     parallel.restype = None
     return parallel
+
+
+@functools.cache
+def sgemm() -> int:
+    """The address of MKL's ``sgemm``, which keeps to one thread inside a program; 0 where there is none."""
+    if not (torch._C.has_mkl and ready()):
+        return 0
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        return ctypes.cast(library.sgemm_, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
 
 
 def fits(*tensors: Tensor) -> bool:
@@ -69,8 +82,10 @@ def fits(*tensors: Tensor) -> bool:
 
 def run(name: str, dtype: torch.dtype, *arguments: Tensor | int) -> None:
     """Run program ``name`` on all of PyTorch's threads, its tensors stored as ``dtype``."""
-    from wordloom.nn.fused_programs import address_of
+    from wordloom.nn import attention_programs, fused_programs
+    from wordloom.nn.program_parts import machine_code
 
+    program = fused_programs.PROGRAMS.get(name) or attention_programs.PROGRAMS[name]
     packed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
     packet = (ctypes.c_int64 * (3 + len(packed)))(0, SHARES, dtype == torch.bfloat16, *packed)
-    _openmp()(address_of(name), packet, torch.get_num_threads(), 0)
+    _openmp()(machine_code(program), packet, torch.get_num_threads(), 0)

@@ -18,7 +18,7 @@ from wordloom.models import PRESETS, build, config_from, family_of
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
 from wordloom.objectives import OBJECTIVES
-from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe import Recipe, load_recipe, without_effect
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
@@ -102,8 +102,11 @@ def _train(
         torch.set_num_threads(s.threads)
     tuned = s.allocator == "tuned" and tune_allocator()
     given = checkpoint or (None if recipe.start_from is None else Path(recipe.start_from))
+    for line in without_effect(s):
+        progress.say(line)
     if given is not None:
-        progress.say(f"start       weights and tokenizer of {given}")
+        instead = "" if checkpoint else "; the recipe's [tokenizer] is not used"
+        progress.say(f"start       weights and tokenizer of {given}{instead}")
     prepared = prepare_recipe(
         recipe, tokenizer=Tokenizer.from_pretrained(given) if given else None, progress=progress
     )
@@ -125,17 +128,20 @@ def _train(
         total_steps=_steps_before_timing(recipe, batches),
         seed=recipe.seed,
     )
-    kernel = running_kernel(
-        s.attention_backend,
-        head_dim=model.blocks[0].attention.head_dim,
-        device=trainer.device,
-        dtype=trainer.precision.compute_dtype,
-        dropout=model.blocks[0].attention.dropout,
-        masked=recipe.data.document_mask,
-    )
     if s.gradient_checkpointing:
         checkpoint_blocks(trainer.model)
     compiled = compile_blocks(trainer.model, s, trainer.device)
+    attention = model.blocks[0].attention
+    tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
+    kernel = running_kernel(
+        s.attention_backend,
+        head_dim=attention.head_dim,
+        device=trainer.device,
+        dtype=trainer.precision.compute_dtype,
+        dropout=attention.dropout,
+        masked=recipe.data.document_mask,
+        elements=0 if compiled.startswith("compiled") else tokens * attention.n_heads * attention.head_dim,
+    )
     progress.say(
         f"running     {trainer.device}, {trainer.precision.mode}, {compiled}, attention kernel '{kernel}', "
         f"{torch.get_num_threads()} threads, allocator {'tuned' if tuned else 'system'}"

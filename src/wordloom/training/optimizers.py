@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wordloom.nn.linear import has_fast_bf16
 from wordloom.recipe import TrainSettings
-from wordloom.training.precision import has_fast_bf16
 
 __all__ = ["MasterWeights", "Muon", "Optimizer", "build_optimizer", "orthogonalise"]
 

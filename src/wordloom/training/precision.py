@@ -12,25 +12,12 @@ import torch
 from torch import nn
 
 from wordloom.errors import DeviceError
+from wordloom.nn.linear import has_fast_bf16
 from wordloom.recipe import TrainSettings
 
-__all__ = ["Precision", "choose_device", "choose_precision", "compile_blocks", "has_fast_bf16"]
+__all__ = ["Precision", "choose_device", "choose_precision", "compile_blocks"]
 
 log = logging.getLogger(__name__)
-
-
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether matrix products in bfloat16 are faster than in float32 here.
-
-    On CPUs that takes AVX512-BF16 or AMX: without them torch widens element by element (7x slower than
-    float32 on an AVX2 machine).
-    """
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "mps":
-        return True
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private, but the only ones torch has
-    return any(getattr(torch.cpu, probe, lambda: False)() for probe in probes)
 
 
 def choose_device(name: str) -> torch.device:
@@ -83,7 +70,7 @@ def choose_precision(settings: TrainSettings, device: torch.device) -> Precision
         mode = "bf16" if has_fast_bf16(device) else "fp32"
     elif mode != "fp32" and not has_fast_bf16(device):
         log.warning(
-            "precision '%s' is slow here: this %s has no bfloat16 arithmetic; 'fp32' is faster",
+            "precision '%s' gains no speed: this %s has no bfloat16 arithmetic; 'fp32' is as fast",
             mode,
             device.type,
         )

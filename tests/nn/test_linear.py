@@ -1,0 +1,92 @@
+"""16-bit products on a CPU without arithmetic for them: widened, they are PyTorch's own numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from wordloom.nn import Attention, Linear, linear
+from wordloom.objectives import linear_cross_entropy
+
+both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """A machine where PyTorch has no kernel for 16-bit products."""
+    monkeypatch.setattr(linear, "_has_kernel", lambda dtype: False)
+
+
+def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.detach().to(dtype).double().requires_grad_()
+
+
+@both
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_value_and_gradients_are_those_of_rounded_factors(bare, dtype, bias, autocast):
+    torch.manual_seed(0)
+    layer, x = Linear(24, 10, bias=bias), torch.randn(2, 5, 24, requires_grad=True)
+    grad = torch.randn(2, 5, 10).to(dtype)
+    if not autocast:
+        layer, x = layer.to(dtype), x.detach().to(dtype).requires_grad_()
+    with torch.autocast("cpu", dtype=dtype, enabled=autocast):
+        y = layer(x)
+    assert "Widened" in type(y.grad_fn).__name__
+    assert y.dtype == dtype
+    inputs = [x, *layer.parameters()]
+    exact = [rounded(t, dtype) for t in inputs]
+    expected = F.linear(*exact)
+    tolerance = {"atol": 2e-2, "rtol": 1e-2}
+    torch.testing.assert_close(y.double(), expected, **tolerance)
+    grads = torch.autograd.grad(y, inputs, grad)
+    for g, t, e in zip(grads, inputs, torch.autograd.grad(expected, exact, grad.double()), strict=True):
+        assert g.dtype == t.dtype
+        torch.testing.assert_close(g.double(), e, **tolerance)
+
+
+@both
+def test_it_is_what_pytorch_computes(bare, monkeypatch, dtype):
+    torch.manual_seed(0)
+    layer, x = Linear(64, 32).to(dtype), torch.randn(7, 64).to(dtype)
+    widened = layer(x)
+    monkeypatch.setattr(linear, "_has_kernel", lambda dtype: True)
+    own = layer(x)
+    # both round the same sum, made in another order: they part by a unit in the last place at most
+    torch.testing.assert_close(widened, own, atol=0, rtol=2 * torch.finfo(dtype).eps)
+
+
+def test_float32_and_machines_with_a_kernel_are_left_alone(monkeypatch):
+    layer, x = Linear(4, 4), torch.randn(2, 4)
+    assert "Widened" not in type(layer(x).grad_fn).__name__
+    monkeypatch.setattr(linear, "_has_kernel", lambda dtype: True)
+    assert "Widened" not in type(layer.bfloat16()(x.bfloat16()).grad_fn).__name__
+
+
+def test_the_loss_over_a_widened_head(bare):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(6, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.tensor([3, 1, -100, 49, 0, 7])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = linear_cross_entropy(hidden, weight, None, targets)
+    exact = [rounded(t, torch.bfloat16) for t in (hidden, weight)]
+    expected = F.cross_entropy(F.linear(*exact), targets, ignore_index=-100, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)  # the logits were never rounded
+    for g, e in zip(
+        torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(expected, exact), strict=True
+    ):
+        torch.testing.assert_close(g.double(), e, atol=2e-2, rtol=2e-2)
+
+
+def test_masked_attention_is_widened_when_it_is_trained(bare):
+    torch.manual_seed(0)
+    layer, x = Attention(dim=32, n_heads=4).bfloat16(), torch.randn(2, 9, 32).bfloat16()
+    mask = torch.rand(2, 1, 9, 9) > 0.4
+    mask |= torch.eye(9, dtype=torch.bool)
+    layer(x, mask=mask).float().square().sum().backward()
+    wide = Attention(dim=32, n_heads=4)
+    wide.load_state_dict(layer.state_dict())
+    wide(x.float(), mask=mask).square().sum().backward()
+    for a, b in zip(layer.parameters(), wide.parameters(), strict=True):
+        assert (a.grad.float() - b.grad).norm() < 0.03 * b.grad.norm()
