@@ -36,4 +36,5 @@ layers: install
 check: lint types layers test
 
 clean:
+	find src -name "*.nb[ic]" -delete  # compiled programs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

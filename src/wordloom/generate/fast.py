@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once beyond which PyTorch's matrix products are the faster ones.
-FLOAT32_ROWS = 16
+FLOAT32_ROWS = 32
 NATIVE_BFLOAT16_ROWS = 8
-WIDENED_BFLOAT16_ROWS = 48  # where PyTorch has to widen all weights first
+WIDENED_BFLOAT16_ROWS = 96  # where PyTorch has to widen all weights first
 WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 
 
