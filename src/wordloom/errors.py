@@ -11,6 +11,7 @@
     ├── DeviceError               a device, precision or kernel this machine does not have
     ├── GenerationError           a prompt or a sampling setting
     ├── EvaluationError           a text, window or task that cannot be scored
+    ├── VectorError               word vectors: their corpus, a file of them, a word that has none
     └── NonFiniteError            loss or gradients became NaN or infinite in training
 
 The command prints the message in red without a traceback and exits with code 2.  An exception of
@@ -34,6 +35,7 @@ __all__ = [
     "NonFiniteError",
     "RecipeError",
     "TokenizerError",
+    "VectorError",
     "WordloomError",
     "did_you_mean",
 ]
@@ -73,6 +75,10 @@ class GenerationError(WordloomError):
 
 class EvaluationError(WordloomError):
     """A text, window or task that cannot be scored."""
+
+
+class VectorError(WordloomError):
+    """Word vectors: a corpus, a vector file or a word that cannot be used."""
 
 
 class NonFiniteError(WordloomError):

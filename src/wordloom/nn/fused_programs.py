@@ -38,27 +38,17 @@ _CUBE = f4(0.044715)
 
 @exact
 def _gelu_tanh(packet: Any, like: Any, share: int) -> None:
-    """n, x [n] -> y [n]."""
-    x, y = pointer(packet[4], like), pointer(packet[5], like)
-    start, stop = bounds(packet, share)
-    for i in range(start, stop):
-        v = load(x, i)
-        store(y, i, v / (f4(1.0) + exp(-_Z * v * (f4(1.0) + _CUBE * v * v))))
-
-
-@exact
-def _gelu_tanh_backward(packet: Any, like: Any, share: int) -> None:
-    """n, x [n], d_y [n] -> d_x [n]."""
-    x, d_y, d_x = pointer(packet[4], like), pointer(packet[5], like), pointer(packet[6], like)
+    """n, x [n] -> y [n] and its slope at x [n]."""
+    x, y, slope = pointer(packet[4], like), pointer(packet[5], like), pointer(packet[6], like)
     start, stop = bounds(packet, share)
     for i in range(start, stop):
         v = load(x, i)
         square = v * v
         e = exp(-_Z * v * (f4(1.0) + _CUBE * square))
         s = f4(1.0) / (f4(1.0) + e)
+        store(y, i, v * s)
         # z' s (1 - s); e s is 1 - s without the cancellation
-        slope = s + v * _Z * (f4(1.0) + f4(3.0) * _CUBE * square) * s * (e * s)
-        store(d_x, i, load(d_y, i) * slope)
+        store(slope, i, s + v * _Z * (f4(1.0) + f4(3.0) * _CUBE * square) * s * (e * s))
 
 
 @exact
@@ -184,16 +174,6 @@ def gelu_tanh(packet: Any) -> None:
         share = ticket(packet)
 
 
-def gelu_tanh_backward(packet: Any) -> None:
-    share = ticket(packet)
-    while share < packet[1]:
-        if packet[2]:
-            _gelu_tanh_backward(packet, np.uint16(0), share)
-        else:
-            _gelu_tanh_backward(packet, f4(0), share)
-        share = ticket(packet)
-
-
 def swiglu(packet: Any) -> None:
     share = ticket(packet)
     while share < packet[1]:
@@ -256,14 +236,5 @@ def rotate(packet: Any) -> None:
 
 PROGRAMS = {
     program.__name__: program
-    for program in (
-        gelu_tanh,
-        gelu_tanh_backward,
-        swiglu,
-        swiglu_backward,
-        rms_norm,
-        rms_norm_backward,
-        softmax_error,
-        rotate,
-    )
+    for program in (gelu_tanh, swiglu, swiglu_backward, rms_norm, rms_norm_backward, softmax_error, rotate)
 }
