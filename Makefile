@@ -6,7 +6,7 @@ MINUTES ?= 3
 WORKERS ?= auto
 STAMP   := $(VENV)/.installed
 
-.PHONY: install demo test lint types layers check clean
+.PHONY: install demo test lint types layers check kernels clean
 
 install: $(STAMP)
 
@@ -35,6 +35,8 @@ layers: install
 
 check: lint types layers test
 
-clean:
-	find src -name "*.nb[ic]" -delete  # compiled programs
+kernels:  # forget compiled programs: numba does not notice an edit of a kernel that another file inlines
+	find src -name "*.nb[ic]" -delete
+
+clean: kernels
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,7 +2,7 @@
 
 Tensors are float32, or bfloat16 seen as the 16 bits that it is; arithmetic is in float32.
 
-numba keeps a program's machine code until the program's own file changes: after an edit here, make clean.
+numba keeps a program's machine code until its own file changes: after an edit here, ``make kernels``.
 """
 
 from __future__ import annotations
