@@ -1,0 +1,64 @@
+"""The allocator's settings, each in a process of its own: they last as long as it does."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from wordloom.training.allocator import _read
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+
+_STEPS = """
+import json, resource, sys
+import torch
+from wordloom.training import tune_allocator
+
+if sys.argv[1] == "tuned":
+    assert tune_allocator() and tune_allocator()
+def step():
+    blocks = [torch.ones(4 << 20) for _ in range(4)]  # 16 MiB each
+    return sum(float(block[0]) for block in blocks)
+step(); step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    step()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+kept = torch.ones(16 << 20)
+lines = dict(line.split(":") for line in open("/proc/self/smaps_rollup").read().splitlines()[1:])
+print(json.dumps({"faults": faults, "large_kib": int(lines["AnonHugePages"].split()[0]),
+                  "resident_kib": int(lines["Rss"].split()[0])}))
+"""
+
+
+def measured(how: str) -> dict[str, int]:
+    ran = subprocess.run([sys.executable, "-c", _STEPS, how], capture_output=True, text=True, check=True)
+    return json.loads(ran.stdout)
+
+
+def test_blocks_are_kept_between_steps_and_lie_in_large_pages():
+    tuned, system = measured("tuned"), measured("system")
+    assert system["faults"] > 5_000  # 320 MiB in pages of 4 KiB are 80,000, in large ones 160
+    assert tuned["faults"] < 500
+    if "[madvise]" in _read("/sys/kernel/mm/transparent_hugepage/enabled"):
+        assert tuned["large_kib"] > 32 << 10
+        assert system["large_kib"] < tuned["large_kib"]
+    # the heap was grown in addresses, not in memory
+    assert tuned["resident_kib"] < system["resident_kib"] + (128 << 10)
+
+
+def test_without_large_pages_the_rest_still_holds(monkeypatch):
+    for setting in ("always madvise [never]", ""):
+        monkeypatch.setattr("wordloom.training.allocator._read", lambda path, setting=setting: setting)
+        from wordloom.training.allocator import _large_pages
+
+        assert _large_pages(None) is False
+    strict = {"/sys/kernel/mm/transparent_hugepage/enabled": "[madvise]"}
+    monkeypatch.setattr("wordloom.training.allocator._read", lambda path: strict.get(path, "2"))
+    assert _large_pages(None) is False
+    monkeypatch.setattr("wordloom.training.allocator._read", lambda path: "[always] madvise never")
+    assert _large_pages(None) is True
