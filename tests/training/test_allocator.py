@@ -21,7 +21,7 @@ from wordloom.training import tune_allocator
 if sys.argv[1] == "tuned":
     assert tune_allocator() and tune_allocator()
 def step():
-    blocks = [torch.ones(4 << 20) for _ in range(4)]  # 16 MiB each
+    blocks = [torch.ones(10 << 20) for _ in range(4)]  # 40 MiB each: above all that glibc keeps by itself
     return sum(float(block[0]) for block in blocks)
 step(); step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -42,13 +42,15 @@ def measured(how: str) -> dict[str, int]:
 
 def test_blocks_are_kept_between_steps_and_lie_in_large_pages():
     tuned, system = measured("tuned"), measured("system")
-    assert system["faults"] > 5_000  # 320 MiB in pages of 4 KiB are 80,000, in large ones 160
-    assert tuned["faults"] < 500
-    if "[madvise]" in _read("/sys/kernel/mm/transparent_hugepage/enabled"):
+    setting = _read("/sys/kernel/mm/transparent_hugepage/enabled")
+    if "[always]" not in setting:
+        assert system["faults"] > 100_000  # 800 MiB in pages of 4 KiB are 200,000
+    assert tuned["faults"] < 1_000
+    if "[madvise]" in setting:
         assert tuned["large_kib"] > 32 << 10
         assert system["large_kib"] < tuned["large_kib"]
     # the heap was grown in addresses, not in memory
-    assert tuned["resident_kib"] < system["resident_kib"] + (128 << 10)
+    assert tuned["resident_kib"] < system["resident_kib"] + (256 << 10)
 
 
 def test_without_large_pages_the_rest_still_holds(monkeypatch):

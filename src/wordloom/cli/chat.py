@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from wordloom.cli.generate import dim, sampling_flags
+from wordloom.cli.generate import dim, primed, sampling_flags
 
 __all__ = ["command"]
 
@@ -66,14 +66,16 @@ def command(
     for row, prompt in enumerate(_lines(terminal)):
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
-            pieces = stream_text(
-                lm.model,
-                lm.tokenizer,
-                prompt,
-                settled.sampling,
-                eos_ids=settled.eos_ids,
-                first_row=row,
-                specials=specials,
+            pieces = primed(
+                stream_text(
+                    lm.model,
+                    lm.tokenizer,
+                    prompt,
+                    settled.sampling,
+                    eos_ids=settled.eos_ids,
+                    first_row=row,
+                    specials=specials,
+                )
             )
             print(prompt, end="", flush=True)
             for text in pieces:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wordloom.cli.generate import primed
+
 __all__ = ["command"]
 
 
@@ -61,9 +63,10 @@ def command(
             soft_wrap=True,
         )
 
+    pieces = primed(lm.stream(DEMO_PROMPT, max_new_tokens=120, seed=1, past="slide"))
     out.print("\nthe model writes:", style="bold")
     out.print(DEMO_PROMPT, end="", markup=False, soft_wrap=True)
-    for text in lm.stream(DEMO_PROMPT, max_new_tokens=120, seed=1, past="slide"):
+    for text in pieces:
         sys.stdout.write(text)
         sys.stdout.flush()
     out.print("\n\nnext:", style="bold")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from wordloom.run import LanguageModel
 
-__all__ = ["command", "dim", "sampling_flags"]
+__all__ = ["command", "dim", "primed", "sampling_flags"]
+
+Piece = TypeVar("Piece")
 
 FLAGS = {"stop_ids": "--stop-id"}  # where a flag is not spelled as its setting
 
@@ -134,6 +138,12 @@ def dim(line: str) -> None:
     print(f"{on}{line}{off}", file=sys.stderr, flush=True)
 
 
+def primed(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """``pieces``, the first already made: what is said while programs are compiled stands before the text."""
+    first = list(islice(pieces, 1))
+    return chain(first, pieces)
+
+
 def _parsed_ids(text: str) -> list[int]:
     from wordloom.errors import GenerationError
 
@@ -162,6 +172,7 @@ def _generate(
             print("\n".join(",".join(map(str, completion.ids)) for completion in done))
     elif len(prompts) == sampling.samples == 1 and not quiet:
         pieces = stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
+        pieces = primed(pieces)
         print(prompts[0] if echo else "", end="", flush=True)
         for piece in pieces:
             print(piece.text, end="", flush=True)

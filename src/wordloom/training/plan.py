@@ -131,17 +131,22 @@ def _too_much(needed: float, available: float) -> str:
 
 
 def time_steps(trainer: Trainer, steps: int) -> float:
-    """Seconds of one optimizer step: the median of ``steps`` after one to warm up, all of them undone."""
+    """Seconds of one optimizer step: the median of ``steps`` after one to warm up, all of them undone.
+
+    Of quick steps more are timed, for two seconds: the first ones still find new memory.
+    """
     own = [p.detach().clone() for p in trainer.model.parameters()]
     times = []
     try:
-        for _ in range(steps + 1):
+        for _ in range(max(steps + 1, 16)):
             began = time.perf_counter()
             trainer.train_step()
             if trainer.device.type == "cuda":
                 torch.cuda.synchronize(trainer.device)
             times.append(time.perf_counter() - began)
             if sum(times) > 60 and len(times) > 1:
+                break
+            if len(times) > steps and sum(times) > 2.0:
                 break
     finally:
         trainer.step = trainer.samples = 0
