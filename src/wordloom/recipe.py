@@ -184,7 +184,6 @@ _ONLY_WITH = {
     "muon_momentum": ("optimizer", ("muon",)),
     "decay_share": ("schedule", ("warmup_stable_decay",)),
     "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
-    "evaluate_windows": ("evaluate_every", None),
     "sample_prompt": ("sample_every", None),
     "sample_tokens": ("sample_every", None),
 }

@@ -145,6 +145,25 @@ def test_causal_attention_reads_any_layout_of_heads():
     assert not fused.attention_fits(q[:, :, :1], k, v)  # a query that stands after the keys
 
 
+def test_what_is_not_alike_goes_to_pytorch():
+    q = draw(2, 4, 6, 8).detach()
+    once, heads, wide = q[:1], draw(2, 3, 6, 8).detach(), draw(2, 4, 6, 9).detach()
+    lying_over = draw(2, 4, 1, 8).detach().expand(2, 4, 6, 8)
+    for k, v in (
+        (once, once),
+        (heads, heads),
+        (q, wide),
+        (wide, wide),
+        (q, q[:, :2]),
+        (lying_over, q),
+        (q, lying_over),
+    ):
+        assert not fused.attention_fits(q, k, v)
+    assert not fused.attention_fits(q[:1], q, q)  # and k's batch is not broadcast over either
+    single = draw(1, 2, 4, 1).detach().permute(0, 1, 3, 2)  # one row whose step is 1
+    assert not fused.attention_fits(single, single, single)
+
+
 @blocked
 def test_large_scores_neither_overflow_nor_lose_the_largest():
     q, k, v = (draw(1, 2, 80, 4, seed=seed, scale=200.0) for seed in range(3))

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from wordloom.nn import Attention, Linear, linear
+from wordloom.models import config_from
+from wordloom.models.cost import skeleton
+from wordloom.nn import Attention, Linear, linear, set_attention_backend
 from wordloom.objectives import linear_cross_entropy
 
 both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -16,6 +18,7 @@ both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def bare(monkeypatch):
     """A machine where PyTorch has no kernel for 16-bit products."""
     monkeypatch.setattr(linear, "_has_kernel", lambda dtype: False)
+    monkeypatch.setattr(linear, "LEAST_ROWS", 0)
 
 
 def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -79,12 +82,43 @@ def test_the_loss_over_a_widened_head(bare):
         torch.testing.assert_close(g.double(), e, atol=2e-2, rtol=2e-2)
 
 
-def test_masked_attention_is_widened_when_it_is_trained(bare):
+def test_few_rows_and_factors_of_two_dtypes_are_left_to_pytorch(bare, monkeypatch):
+    layer, x = Linear(8, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    with pytest.raises(RuntimeError, match="same dtype"):
+        Linear(8, 8)(x)
+    monkeypatch.setattr(linear, "LEAST_ROWS", 4)
+    assert "Widened" not in type(layer(x).grad_fn).__name__
+    assert "Widened" in type(layer(x.repeat(2, 1)).grad_fn).__name__
+
+
+def test_a_single_vector_has_gradients(bare):
+    layer, x = Linear(4, 3).bfloat16(), torch.randn(4).bfloat16().requires_grad_()
+    layer(x).float().sum().backward()
+    assert (x.grad.shape, layer.weight.grad.shape) == ((4,), (3, 4))
+
+
+def test_shapes_are_found_on_the_meta_device():
+    config = config_from("llama", vocab_size=11, max_seq_len=8, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
+    for backend in ("auto", "exact"):
+        model = skeleton(config)
+        set_attention_backend(model, backend)
+        assert model(torch.zeros(2, 5, dtype=torch.int64, device="meta")).shape == (2, 5, 11)
+
+
+def test_masked_attention_is_widened_when_it_is_trained(bare, monkeypatch):
     torch.manual_seed(0)
+    seen = []
+    own = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F,
+        "scaled_dot_product_attention",
+        lambda q, *args, **kw: (seen.append(q.dtype), own(q, *args, **kw))[1],
+    )
     layer, x = Attention(dim=32, n_heads=4).bfloat16(), torch.randn(2, 9, 32).bfloat16()
     mask = torch.rand(2, 1, 9, 9) > 0.4
     mask |= torch.eye(9, dtype=torch.bool)
     layer(x, mask=mask).float().square().sum().backward()
+    assert seen == [torch.float32]
     wide = Attention(dim=32, n_heads=4)
     wide.load_state_dict(layer.state_dict())
     wide(x.float(), mask=mask).square().sum().backward()

@@ -44,8 +44,19 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def _wait_briefly() -> None:
+    """Have PyTorch's threads wait for one another awake for some microseconds, then asleep.
+
+    By default GNU OpenMP's spin for milliseconds, on the core that the one they wait for may need: beside one
+    other busy process a training step took ten times as long.  Read when PyTorch is loaded, so set here.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
 def main() -> None:
     """Run the command; a user's mistake is one red line and exit code 2."""
+    _wait_briefly()
     code: Any = 2
     try:
         code = app(standalone_mode=False)

@@ -153,7 +153,7 @@ class FastModel:
             widened = widens(torch.device("cpu"), self.dtype)
             self.most_rows = WIDENED_BFLOAT16_ROWS if widened else NATIVE_BFLOAT16_ROWS
         self.rooms: dict[int, Any] = {}
-        self.heads: dict[int, np.ndarray] = {}
+        self.logits = np.empty((0, 0), dtype=np.float32)
         self.bound: Any = None
         self.programs_ran = False
 
@@ -199,9 +199,9 @@ class FastModel:
         if not self.programs_ran:
             return self.model.lm_head(hidden)
         head = self.model.lm_head
-        if len(x) not in self.heads:
-            self.heads[len(x)] = np.empty((len(x), head.weight.shape[0]), dtype=np.float32)
-        out = self.heads[len(x)]
+        if len(x) > len(self.logits):
+            self.logits = np.empty((len(x), head.weight.shape[0]), dtype=np.float32)
+        out = self.logits[: len(x)]
         bias = np.empty(0, np.float32) if head.bias is None else head.bias.detach().float().numpy()
         ours = np.ascontiguousarray(x.float().numpy())
         self.team.run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from contextlib import nullcontext
 from typing import Protocol
 
 import torch
@@ -17,8 +18,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wordloom.errors import ConfigError, DeviceError, did_you_mean
-from wordloom.nn.fused import attention_fits, causal_attention
-from wordloom.nn.linear import Linear, widens
+from wordloom.nn import programs
+from wordloom.nn.fused import attention_fits, attention_program, causal_attention
+from wordloom.nn.linear import Linear, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 
 __all__ = [
@@ -99,7 +101,8 @@ def exact_attention(
     q [B, H, T, E]; k, v [B, H, S, E]; mask broadcastable to [B, H, T, S].  A query with no key it may
     look at gets zeros.  Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
     """
-    with torch.autocast(q.device.type, enabled=False):
+    kind = q.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         return _exact_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale, dropout=dropout)
 
 
@@ -229,13 +232,13 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
     ) -> Tensor:
         forced = ATTENTION_BACKENDS[self.backend]
-        if forced is None and q.requires_grad and widens(q.device, q.dtype):
+        if forced is None and any(x.requires_grad for x in (q, k, v)) and widens(q.device, product_dtype(q)):
             # PyTorch's backward in 16 bits takes ten times as long there
             with torch.autocast("cpu", enabled=False):
                 wide = q.float(), k.float(), v.float()
                 return F.scaled_dot_product_attention(
                     *wide, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
-                ).to(q.dtype)
+                ).to(product_dtype(q))
         if forced is None:
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
@@ -284,10 +287,9 @@ def running_kernel(
     """
     if backend == "exact":
         return "exact"
-    if backend == "auto" and dropout == 0.0 and not masked and elements:
-        q = torch.empty(1, device=device, dtype=dtype).expand(1, 1, elements, 1)
-        if attention_fits(q, q, q):
-            return "blocked"
+    plain = backend == "auto" and dropout == 0.0 and not masked and device.type == "cpu"
+    if plain and elements >= programs.MINIMUM_ELEMENTS and attention_program(dtype):
+        return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)
     mask = causal_mask(T, T, device=device)[None, None] if masked else None

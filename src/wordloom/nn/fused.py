@@ -16,9 +16,19 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from wordloom.nn import programs
+from wordloom.nn.linear import has_fast_bf16
 from wordloom.nn.programs import SHARES, fits, run
 
-__all__ = ["attention_fits", "causal_attention", "gelu_tanh", "rms_norm", "rotate", "softmax_error", "swiglu"]
+__all__ = [
+    "attention_fits",
+    "attention_program",
+    "causal_attention",
+    "gelu_tanh",
+    "rms_norm",
+    "rotate",
+    "softmax_error",
+    "swiglu",
+]
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -74,15 +84,29 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether :func:`causal_attention` takes these: alike, on the CPU, heads dense, and worth it."""
-    if q.numel() < programs.MINIMUM_ELEMENTS or q.dtype not in (torch.float32, torch.bfloat16):
+    """Whether :func:`causal_attention` takes these: alike, on the CPU, rows dense and apart, worth it."""
+    if torch.compiler.is_compiling() or q.numel() < programs.MINIMUM_ELEMENTS:
         return False
-    if torch.compiler.is_compiling() or not q.shape[2] == k.shape[2] == v.shape[2]:
+    if (
+        q.shape[0] != k.shape[0]
+        or q.shape[2:] != k.shape[2:]
+        or k.shape != v.shape
+        or q.shape[1] % k.shape[1]
+    ):
         return False
     for t in (q, k, v):
-        if type(t) is not Tensor or t.device.type != "cpu" or t.dtype != q.dtype or t.stride(-1) != 1:
+        if type(t) is not Tensor or t.device.type != "cpu" or t.dtype != q.dtype:
             return False
-    return programs.sgemm() != 0
+        if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # BLAS takes no rows that lie over one another
+            return False
+    return attention_program(q.dtype)
+
+
+def attention_program(dtype: torch.dtype) -> bool:
+    """Whether there is a program for attention in ``dtype`` on this CPU, and no better one in PyTorch."""
+    if dtype == torch.bfloat16 and has_fast_bf16(torch.device("cpu")):
+        return False  # PyTorch's kernel uses that arithmetic
+    return dtype in (torch.float32, torch.bfloat16) and programs.sgemm() != 0
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 
 __all__ = ["Linear", "has_fast_bf16", "product_dtype", "widens"]
 
+LEAST_ROWS = 32  # of x: for fewer, PyTorch's own 16-bit products are as fast as widening the weight
+
 
 @functools.cache
 def has_fast_bf16(device: torch.device) -> bool:
@@ -41,21 +43,30 @@ def _has_kernel(dtype: torch.dtype) -> bool:
 def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which a product with ``x`` is made: autocast's where that is on, else its own."""
     kind = x.device.type
+    if x.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+        return x.dtype
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def widens(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether products of ``dtype`` on ``device`` are better made in float32 and rounded."""
-    return device.type == "cpu" and dtype in (torch.bfloat16, torch.float16) and not _has_kernel(dtype)
+    if torch.compiler.is_compiling() or device.type != "cpu":
+        return False
+    return dtype in (torch.bfloat16, torch.float16) and not _has_kernel(dtype)
 
 
 class Linear(nn.Linear):
-    """x [.., in] -> x weight^T + bias [.., out], widened where that is faster; see the module docstring."""
+    """x [.., in] -> x weight^T + bias [.., out], widened where that is faster; see the module docstring.
+
+    What is widened can be differentiated once, and not by ``torch.func``.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        dtype = product_dtype(x)
-        if widens(x.device, dtype) and not torch.compiler.is_compiling():
-            return _Widened.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
+        if x.device.type == "cpu" and x.numel() >= LEAST_ROWS * self.in_features:
+            dtype = product_dtype(x)
+            # outside autocast, factors of two dtypes are PyTorch's to refuse
+            if widens(x.device, dtype) and (dtype != x.dtype or x.dtype == self.weight.dtype):
+                return _Widened.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
         return F.linear(x, self.weight, self.bias)
 
 
@@ -75,13 +86,13 @@ class _Widened(torch.autograd.Function):
         low, weight = ctx.saved_tensors
         dtype, x_dtype, bias_dtype = ctx.dtypes
         wide = grad.float()
-        rows = wide.flatten(0, -2)  # [N, out]
+        rows = wide.reshape(-1, wide.shape[-1])  # [N, out]
         d_x = d_weight = d_bias = None
         with torch.autocast("cpu", enabled=False):
             if ctx.needs_input_grad[0]:
                 d_x = (wide @ weight.to(dtype).float()).to(x_dtype)
             if ctx.needs_input_grad[1]:
-                d_weight = (rows.T @ low.float().flatten(0, -2)).to(weight.dtype)
+                d_weight = (rows.T @ low.float().reshape(-1, low.shape[-1])).to(weight.dtype)
             if ctx.needs_input_grad[2]:
                 d_bias = rows.sum(0).to(bias_dtype)
         return d_x, d_weight, d_bias, None

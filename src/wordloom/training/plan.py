@@ -11,6 +11,7 @@ import torch
 
 from wordloom.errors import DeviceError
 from wordloom.models.cost import flops_per_token, skeleton
+from wordloom.nn.linear import widens
 from wordloom.recipe import TrainSettings
 from wordloom.training.average import WeightAverage
 from wordloom.training.optimizers import build_optimizer
@@ -164,6 +165,8 @@ def time_steps(trainer: Trainer, steps: int) -> float:
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product here: the best of a few, under half a second."""
+    if widens(device, dtype):
+        dtype = torch.float32  # in which the steps' products are made too
     n = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     best = float("inf")
