@@ -4,7 +4,7 @@
 
     vocabulary    the words of a corpus, counted in bounded memory
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
-    keyed         KeyedVectors: the nearest words, analogies, the odd one out, by the names gensim's users know
+    keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     judging       analogies in bulk, and agreement with people on how similar words are
 

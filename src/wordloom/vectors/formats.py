@@ -1,8 +1,8 @@
 """Files of word vectors: word2vec's text and binary, GloVe's text, and a folder of our own.
 
-A vector file is taken whole or refused: a line with another number of components, a number that is none, a word
-twice, a file that ends too soon or too late are errors that say where.  What gensim reads is what we write, and
-the other way round.
+A vector file is taken whole or refused: a line with another number of components, a number that is none, a
+word twice, a file that ends too soon or too late are errors that say where.  What gensim reads is what we
+write, and the other way round.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x0b\x0c"))
 
 
 def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about: Any) -> None:
-    """Write ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one to a line), ``counts.npy`` [V] int64 where
-    there are counts, and ``vectors.json``: the shape and ``about``.
+    """Write ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one to a line), ``counts.npy`` [V] int64
+    where there are counts, and ``vectors.json``: the shape and ``about``.
 
     Older vectors in ``folder`` are replaced at the end, all at once; other files stay.
 
@@ -65,15 +65,15 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
         for name, write in contents.items():
             with _durable(ready[name]) as file:
                 write(file)
-        # Without vectors.json, which comes last, the folder holds no vectors: never old words with new vectors.
+        # Without vectors.json, which comes last, there are no vectors: never old words with new vectors.
         (folder / "vectors.json").unlink(missing_ok=True)
         for name, temporary in ready.items():
             temporary.replace(folder / name)
 
 
 def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
-    """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked for,
-    and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`.
+    """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
+    for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`.
 
     Raises:
         VectorError: there are no vectors at ``path``, or they are damaged.
@@ -89,13 +89,15 @@ def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
         expected = (about["words"], about["dim"])
     except FileNotFoundError as error:
         missing = Path(error.filename).name
-        raise VectorError(f"'{folder}' holds no word vectors: it has no {missing}; give another folder") from None
+        raise VectorError(
+            f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
+        ) from None
     except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
         raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
     if vectors.shape != expected or len(words) != len(vectors):
         raise VectorError(
-            f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, words.txt "
-            f"{len(words):,} words, and vectors.json says {expected}; make them again"
+            f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, "
+            f"words.txt {len(words):,} words, and vectors.json says {expected}; make them again"
         )
     return KeyedVectors(words, vectors, counts=counts, check=False)
 
@@ -108,9 +110,9 @@ def save_word2vec(
 ) -> None:
     """Write word2vec's format: text, or binary where ``binary`` (by default: where the name ends in .bin).
 
-    ``header=False`` leaves the first line out of a text: GloVe's format.  Numbers in text are the shortest that
-    read back to the same float32.  A name that ends in .gz is compressed.  The file appears under its name when
-    it is complete.
+    ``header=False`` leaves the first line out of a text: GloVe's format.  Numbers in text are the shortest
+    that read back to the same float32.  A name that ends in .gz is compressed.  The file appears under its
+    name when it is complete.
 
     Raises:
         VectorError: a word is empty or holds a space or line break, which the format cannot keep; or the file
@@ -119,7 +121,9 @@ def save_word2vec(
     path = Path(path)
     binary = path.name.removesuffix(".gz").endswith(".bin") if binary is None else binary
     if binary and not header:
-        raise VectorError("word2vec's binary format needs its first line; leave header as it is, or write text")
+        raise VectorError(
+            "word2vec's binary format needs its first line; leave header as it is, or write text"
+        )
     words = [_encoded(word, " \n", path.name) for word in vectors.index_to_key]
     with _written(path.parent), _whole(path) as raw, ExitStack() as packing:
         file: Any = raw
@@ -144,8 +148,8 @@ def load_word2vec(
 
     Args:
         path: the file.
-        binary, header: whether it is binary, and whether it begins with the number of words and of components;
-            None sees for itself.  (A text without header whose first line is two whole numbers looks like one.)
+        binary, header: whether it is binary, and whether it begins with the number of words and of
+            components; None sees for itself.  (A first line of two whole numbers is taken for a header.)
         limit: read the first so many words alone.
         progress: told, now and then, how many words are read, and of how many where that is known.
 
@@ -164,7 +168,9 @@ def load_word2vec(
             if shape is None and (header or binary):
                 raise VectorError(f"'{path}' does not begin with a line of two numbers, words and components")
             if shape is not None and 0 in shape:
-                raise VectorError(f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components")
+                raise VectorError(
+                    f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components"
+                )
             if shape is not None and (_looks_binary(head, shape[1]) if binary is None else binary):
                 words, values = _read_binary(file, path, shape, limit, progress)
             else:
@@ -172,7 +178,9 @@ def load_word2vec(
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
     except OSError as error:
-        raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a file of vectors") from None
+        raise VectorError(
+            f"cannot read '{path}': {error.strerror or error}; give a file of vectors"
+        ) from None
     try:
         return KeyedVectors(words, values)
     except VectorError as error:
@@ -183,7 +191,9 @@ def _refuse_strangers(path: Path, head: bytes) -> None:
     if not head.strip():
         raise VectorError(f"'{path}' is empty; give a file of vectors")
     if head.startswith(_FASTTEXT):
-        raise VectorError(f"'{path}' is a fastText model, not a file of word vectors alone; give its .vec file")
+        raise VectorError(
+            f"'{path}' is a fastText model, not a file of word vectors alone; give its .vec file"
+        )
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise VectorError(
             f"'{path}' is a pickle, which is never read: it can run code; write it again with "
@@ -209,7 +219,7 @@ def _looks_binary(head: bytes, dim: int) -> bool:
         figures = list(map(float, parts[-dim:] if complete else parts[1:-1]))
     except ValueError:
         figures = []
-    if len(parts) > dim and len(figures) == dim or (not complete and figures):
+    if (len(parts) > dim and len(figures) == dim) or (not complete and figures):
         return False
     try:
         body.decode("utf-8")
@@ -235,8 +245,8 @@ def _read_text(
         if wanted is not None and len(words) == wanted:
             if limit is None and raw.strip():
                 raise VectorError(
-                    f"'{path}' goes on in line {number:,} after the {wanted:,} words that its first line promises; "
-                    "put that right, or read with a limit"
+                    f"'{path}' goes on in line {number:,} after the {wanted:,} words that its first line "
+                    "promises; put that right, or read with a limit"
                 )
             break
         line = _text(raw, path, f"line {number:,}").rstrip(" \t\r\n")
@@ -309,8 +319,8 @@ def _read_binary(
                 progress(row + 1, wanted)
         if limit is None and (left := len(content) - place) and content[place : place + 2] != b"\n":
             raise VectorError(
-                f"'{path}' goes on for {left:,} bytes after the {promised:,} words of {dim:,} components that its "
-                "first line promises; put that right, or read with a limit"
+                f"'{path}' goes on for {left:,} bytes after the {promised:,} words of {dim:,} components "
+                "that its first line promises; put that right, or read with a limit"
             )
     return words, vectors
 
@@ -333,7 +343,7 @@ def _encoded(word: str, forbidden: str, name: str) -> bytes:
 
 
 @contextmanager
-def _content(file: IO[bytes]) -> Iterator[Any]:
+def _content(file: Any) -> Iterator[Any]:
     """All bytes of a file, mapped where it lies on disk as it is."""
     if isinstance(file, gzip.GzipFile):
         yield file.read()

@@ -1,8 +1,8 @@
 """How good word vectors are: analogies (a is to b as c is to ?) and agreement with people on similarity.
 
-The rules are those of gensim's ``evaluate_word_analogies`` and ``evaluate_word_pairs``: words are compared in upper
-case where ``case_insensitive``, the three words of a question are no answers to it, questions and pairs with a
-word that has no vector are left out and counted.
+The rules are those of gensim's ``evaluate_word_analogies`` and ``evaluate_word_pairs``: words are compared in
+upper case where ``case_insensitive``, the three words of a question are no answers to it, questions and pairs
+with a word that has no vector are left out and counted.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def evaluate_word_analogies(
         scores = (unit_b - unit_a + unit_c) @ vectors.vectors[:n].T  # [questions, n]
         scores /= lengths
         for number, (_, known, _) in enumerate(part):
-            for row in known[:3]:
-                scores[number, [row, *alike.get(row, ())]] = -np.inf
+            for given in known[:3]:
+                scores[number, [given, *alike.get(given, ())]] = -np.inf
         best = scores.argmax(axis=1)
         right = (keys[best] == d) & np.isfinite(scores[np.arange(len(part)), best])
         for (place, _, words), correct in zip(part, right, strict=True):
@@ -183,7 +183,7 @@ def evaluate_word_pairs(
         columns: which hold the two words and the score, from 0.
 
     Raises:
-        VectorError: the file cannot be read, a line has no such columns, or fewer than two pairs have vectors.
+        VectorError: the file cannot be read, a line has no such columns, or not even two pairs have vectors.
     """
     rows, _ = _rows(vectors, min(restrict_vocab or len(vectors), len(vectors)), case_insensitive)
     cosines: list[float] = []

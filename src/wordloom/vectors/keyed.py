@@ -1,8 +1,8 @@
 """KeyedVectors: words, their vectors, and the questions people ask of them.
 
-Names and answers are those that gensim's users know (its ``KeyedVectors``, version 4).  Three things differ: a word
-that has no vector is always an error, which also says which words come near; a vector of length 0 is at cosine 0
-to everything, where gensim's is NaN; and ``topn=None`` is the one way to ask for all scores.
+Names and answers are those that gensim's users know (its ``KeyedVectors``, version 4).  Two things differ: a
+word that has no vector is an error that says which words come near (``doesnt_match`` warns, and goes on), and a
+vector of length 0 is at cosine 0 to everything, where gensim's is NaN.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class KeyedVectors:
                 "give one row for each word"
             )
         if not vectors.size:
-            raise VectorError("there is not a single vector here; give one word or more, of one component or more")
+            raise VectorError(
+                "there is not a single vector here; give one word or more, of one component or more"
+            )
         if counts is not None and len(counts) != len(self.index_to_key):
             raise VectorError(f"{len(self.index_to_key)} words have {len(counts)} counts; give one for each")
         self.key_to_index = {word: row for row, word in enumerate(self.index_to_key)}
@@ -101,21 +103,23 @@ class KeyedVectors:
             word = self.index_to_key[first]
             again = self.index_to_key.index(word, first + 1)
             raise VectorError(
-                f"the word {word!r} is there twice, as number {first + 1:,} and {again + 1:,}; keep one of them"
+                f"the word {word!r} is there twice, as number {first + 1:,} and {again + 1:,}; keep one"
             )
         self.vectors: Vector = vectors if vectors.dtype == np.float32 else vectors.astype(np.float32)
         self.counts = counts
-        # a sum is not finite where a summand is not, and one pass of it needs no memory
-        if check and not np.isfinite(self.vectors.sum(dtype=np.float64)):
+        if check:
             self._refuse_non_finite()
 
     def _refuse_non_finite(self) -> None:
+        with np.errstate(invalid="ignore"):  # inf - inf
+            if np.isfinite(self.vectors.sum(dtype=np.float64)):  # as no sum is with such a summand
+                return
         bad = np.flatnonzero(~np.isfinite(self.vectors).all(axis=1))
         if len(bad):
             others = f", nor are those of {len(bad) - 1:,} other words" if len(bad) > 1 else ""
             raise VectorError(
-                f"the vector of {self.index_to_key[bad[0]]!r} (word number {bad[0] + 1:,}) is not finite{others}; "
-                "drop what is broken"
+                f"the vector of {self.index_to_key[bad[0]]!r} (word number {bad[0] + 1:,}) is not finite"
+                f"{others}; drop what is broken"
             )
 
     def __len__(self) -> int:
@@ -181,9 +185,9 @@ class KeyedVectors:
     def _near(self, key: str) -> list[str]:
         """At most three words that ``key`` may be a slip for, the likeliest first.
 
-        Half a million words cannot each be compared.  What one wrong, missing, superfluous or exchanged letter
-        makes of ``key`` is looked up; where that finds nothing, the frequent words of about its length and
-        with its first letter are compared.
+        Half a million words cannot each be compared.  What one wrong, missing, superfluous or exchanged
+        letter makes of ``key`` is looked up; where that finds nothing, the frequent words of about its length
+        and with its first letter are compared.
         """
         cased = dict.fromkeys([key.lower(), key.capitalize(), key.upper(), key.casefold(), key.strip()])
         found = [word for word in cased if word in self.key_to_index]
@@ -248,7 +252,9 @@ class KeyedVectors:
             return self.get_vector(key, norm=norm)
         vector = np.asarray(key, dtype=np.float32)
         if vector.shape != (self.vector_size,):
-            raise VectorError(f"a vector of shape {vector.shape} was given where [{self.vector_size}] is needed")
+            raise VectorError(
+                f"a vector of shape {vector.shape} was given where [{self.vector_size}] is needed"
+            )
         if not np.isfinite(vector).all():
             raise VectorError("a vector was given that is not finite; nothing is near it")
         return vector
@@ -297,8 +303,8 @@ class KeyedVectors:
         """The words nearest, by cosine, to the mean of ``positive`` and of minus ``negative``.
 
         Args:
-            positive, negative: a word, a vector [D], or several of these.  In a pair with a number, that is its
-                weight, sign and all, instead of 1 in ``positive`` and -1 in ``negative``.
+            positive, negative: a word, a vector [D], or several of these.  In a pair with a number, that is
+                its weight, sign and all, instead of 1 in ``positive`` and -1 in ``negative``.
             topn: how many; None gives the scores of all words, [V], and leaves out none.
             restrict_vocab: look at the first so many words alone.
             dot: rank by the raw dot product with the plain weighted sum of vectors, lengths and all.
@@ -356,13 +362,15 @@ class KeyedVectors:
         if restrict_vocab is None:
             return len(self)
         if restrict_vocab < 1:
-            raise VectorError(f"restrict_vocab {restrict_vocab} leaves no words; give 1 or more, or None for all")
+            raise VectorError(
+                f"restrict_vocab {restrict_vocab} leaves no words; give 1 or more, or None for all"
+            )
         return min(restrict_vocab, len(self))
 
     def _best(self, scores: Vector, topn: int, asked: Iterable[tuple[Any, float]]) -> list[tuple[str, float]]:
         if topn < 1:
             return []
-        no_answers = {self.get_index(key) for key, _ in asked if isinstance(key, str | int | np.integer)}
+        no_answers = {self.get_index(key) for key, _ in asked if not isinstance(key, np.ndarray | list)}
         wanted = topn + len(no_answers)
         if wanted < len(scores):
             lowest = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]

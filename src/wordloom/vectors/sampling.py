@@ -14,14 +14,16 @@ __all__ = ["alias_table", "huffman", "keep_probabilities"]
 
 
 def keep_probabilities(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
-    """[V], the chance that an occurrence of a word is trained on: (sqrt(f / sample) + 1) * sample / f, 1 at most,
-    f being the word's share of all (word2vec.c; Mikolov et al. 2013, arXiv:1310.4546, section 2.3, prints
-    another formula).  ``sample`` 0 keeps all.
+    """[V], the chance that an occurrence of a word is trained on: (sqrt(f / sample) + 1) * sample / f, 1 at
+    most, f being the word's share of all (word2vec.c; Mikolov et al. 2013, arXiv:1310.4546, section 2.3,
+    prints another formula).  ``sample`` 0 keeps all.
 
     Raises VectorError for counts below 1.
     """
     if len(counts) and np.min(counts) < 1:
-        raise VectorError(f"a word of the vocabulary has the count {np.min(counts)}; each occurs at least once")
+        raise VectorError(
+            f"a word of the vocabulary has the count {np.min(counts)}; each occurs at least once"
+        )
     if sample <= 0:
         return np.ones(len(counts))
     share = counts / (sample * np.sum(counts))
@@ -40,7 +42,7 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint32], NDArr
     total = given.sum()
     if not len(given) or not np.isfinite(total) or total <= 0 or given.min() < 0:
         raise VectorError("weights to draw by must be finite, none below 0 and not all 0")
-    share = given * (len(given) / total)
+    share = given / total * len(given)
     # What rounding leaves over at the end is light or heavy by a hair: it keeps itself.
     keep, other = np.ones(len(given)), np.arange(len(given))
     light, heavy = np.flatnonzero(share < 1).tolist(), np.flatnonzero(share >= 1).tolist()
@@ -57,9 +59,9 @@ def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint32], NDArr
 def huffman(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint8]]:
     """The Huffman tree over words by falling count: (starts [V + 1], nodes [N], codes [N]).
 
-    From the root to word w lie the inner nodes ``nodes[starts[w]:starts[w + 1]]`` (0 .. V - 2, the root last),
-    and at each ``codes`` says which way the path goes on.  Built by word2vec.c's method, two queues and no
-    heap, so ties fall as they do there.
+    From the root to word w lie the inner nodes ``nodes[starts[w]:starts[w + 1]]`` (0 .. V - 2, the root being
+    V - 2), and at each ``codes`` says which way the path goes on.  Built by word2vec.c's method, two queues
+    and no heap, so ties fall as they do there.
 
     Raises VectorError for counts that rise, or an empty list.
     """

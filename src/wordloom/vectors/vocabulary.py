@@ -1,7 +1,7 @@
 """The words of a corpus and how often each occurs, counted in one pass and in bounded memory.
 
-The rules are word2vec.c's: words rarer than ``min_count`` are left out, and so are, when memory is short, those
-that have been rare so far.
+The rules are word2vec.c's: words rarer than ``min_count`` are left out, and so are, when memory is short,
+those that have been rare so far.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _AT_ONCE = 1 << 20  # running words counted between two looks at the memory they
 
 
 def split_words(text: str, *, split: str = "words", lower: bool = True) -> list[str]:
-    """The words of ``text``: by ``words`` runs of letters, digits and underscores, apostrophes inside kept; by
-    ``whitespace`` what stands between white space."""
+    """The words of ``text``: by ``words`` runs of letters, digits and underscores, apostrophes inside kept;
+    by ``whitespace`` what stands between white space."""
     if lower:
         text = text.lower()
     return _WORD.findall(text) if split == "words" else text.split()
@@ -57,8 +57,8 @@ class VocabularyReport(NamedTuple):
 class WordVocabulary:
     """Words by falling frequency, ties in alphabetical order; id i is the i-th of them.
 
-    It stands in for a tokenizer where a corpus is prepared (:func:`wordloom.data.prepare`): words that are not
-    in it are left out, as the published tools do before they cut windows.
+    It stands in for a tokenizer where a corpus is prepared (:func:`wordloom.data.prepare`): words that are
+    not in it are left out, as the published tools do before they cut windows.
 
     Attributes:
         words: list of V words.
@@ -117,14 +117,14 @@ class WordVocabulary:
             min_count: how often a word must occur.
             max_words: how many words to keep, the most frequent.
             split, lower: see :func:`split_words`.
-            most_words: whenever more different words are at hand, the rarest are dropped and the bar is raised
-                by one, as the C tool's ReduceVocab does; the report says how far it went.
+            most_words: whenever more different words are at hand, the rarest are dropped and the bar is
+                raised by one, as the C tool's ReduceVocab does; the report says how far it went.
             join: turns the words of a text into phrases.
             progress: told the running words so far, after each text.
 
         Raises:
-            VectorError: no word is left, with whether the corpus, pruning or ``min_count`` is why; or a setting
-                is out of range.
+            VectorError: no word is left, with whether the corpus, pruning or ``min_count`` is why; or a
+                setting is out of range.
         """
         _check_split(split)
         for name, number in (("min_count", min_count), ("max_words", max_words), ("most_words", most_words)):
@@ -149,8 +149,8 @@ class WordVocabulary:
             raise VectorError("the corpus holds no words; give text, or choose another split")
         if not counts:
             raise VectorError(
-                f"most_words {most_words:,} leaves no word of the corpus: all {pruned} times counted or less were "
-                "dropped to make room; raise it"
+                f"most_words {most_words:,} leaves no word of the corpus: all were dropped to make room; "
+                "raise it"
             )
         kept = [(word, number) for word, number in counts.items() if number >= min_count]
         if not kept:
@@ -168,8 +168,7 @@ class WordVocabulary:
             kept=sum(number for _, number in kept),
             pruned_below=pruned,
         )
-        words, numbers = zip(*kept, strict=True)
-        return cls(words, numbers, split=split, lower=lower, report=report)
+        return cls([word for word, _ in kept], (n for _, n in kept), split=split, lower=lower, report=report)
 
     def __len__(self) -> int:
         return len(self.words)
