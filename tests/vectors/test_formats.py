@@ -258,6 +258,10 @@ BAD = {
     "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n")[:-9], "cut short or damaged"),
     "damaged gzip": (gzip.compress(b"3 2\na 1 2\n")[:10] + b"\xff" * 40, "cut short or damaged"),
     "a fastText model": (struct.pack("<2i", 793712314, 12) + b"\0" * 40, "is a fastText model"),
+    "a fastText model of old": (
+        struct.pack("<4i", 10, 5, 5, 1) + b"\0" * 40,
+        "neither a text of vectors nor",
+    ),
     "a pickle": (b"\x80\x04\x95\x10\x00", "is a pickle, which is never read"),
 }
 

@@ -174,7 +174,15 @@ def load_word2vec(
             if shape is not None and (_looks_binary(head, shape[1]) if binary is None else binary):
                 words, values = _read_binary(file, path, shape, limit, progress)
             else:
-                words, values = _read_text(file, path, shape, limit, progress)
+                try:
+                    words, values = _read_text(file, path, shape, limit, progress)
+                except VectorError:
+                    if shape is not None or b"\0" not in head:
+                        raise
+                    raise VectorError(
+                        f"'{path}' is neither a text of vectors nor word2vec's binary, which begins with a line "
+                        "of two numbers; of a fastText model give the .vec file"
+                    ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
     except OSError as error:
