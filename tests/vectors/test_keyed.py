@@ -129,6 +129,12 @@ def test_the_dot_product_keeps_lengths(vectors):
 def test_ties_come_in_the_order_of_the_vocabulary():
     vectors = KeyedVectors(["a", "b", "c", "d", "e", "f"], np.ones((6, 3), np.float32))
     assert [word for word, _ in vectors.most_similar("c", topn=3)] == ["a", "b", "d"]
+    words = [str(row) for row in range(1000)]
+    many = KeyedVectors(words, np.tile(np.eye(4, dtype=np.float32), (250, 1)))
+    assert [word for word, _ in many.most_similar("0", topn=998)] == [
+        *words[4::4],
+        *(word for row, word in enumerate(words) if row % 4),
+    ][:998]
 
 
 def test_a_vector_of_length_0_is_near_nothing():

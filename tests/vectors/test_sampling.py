@@ -177,6 +177,11 @@ def test_the_tree_is_gensims_where_no_two_weights_tie(counts):
         assert tuple(theirs.wv.get_vecattr(f"w{i}", "point").tolist()) == nodes
 
 
+def test_of_equal_weights_the_inner_node_goes_first_as_in_the_c_code():
+    """The pair of ones weighs 2 like word 0, and is taken before it; the later word is taken first."""
+    assert paths([2, 1, 1]) == [((1,), (1,)), ((1, 0), (0, 1)), ((1, 0), (0, 0))]
+
+
 def test_a_single_word_needs_no_turn():
     assert paths([7]) == [((), ())]
 

@@ -180,8 +180,8 @@ def load_word2vec(
                     if shape is not None or b"\0" not in head:
                         raise
                     raise VectorError(
-                        f"'{path}' is neither a text of vectors nor word2vec's binary, which begins with a line "
-                        "of two numbers; of a fastText model give the .vec file"
+                        f"'{path}' is neither a text of vectors nor word2vec's binary, which begins with a "
+                        "line of two numbers; of a fastText model give the .vec file"
                     ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
