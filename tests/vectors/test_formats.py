@@ -163,10 +163,28 @@ def test_a_save_that_fails_leaves_what_was_there(vectors, tmp_path, monkeypatch)
     equal(load_vectors(tmp_path / "v.txt"), vectors)
 
 
+@pytest.mark.parametrize("name", ["vectors.npy", "words.txt", "vectors.json"])
+def test_a_save_cut_between_two_files_leaves_no_mixture(vectors, tmp_path, monkeypatch, name):
+    save_vectors(vectors, tmp_path)
+    rename = Path.replace
+
+    def stop(self, target):
+        if Path(target).name == name:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save_vectors(KeyedVectors(vectors.index_to_key[::-1], vectors.vectors), tmp_path)
+    with pytest.raises(VectorError, match=r"has no vectors.json"):
+        load_vectors(tmp_path)
+
+
 def test_equal_vectors_make_equal_files(vectors, tmp_path):
     save_word2vec(vectors, tmp_path / "a.txt.gz")
     save_word2vec(vectors, tmp_path / "b.txt.gz")
     assert (tmp_path / "a.txt.gz").read_bytes() == (tmp_path / "b.txt.gz").read_bytes()
+    assert (tmp_path / "a.txt.gz").read_bytes()[4:8] == bytes(4)  # the time of writing is not in it
 
 
 def test_reading_tells_how_far_it_is(tmp_path):
