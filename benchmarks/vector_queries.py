@@ -1,0 +1,113 @@
+"""The nearest words among many, beside gensim; and what loading, saving and an unknown word cost.
+
+    python benchmarks/vector_queries.py [--words 400000] [--dim 300] [--rounds 40]
+
+Both sides hold the same random vectors and are asked about the same words in turns, so that what else runs on
+the machine falls on both; the order within a turn alternates.  Medians are printed, and the median of the
+turns' own ratios.  gensim comes with the development group; without it ours is timed alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--words", type=int, default=400_000)
+    parser.add_argument("--dim", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=40)
+    given = parser.parse_args()
+
+    import numpy as np
+
+    from wordloom.vectors import (
+        KeyedVectors,
+        UnknownWordError,
+        load_vectors,
+        load_word2vec,
+        save_vectors,
+        save_word2vec,
+    )
+
+    try:
+        from gensim.models import KeyedVectors as Peer
+    except ImportError:
+        Peer = None
+        print("gensim is not installed: ours is timed alone")
+
+    load = os.getloadavg()[0]
+    print(json.dumps({"machine": platform.machine(), "cores": os.cpu_count(), "load": load, **vars(given)}))
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((given.words, given.dim), dtype=np.float32)
+    words = [f"word{row}" for row in range(given.words)]
+    ours = KeyedVectors(words, values)
+    sides: dict[str, Any] = {"wordloom": ours}
+    if Peer is not None:
+        theirs = Peer(given.dim)
+        theirs.index_to_key, theirs.key_to_index, theirs.vectors = words, ours.key_to_index, values
+        sides["gensim"] = theirs
+
+    questions: dict[str, Callable[[Any, str, str, str], Any]] = {
+        "most_similar, one word": lambda wv, a, b, c: wv.most_similar(a),
+        "most_similar, analogy": lambda wv, a, b, c: wv.most_similar(positive=[a, b], negative=[c]),
+        "most_similar_cosmul": lambda wv, a, b, c: wv.most_similar_cosmul(positive=[a, b], negative=[c]),
+        "rank": lambda wv, a, b, c: wv.rank(a, b),
+    }
+    rows = []
+    for name, ask in questions.items():
+        times: dict[str, list[float]] = {side: [] for side in sides}
+        for number in range(-2, given.rounds):  # two turns to warm up
+            a, b, c = (words[row] for row in rng.integers(0, given.words, size=3))
+            for side in sorted(sides, reverse=number % 2 == 0):
+                times[side].append(seconds(lambda: ask(sides[side], a, b, c)))  # noqa: B023
+        medians = {side: statistics.median(taken[2:]) for side, taken in times.items()}
+        record: dict[str, Any] = {"question": name, **{f"{s}_ms": 1e3 * t for s, t in medians.items()}}
+        if "gensim" in times:
+            turns = zip(times["gensim"][2:], times["wordloom"][2:], strict=True)
+            record["gensim/wordloom"] = statistics.median(their / our for their, our in turns)
+        print(json.dumps(record), flush=True)
+        rows.append(record)
+
+    with tempfile.TemporaryDirectory() as folder:
+        binary, own = Path(folder) / "v.bin", Path(folder) / "own"
+        costs = {"save_word2vec, binary": seconds(lambda: save_word2vec(ours, binary))}
+        costs["load_word2vec, binary"] = seconds(lambda: load_word2vec(binary))
+        if Peer is not None:
+            costs["gensim's load_word2vec_format, binary"] = seconds(
+                lambda: Peer.load_word2vec_format(str(binary), binary=True)
+            )
+        costs["save_vectors"] = seconds(lambda: save_vectors(ours, own))
+        costs["load_vectors (memory-mapped)"] = seconds(lambda: load_vectors(own))
+    for slip in ("wrod77", "completely else"):
+        try:
+            ours[slip]
+        except UnknownWordError as unknown:
+            costs[f"the message about {slip!r}"] = seconds(unknown.__str__)
+    print(json.dumps({name: round(taken, 4) for name, taken in costs.items()}))
+
+    print(f"\n{'question':28}" + "".join(f"{side + ' ms':>14}" for side in sides) + f"{'ratio':>9}")
+    for record in rows:
+        cells = "".join(f"{record[f'{side}_ms']:14.1f}" for side in sides)
+        print(f"{record['question']:28}{cells}" + f"{record.get('gensim/wordloom', float('nan')):9.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Analogies and word pairs: gensim's figures on the same vectors and files, and rules by hand."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from wordloom.errors import VectorError
+from wordloom.vectors import KeyedVectors, evaluate_word_analogies, evaluate_word_pairs
+
+from .conftest import as_gensim
+
+
+def plausible(words, dim=12, seed=0):
+    """Random vectors in which some analogies hold: a word is near the mean of its neighbours in the list."""
+    rng = np.random.default_rng(seed)
+    values = np.cumsum(rng.normal(size=(len(words), dim)), axis=0)
+    return KeyedVectors(words, values.astype(np.float32))
+
+
+def compare(vectors, path, **settings):
+    """Our analogies, after seeing that gensim's are the same."""
+    score, theirs = as_gensim(vectors).evaluate_word_analogies(str(path), **settings)
+    ours = vectors.evaluate_word_analogies(path, **settings)
+    assert ours.accuracy == pytest.approx(score)
+    assert len(ours.sections) == len(theirs) - 1  # gensim adds the total
+    for section, their in zip(ours.sections, theirs[:-1], strict=True):
+        assert section.name == their["section"]
+        assert section.correct == their["correct"]
+        assert section.incorrect == their["incorrect"]
+    return ours
+
+
+@pytest.fixture(scope="module")
+def mikolov(data):
+    """Vectors for most words of the Google analogies, in their case and order but for repetitions."""
+    path = data / "word-similarity" / "questions-words.txt.gz"
+    text = gzip.decompress(path.read_bytes()).decode()
+    words = dict.fromkeys(w for line in text.splitlines() if not line.startswith(":") for w in line.split())
+    return plausible([word for i, word in enumerate(words) if i % 10 != 9])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"restrict_vocab": 300}, {"case_insensitive": False}],
+    ids=["plain", "restricted", "cased"],
+)
+def test_the_google_analogies_come_out_as_gensims(data, mikolov, settings):
+    ours = compare(mikolov, data / "word-similarity" / "questions-words.txt.gz", **settings)
+    assert len(ours.sections) == 14
+    assert ours.asked + ours.skipped == 19_544
+    assert 0 < ours.skipped < 19_544
+    assert 0.005 < ours.accuracy < 0.99  # both answers are compared
+
+
+@pytest.mark.parametrize("name", ["wordsim353.tsv", "simlex999.txt"])
+@pytest.mark.parametrize("settings", [{}, {"case_insensitive": False}, {"restrict_vocab": 200}])
+def test_word_pairs_come_out_as_gensims(data, name, settings):
+    path = data / "word-similarity" / name
+    pairs = [line.split("\t")[:2] for line in path.read_text().splitlines() if not line.startswith("#")]
+    words = dict.fromkeys(word for pair in pairs for word in pair)
+    known = [word for i, word in enumerate(words) if i % 7 != 6]
+    # Of length 8 each: cosines are exact, so that equal ones tie on both sides and none is split by rounding.
+    values = np.random.default_rng(2).choice([-1, 1], size=(len(known), 64))
+    vectors = KeyedVectors(known, values.astype(np.float32))
+    pearson, spearman, oov = as_gensim(vectors).evaluate_word_pairs(str(path), **settings)
+    ours = vectors.evaluate_word_pairs(path, **settings)
+    assert ours.pearson == pytest.approx(pearson[0], abs=1e-5)
+    assert ours.spearman == pytest.approx(spearman[0], abs=1e-5)
+    assert 100 * ours.oov == pytest.approx(oov)
+    assert 0 < ours.pairs < len(pairs)
+
+
+def test_spellings_alike_but_for_case_stand_for_one_another(tmp_path):
+    """The first in the question, any in the answer, as in gensim."""
+    values = {
+        "man": [1, 0, 0.1],
+        "king": [1, 1, 0.1],
+        "woman": [0.1, 0.1, 1],
+        "MAN": [-1, -1, -1],
+        "Woman": [0, 1, 1.05],  # nearest of all, but a spelling of a word asked about
+        "queen": [-1, 0.2, 0],
+        "Queen": [0, 1, 1],  # the answer's other spelling
+        "else": [0.3, 0.5, 0.8],
+    }
+    vectors = KeyedVectors(values, np.array(list(values.values()), np.float32))
+    path = tmp_path / "questions.txt"
+    path.write_text(": family\nman king woman queen\nMan King Woman Queen\nman king woman princess\n")
+    ours = compare(vectors, path)
+    assert len(ours.sections[0].correct) == 2
+    assert ours.skipped == ours.sections[0].skipped == 1
+    assert compare(vectors, path, case_insensitive=False).accuracy == 0.0
+
+
+def test_many_questions_are_asked_in_parts(tmp_path, monkeypatch, vectors):
+    rng = np.random.default_rng(5)
+    lines = [" ".join(rng.choice(vectors.index_to_key, 4, replace=False)) for _ in range(40)]
+    path = tmp_path / "questions.txt"
+    path.write_text(": one\n" + "\n".join(lines[:25]) + "\n: empty\n: two\n" + "\n".join(lines[25:]) + "\n")
+    whole = evaluate_word_analogies(vectors, path)
+    monkeypatch.setattr("wordloom.vectors.judging._SCORES_AT_ONCE", 7 * len(vectors))
+    assert evaluate_word_analogies(vectors, path) == whole
+    assert [section.asked for section in whole.sections] == [25, 0, 15]
+    assert whole.sections[1].accuracy == 0.0
+
+
+def test_when_only_the_words_asked_about_are_left_nothing_is_right(tmp_path):
+    vectors = KeyedVectors(["a", "b", "c"], np.eye(3, dtype=np.float32))
+    path = tmp_path / "questions.txt"
+    path.write_text(": x\na b c a\n")
+    assert evaluate_word_analogies(vectors, path).sections[0].incorrect == [("A", "B", "C", "A")]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a b c d\n", "line 1: no ': section' line stands before it"),
+        (": x\na b c d\na b c\n", "line 3: an analogy has four words, this line 3"),
+        (": x\n", "holds no analogies"),
+        ("", "holds no analogies"),
+    ],
+)
+def test_files_that_are_no_analogies(tmp_path, vectors, text, says):
+    (tmp_path / "q.txt").write_text(text)
+    with pytest.raises(VectorError, match=says):
+        evaluate_word_analogies(vectors, tmp_path / "q.txt")
+
+
+def test_columns_and_names_of_columns(tmp_path):
+    vectors = KeyedVectors(["a", "b", "c"], np.array([[1, 0], [1, 0.2], [0, 1]], np.float32))
+    path = tmp_path / "pairs.csv"
+    path.write_text("score,first,second\n9,a,b\n# remark\n\n2,b, C\n1,a,c\n5,a,unknown\n")
+    found = evaluate_word_pairs(vectors, path, delimiter=",", columns=(1, 2, 0))
+    assert found.spearman == pytest.approx(1.0)
+    assert (found.pairs, found.oov) == (3, 0.25)
+
+
+def test_scores_that_never_vary_agree_with_nothing(tmp_path):
+    vectors = KeyedVectors(["a", "b", "c"], np.eye(3, dtype=np.float32))
+    (tmp_path / "p.tsv").write_text("a\tb\t1\nb\tc\t2\n")
+    assert np.isnan(evaluate_word_pairs(vectors, tmp_path / "p.tsv").spearman)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a\tb\t1\na\tb\tmuch\n", r"line 2: no two words and a number in columns \(0, 1, 2\)"),
+        (b"a\tb\t1\na b 2\n", "line 2"),
+        (b"a\tb\t1\nx\ty\t2\n", "1 of 2 pairs have vectors where two are needed"),
+        (b"", "0 of 0 pairs"),
+        (b"\xff\xfe\t\n", "is not UTF-8"),
+        (gzip.compress(b"a\tb\t1\n" * 50)[:20], "cut short or damaged"),
+    ],
+)
+def test_files_that_are_no_pairs(tmp_path, content, says):
+    vectors = KeyedVectors(["a", "b"], np.eye(2, dtype=np.float32))
+    (tmp_path / "p.tsv").write_bytes(content)
+    with pytest.raises(VectorError, match=says):
+        evaluate_word_pairs(vectors, tmp_path / "p.tsv")
+
+
+def test_a_file_that_is_not_there(tmp_path, vectors):
+    with pytest.raises(VectorError, match=r"cannot read '.*nowhere': No such file"):
+        evaluate_word_pairs(vectors, tmp_path / "nowhere")
