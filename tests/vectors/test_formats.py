@@ -273,8 +273,8 @@ BAD = {
     "a word twice, binary": (b"2 2\na " + ROW + b"\na " + ROW, "'a' is there twice"),
     "not UTF-8": (b"a 1 2\n\xe9t\xe9 3 4\n", "line 2: not UTF-8"),
     "not UTF-8, binary": (b"2 2\na " + ROW + b"\n\xe9t\xe9 " + ROW, "word 2: not UTF-8"),
-    "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n")[:-9], "cut short or damaged"),
-    "damaged gzip": (gzip.compress(b"3 2\na 1 2\n")[:10] + b"\xff" * 40, "cut short or damaged"),
+    "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n", mtime=0)[:-9], "cut short or damaged"),
+    "damaged gzip": (gzip.compress(b"3 2\na 1 2\n", mtime=0)[:10] + b"\xff" * 40, "cut short or damaged"),
     "a fastText model": (struct.pack("<2i", 793712314, 12) + b"\0" * 40, "is a fastText model"),
     "a fastText model of old": (
         struct.pack("<4i", 10, 5, 5, 1) + b"\0" * 40,
