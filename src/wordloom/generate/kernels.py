@@ -12,7 +12,6 @@ empty array whose type tells how weights and cache are stored: float32, or uint1
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
+from wordloom.nn.meeting import meet
 from wordloom.nn.vector_registers import tile
 
 __all__ = [
@@ -36,10 +36,6 @@ _exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="n
 _intrinsic: Any = numba_intrinsic
 
 RELU, GELU, GELU_TANH, SILU = range(4)
-
-_yield_to_others = types.ExternalFunction(
-    "SwitchToThread" if sys.platform == "win32" else "sched_yield", types.int32()
-)
 
 
 @_intrinsic
@@ -77,31 +73,6 @@ def _store(_typing: Any, like: Any, address: Any, index: Any, value: Any) -> Any
         return builder.bitcast(ir.Constant(ir.IntType(32), 0), ir.IntType(32))
 
     return types.uint32(like, types.int64, types.int64, like.dtype), generate
-
-
-@_intrinsic
-def _add_atomically(_typing: Any, address: Any, value: Any) -> Any:
-    """Add to the int64 at ``address``, seen by all threads at once; returns what was there."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        place = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
-        return builder.atomic_rmw("add", place, args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), generate
-
-
-@_exact
-def meet(counters: Any, threads: int) -> None:
-    """Wait until all threads are here.  ``counters[0]`` counts arrivals, ``counters[8]`` set lets all go."""
-    if threads == 1:
-        return
-    arrived, left = counters.ctypes.data, counters[8:].ctypes.data
-    goal = (_add_atomically(arrived, 1) // threads + 1) * threads
-    spins = 0
-    while _add_atomically(arrived, 0) < goal and _add_atomically(left, 0) == 0:
-        spins += 1
-        if spins > 200:  # another program has a core of ours: let it finish
-            _yield_to_others()
 
 
 @_exact

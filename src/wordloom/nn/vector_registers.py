@@ -2,6 +2,9 @@
 
 Everything is given by address, as float32 unless ``like`` says otherwise: an empty array whose type tells how
 a tensor is stored, float32 or uint16 for the bits of bfloat16.
+
+:func:`tile` multiplies.  The rest work on rows of a table, of D elements each, a multiple of :data:`LANES`;
+``indices`` are int64.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LANES", "tile"]
+__all__ = ["LANES", "add_rows", "copy_rows", "fetch_rows", "spread", "sum_rows", "tile"]
 
 _intrinsic: Any = intrinsic
 
@@ -120,3 +123,171 @@ def tile(tokens: int, rows: int) -> Any:
         return types.void(like, i, i, i, i, i, i, i, types.boolean), generate
 
     return _intrinsic(multiply)
+
+
+class _Writer:
+    """Writes the loops of the row kernels: vectors of LANES floats, four of them in registers at a time."""
+
+    HELD = 4
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+        self.i64, self.i32, self.f32 = ir.IntType(64), ir.IntType(32), ir.FloatType()
+        self.vector = ir.VectorType(self.f32, LANES)
+        self.number = partial(ir.Constant, self.i64)
+
+    def floats(self, address: Any) -> Any:
+        return self.builder.inttoptr(address, self.f32.as_pointer())
+
+    def row(self, table: Any, indices: Any, i: Any, D: Any) -> Any:
+        """A pointer to row ``indices[i]`` of ``table``."""
+        places = self.builder.inttoptr(indices, self.i64.as_pointer())
+        index = self.builder.load(self.builder.gep(places, [i]))
+        return self.builder.gep(table, [self.builder.mul(index, D)])
+
+    def _place(self, pointer: Any, k: Any, u: int) -> Any:
+        at = self.builder.gep(pointer, [self.builder.add(k, self.number(u * LANES))])
+        return self.builder.bitcast(at, self.vector.as_pointer())
+
+    def load(self, pointer: Any, k: Any, u: int) -> Any:
+        return self.builder.load(self._place(pointer, k, u), align=4)
+
+    def store(self, value: Any, pointer: Any, k: Any, u: int) -> None:
+        self.builder.store(value, self._place(pointer, k, u), align=4)
+
+    def repeated(self, value: Any) -> Any:
+        """A vector of one number."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        first = self.builder.insert_element(undefined, value, ir.Constant(self.i32, 0))
+        mask = ir.Constant(ir.VectorType(self.i32, LANES), [0] * LANES)
+        return self.builder.shuffle_vector(first, undefined, mask)
+
+    def times(self, n: Any) -> Any:
+        return cgutils.for_range(self.builder, n, intp=self.i64)
+
+    def stretches(self, D: Any, body: Any) -> None:
+        """``body(k, count)`` for every stretch of ``count`` vectors, at element k, of a row."""
+        step = self.number(self.HELD * LANES)
+        whole = self.builder.mul(self.builder.sdiv(D, step), step)
+        for first, last, count in ((self.number(0), whole, self.HELD), (whole, D, 1)):
+            by = self.number(count * LANES)
+            with cgutils.for_range_slice(self.builder, first, last, by, self.i64) as (k, _):
+                body(k, count)
+
+    def slots(self, count: int) -> list[Any]:
+        return [cgutils.alloca_once(self.builder, self.vector) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+
+def _rows_kernel(body: Any, n_arguments: int) -> Any:
+    """An intrinsic of so many int64 arguments, whose code ``body(writer, *arguments)`` writes."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        body(_Writer(builder), *args)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * n_arguments), generate
+
+
+@_intrinsic
+def add_rows(
+    _typing: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, factor_step: Any, D: Any
+) -> Any:
+    """out [D] += sum over i < n of factors[i * factor_step] * rows[i * step : i * step + D]."""
+
+    def body(w: _Writer, out: Any, rows: Any, n: Any, step: Any, factors: Any, f_step: Any, D: Any) -> None:
+        out, rows, factors = w.floats(out), w.floats(rows), w.floats(factors)
+        held, b = w.slots(w.HELD), w.builder
+        kind = ir.FunctionType(w.vector, [w.vector] * 3)
+        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
+
+        def stretch(k: Any, count: int) -> None:
+            for u in range(count):
+                b.store(w.load(out, k, u), held[u])
+            with w.times(n) as loop:
+                factor = w.repeated(b.load(b.gep(factors, [b.mul(loop.index, f_step)])))
+                at = b.add(b.mul(loop.index, step), k)
+                for u in range(count):
+                    b.store(b.call(fma, [factor, w.load(rows, at, u), b.load(held[u])]), held[u])
+            for u in range(count):
+                w.store(b.load(held[u]), out, k, u)
+
+        w.stretches(D, stretch)
+
+    return _rows_kernel(body, 7)
+
+
+@_intrinsic
+def sum_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
+    """out [D] = the sum of rows ``indices`` [n] of ``table``."""
+
+    def body(w: _Writer, out: Any, table: Any, indices: Any, n: Any, D: Any) -> None:
+        out, table, b = w.floats(out), w.floats(table), w.builder
+        held = w.slots(w.HELD)
+
+        def stretch(k: Any, count: int) -> None:
+            for u in range(count):
+                b.store(ir.Constant(w.vector, [0.0] * LANES), held[u])
+            with w.times(n) as loop:
+                row = w.row(table, indices, loop.index, D)
+                for u in range(count):
+                    b.store(b.fadd(b.load(held[u]), w.load(row, k, u)), held[u])
+            for u in range(count):
+                w.store(b.load(held[u]), out, k, u)
+
+        w.stretches(D, stretch)
+
+    return _rows_kernel(body, 5)
+
+
+@_intrinsic
+def spread(_typing: Any, table: Any, indices: Any, n: Any, change: Any, D: Any) -> Any:
+    """Add ``change`` [D] to rows ``indices`` [n] of ``table``."""
+
+    def body(w: _Writer, table: Any, indices: Any, n: Any, change: Any, D: Any) -> None:
+        table, change, b = w.floats(table), w.floats(change), w.builder
+
+        def stretch(k: Any, count: int) -> None:
+            more = [w.load(change, k, u) for u in range(count)]
+            with w.times(n) as loop:
+                row = w.row(table, indices, loop.index, D)
+                for u in range(count):
+                    w.store(b.fadd(w.load(row, k, u), more[u]), row, k, u)
+
+        w.stretches(D, stretch)
+
+    return _rows_kernel(body, 5)
+
+
+@_intrinsic
+def copy_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
+    """out [n, D] = rows ``indices`` [n] of ``table``."""
+
+    def body(w: _Writer, out: Any, table: Any, indices: Any, n: Any, D: Any) -> None:
+        out, table, b = w.floats(out), w.floats(table), w.builder
+        with w.times(n) as loop:
+            row, place = w.row(table, indices, loop.index, D), b.gep(out, [b.mul(loop.index, D)])
+
+            def stretch(k: Any, count: int) -> None:
+                for u in range(count):
+                    w.store(w.load(row, k, u), place, k, u)
+
+            w.stretches(D, stretch)
+
+    return _rows_kernel(body, 5)
+
+
+@_intrinsic
+def fetch_rows(_typing: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
+    """Have rows ``indices`` [n] of ``table`` brought near from memory, to be written to soon."""
+
+    def body(w: _Writer, table: Any, indices: Any, n: Any, D: Any) -> None:
+        table, b, i8 = w.floats(table), w.builder, ir.IntType(8)
+        kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), w.i32, w.i32, w.i32])
+        prefetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
+        with w.times(n) as loop:
+            row = w.row(table, indices, loop.index, D)
+            with cgutils.for_range_slice(b, w.number(0), D, w.number(16), w.i64) as (k, _):
+                line = b.bitcast(b.gep(row, [k]), i8.as_pointer())
+                b.call(prefetch, [line, *(ir.Constant(w.i32, flag) for flag in (1, 3, 1))])
+
+    return _rows_kernel(body, 4)
