@@ -12,11 +12,12 @@ type is never converted, and nothing in it is executed.
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,9 +28,11 @@ __all__ = [
     "DataSettings",
     "Recipe",
     "Result",
+    "Strict",
     "TokenizerSettings",
     "TrainSettings",
     "load_recipe",
+    "read_recipe",
     "shipped_recipes",
     "without_effect",
 ]
@@ -252,10 +255,10 @@ _FOREIGN = {
 }  # fmt: skip
 
 
-def shipped_recipes() -> dict[str, Path]:
-    """Name -> file of every recipe that comes with the package."""
-    folder = Path(str(resources.files("wordloom") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+def shipped_recipes(folder: str = "recipes") -> dict[str, Path]:
+    """Name -> file of every recipe that comes with the package, of models or in another ``folder``."""
+    place = Path(str(resources.files("wordloom"))) / folder
+    return {path.stem: path for path in sorted(place.glob("*.toml"))}
 
 
 def load_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
@@ -263,27 +266,52 @@ def load_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> R
 
     Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
     """
-    if isinstance(source, Recipe):
-        values, origin = source.as_dict(), source.name
+    return read_recipe(Recipe, shipped_recipes(), source, overrides)
+
+
+AnyRecipe = TypeVar("AnyRecipe", bound=Strict)
+
+
+def read_recipe(
+    kind: type[AnyRecipe],
+    shipped: dict[str, Path],
+    source: str | Path | AnyRecipe | dict[str, Any],
+    overrides: Sequence[str] = (),
+) -> AnyRecipe:
+    """:func:`load_recipe` for any ``kind`` of recipe; ``source`` may be its values as well."""
+    if isinstance(source, Strict):
+        values, origin = source.model_dump(mode="json", exclude_none=True), str(getattr(source, "name", ""))
+    elif isinstance(source, dict):
+        values, origin = copy.deepcopy(source), "settings"
     else:
-        path = _find(str(source))
+        path = _find(str(source), shipped)
         origin = path.name
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} is not a TOML file: {error}") from None
         values.setdefault("name", path.stem)
+    _check_kind(kind, values, origin)
     _make_room(values, overrides)
     for override in overrides:
         _apply(values, override)
     try:
-        return Recipe.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{origin}: {_explain(error)}") from None
+        raise RecipeError(f"{origin}: {_explain(error, kind)}") from None
 
 
-def _find(source: str) -> Path:
-    shipped = shipped_recipes()
+def _check_kind(kind: type[Strict], values: dict[str, Any], origin: str) -> None:
+    """A recipe for the other command is told apart by its table."""
+    for table, verb in (("vectors", "vectors train"), ("train", "train")):
+        if table in values and table not in kind.model_fields:
+            raise RecipeError(
+                f"{origin} has a table [{table}]: it is for 'wordloom {verb}', which trains "
+                + ("word vectors" if table == "vectors" else "models")
+            )
+
+
+def _find(source: str, shipped: dict[str, Path]) -> Path:
     if source in shipped:
         return shipped[source]
     path = Path(source)
@@ -344,7 +372,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         table[names[-1]] = value
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[Strict]) -> str:
     """pydantic's first complaint as one line: what was given, what is allowed, what to do."""
     first = error.errors()[0]
     where = ".".join(
@@ -354,13 +382,13 @@ def _explain(error: ValidationError) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         table, key = first["loc"][:-1], str(first["loc"][-1])
-        allowed = _keys_of(table)
+        allowed = _keys_of(kind, table)
         if _FOREIGN.get(key) in allowed:
             ours = ".".join([*map(str, table), _FOREIGN[key]])
             return f"unknown key '{where}'; it is called '{ours}' here{more}"
-        if table and key in _keys_of(()):
+        if table and key in _keys_of(kind, ()):
             return f"unknown key '{where}'; it is called '{key}' here{more}"
-        elsewhere = [name for name in _TABLES if key in _keys_of((name,))]
+        elsewhere = [name for name in kind.model_fields if key in _keys_of(kind, (name,))]
         if not table and elsewhere:
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
         return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"
@@ -371,16 +399,13 @@ def _explain(error: ValidationError) -> str:
     return f"'{where}' cannot be {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
 
 
-_TABLES: dict[str, type[Strict]] = {
-    "data": DataSettings,
-    "tokenizer": TokenizerSettings,
-    "train": TrainSettings,
-    "result": Result,
-}
-
-
-def _keys_of(table: Sequence[int | str]) -> list[str]:
+def _keys_of(kind: type[Strict], table: Sequence[int | str]) -> list[str]:
+    """The keys of a recipe, or of one of its tables."""
     if not table:
-        return list(Recipe.model_fields)
-    schema = _TABLES.get(str(table[0]))
-    return [] if schema is None else list(schema.model_fields)
+        return list(kind.model_fields)
+    field = kind.model_fields.get(str(table[0]))
+    given = () if field is None else (field.annotation, *get_args(field.annotation))
+    for schema in given:
+        if isinstance(schema, type) and issubclass(schema, Strict):
+            return list(schema.model_fields)
+    return []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import VectorError
 from wordloom.vectors import WordVocabulary, split_words
+from wordloom.vectors.phrases import Phrases
 
 texts = st.lists(st.text("abc ,.'", max_size=60), max_size=8)
 
@@ -69,16 +70,41 @@ def test_the_most_frequent_are_kept():
     assert vocabulary.report.kept == 5
 
 
-def test_words_can_be_joined_and_progress_is_told():
+def test_words_are_joined_to_phrases_and_progress_is_told():
     told = []
     vocabulary = WordVocabulary.count(
         ["new york is new", "new york"],
         min_count=1,
-        join=lambda words: " ".join(words).replace("new york", "new_york").split(),
+        phrases=[Phrases({("new", "york"): 20.0})],
         progress=told.append,
     )
     assert vocabulary.words == ["new_york", "is", "new"]
     assert told == [3, 4]
+    assert vocabulary.encode_ids("New York is york") == [0, 1]
+    assert vocabulary.kind == "phrases"  # so no text is cut where one may lie
+
+
+def test_phrases_are_part_of_what_a_vocabulary_is():
+    plain = WordVocabulary(["a", "b"], [2, 1])
+    joining = WordVocabulary(["a", "b"], [2, 1], phrases=[Phrases({("a", "b"): 20.0})])
+    assert plain.fingerprint != joining.fingerprint
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_a_vocabulary_comes_back_from_disk(tmp_path, passes):
+    phrases = [Phrases({("a", "b"): 2.5}), Phrases({("a_b", "c"): 7.0})][:passes]
+    saved = WordVocabulary.count(["a b c été ünïq x", "a b c d"], min_count=1, phrases=phrases)
+    saved.save(tmp_path)
+    loaded = WordVocabulary.load(tmp_path, split="words", lower=True)
+    assert (loaded.words, loaded.counts.tolist()) == (saved.words, saved.counts.tolist())
+    assert loaded.fingerprint == saved.fingerprint
+    assert loaded.encode_ids("a b c") == saved.encode_ids("a b c")
+
+
+def test_a_damaged_vocabulary_is_refused(tmp_path):
+    (tmp_path / "vocabulary.tsv").write_text("a\t2\nb\n")
+    with pytest.raises(VectorError, match="cannot read the vocabulary"):
+        WordVocabulary.load(tmp_path, split="words", lower=True)
 
 
 @pytest.mark.parametrize(

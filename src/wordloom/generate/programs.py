@@ -15,15 +15,17 @@ from wordloom.generate.kernels import (
     activate,
     attend,
     layer_norm,
-    meet,
     project,
     remember,
     rms_norm,
     rotate,
     share,
 )
+from wordloom.nn.meeting import meet
 
 __all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
+
+PATIENCE = 200  # looks for the other threads before another program may have the core: some microseconds
 
 _program = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -73,7 +75,7 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
     project(q, h, matrix[0], bias[0], False, w.like, thread, threads)
     project(k, h, matrix[1], bias[1], False, w.like, thread, threads)
     project(v, h, matrix[2], bias[2], False, w.like, thread, threads)
-    meet(team, threads)
+    meet(team, threads, PATIENCE)
 
     H, K = q.shape[1] // E, k.shape[1] // E
     keys, values = memory.layers[i, 0], memory.layers[i, 1]
@@ -84,7 +86,7 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
         place = ((rows[r, 0] * K + group) * memory.capacity + rows[r, 1]) * E
         remember(w.like, keys, place, k, r, group * E, E)
         remember(w.like, values, place, v, r, group * E, E)
-    meet(team, threads)
+    meet(team, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * H, threads):
         r, head = item // H, item % H
@@ -95,9 +97,9 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
             room.mixed, q, r, head, E, keys + first, values + first, rows[r, 2], rows[r, 1] + 1, w.scale,
             room.scores[thread], w.like,
         )  # fmt: skip
-    meet(team, threads)
+    meet(team, threads, PATIENCE)
     project(room.x, room.mixed, matrix[3], bias[3], True, w.like, thread, threads)
-    meet(team, threads)
+    meet(team, threads, PATIENCE)
 
 
 @_program
@@ -116,9 +118,9 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
         for r in range(x.shape[0]):
             for f in range(first, last):
                 gate[r, f] *= up[r, f]
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
         project(x, gate, w.matrices[i, 6], w.biases[i, 6], True, w.like, thread, threads)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _hand_back(room, h, team, thread)
 
@@ -135,9 +137,9 @@ def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> Non
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
     _hand_back(room, h, team, thread)
 
@@ -156,9 +158,9 @@ def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None
         _hand_back(room, h, team, thread)
         project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         _hand_back(room, h, team, thread)
 
@@ -167,7 +169,7 @@ def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None
 def _hand_back(room: Room, h: Any, team: Any, thread: int) -> None:
     """x = h, once every thread has read the old x; each writes the columns that it alone adds to."""
     threads = room.normed.shape[0]
-    meet(team, threads)
+    meet(team, threads, PATIENCE)
     first, last = share(h.shape[1], thread, threads)
     for r in range(h.shape[0]):
         for d in range(first, last):

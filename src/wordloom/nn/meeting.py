@@ -31,8 +31,11 @@ def add_atomically(_typing: Any, address: Any, value: Any) -> Any:
 
 
 @_exact
-def meet(counters: Any, threads: int) -> None:
-    """Wait until all threads are here.  ``counters[0]`` counts arrivals, ``counters[8]`` set lets all go."""
+def meet(counters: Any, threads: int, patience: int) -> None:
+    """Wait until all threads are here.  ``counters[0]`` counts arrivals, ``counters[8]`` set lets all go.
+
+    After ``patience`` looks the core is offered to other programs, which may keep it for milliseconds.
+    """
     if threads == 1:
         return
     arrived, left = counters.ctypes.data, counters[8:].ctypes.data
@@ -40,5 +43,5 @@ def meet(counters: Any, threads: int) -> None:
     spins = 0
     while add_atomically(arrived, 0) < goal and add_atomically(left, 0) == 0:
         spins += 1
-        if spins > 200:  # another program has a core of ours: let it finish
+        if spins > patience:  # another program may have a core of ours: let it finish
             _yield_to_others()

@@ -6,19 +6,22 @@ import contextlib
 import os
 import shutil
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from wordloom.errors import CheckpointError, RecipeError
-from wordloom.recipe import BUDGETS, Recipe
+from wordloom.recipe import BUDGETS, AnyRecipe, Recipe
+from wordloom.vector_recipe import VectorRecipe
 
-__all__ = ["RunFolder", "resumed_recipe", "write_text"]
+__all__ = ["RunFolder", "refuse_changes", "resumed_recipe", "write_text"]
 
 # What a run writes; --force removes these and nothing else.
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
     *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
-    *("chat_template.jinja", ".*.tmp"),
+    *("chat_template.jinja", ".*.tmp", "vectors.npy", "words.txt", "counts.npy", "vectors.json"),
+    *("vocabulary.tsv", "phrases.json"),
 )
 # Settings that may change on resume: they decide what is seen and kept, not what is computed.
 _FREE_ON_RESUME = (
@@ -93,17 +96,17 @@ class RunFolder:
                 "another --out"
             )
 
-    def saved_recipe(self) -> Recipe:
+    def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
         """The recipe the run began with."""
         path = self.path / "recipe.toml"
         try:
-            return Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+            return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 f"cannot read {path}: {error}; put it back, or start again with --force"
             ) from None
 
-    def begin(self, recipe: Recipe, ledger: str) -> None:
+    def begin(self, recipe: Recipe | VectorRecipe, ledger: str) -> None:
         """Everything is known to work: replace what --force replaces, and leave the run's own marks."""
         if self.force:
             for pattern in _OURS:
@@ -118,8 +121,15 @@ def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
     """``given`` where it only changes what may change; raises RecipeError naming what may not."""
     if given.start_from is None:
         given = given.model_copy(update={"start_from": saved.start_from})
+    refuse_changes(given, saved, free={f"train.{name}" for name in _FREE_ON_RESUME})
+    return given
+
+
+def refuse_changes(
+    given: Recipe | VectorRecipe, saved: Recipe | VectorRecipe, *, free: Collection[str]
+) -> None:
+    """Raise RecipeError where ``given`` differs from ``saved`` in more than its name and what is ``free``."""
     ours, theirs = _flat(given.as_dict()), _flat(saved.as_dict())
-    free = {f"train.{name}" for name in _FREE_ON_RESUME}
     changed = [
         key
         for key in sorted(ours.keys() | theirs.keys())
@@ -133,7 +143,6 @@ def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
             f"the run was started with another recipe ({shown}); resume with the same one, or choose another "
             "--out"
         )
-    return given
 
 
 def write_text(path: Path, text: str) -> None:

@@ -41,6 +41,37 @@ class TrainingProgress:
             self.console.print(line, markup=False, soft_wrap=True)
 
     @contextmanager
+    def counting(self, what: str) -> Iterator[Callable[[int], None]]:
+        """A callback that is told the words read so far: a line that moves, or plain lines elsewhere."""
+        bar: Progress | None = None
+        began = last = time.monotonic()
+
+        def show(words: int) -> None:
+            nonlocal bar, last
+            now = time.monotonic()
+            state = f"{words:,} words  {words / max(1e-9, now - began):,.0f} words/s"
+            if self.console.is_terminal:
+                if bar is None:
+                    bar = Progress(
+                        TextColumn(what),
+                        TextColumn("{task.fields[state]}"),
+                        console=self.console,
+                        transient=True,
+                    )
+                    bar.add_task("", total=None, state="")
+                    bar.start()
+                bar.update(bar.task_ids[0], state=state)
+            elif now - last >= _LINE_SECONDS:
+                last = now
+                self.say(f"{what}: {state}")
+
+        try:
+            yield show
+        finally:
+            if bar is not None:
+                bar.stop()
+
+    @contextmanager
     def data(self, part: str) -> Iterator[Callable[[Any], None]]:
         """A callback for :func:`wordloom.data.prepare`: a bar on a terminal, plain lines elsewhere."""
         bar: Progress | None = None
@@ -88,6 +119,8 @@ class TrainingProgress:
         match line["kind"]:
             case "train":
                 self._train(line)
+            case "vectors":
+                self._vectors(line)
             case "evaluate":
                 figures = ", ".join(
                     f"{key} {value:.4f}"
@@ -112,6 +145,20 @@ class TrainingProgress:
                 f"step {line['step']:,}/{self._total:,}  {state}  learning rate {line['learning_rate']:.2e}  "
                 f"gradient norm {line['gradient_norm']:.2f}{extra}  memory {line['memory_mb']:,} MB"
             )
+
+    def _vectors(self, line: dict[str, Any]) -> None:
+        loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}  "
+        state = (
+            f"epoch {line['epoch']}/{line['epochs']}  {loss}{line['words_per_second']:,.0f} words/s  "
+            f"{_clock(line['seconds_left'])} left"
+        )
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=line["job"], state=state)
+            return
+        now = time.monotonic()
+        if now - self._last_line >= _LINE_SECONDS or line["job"] >= self._total:
+            self._last_line = now
+            self.say(f"{line['job'] / max(1, self._total):4.0%}  {state}  alpha {line['alpha']:.4f}")
 
     def stop(self) -> None:
         if self._bar is not None:

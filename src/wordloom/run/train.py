@@ -83,7 +83,7 @@ def train(
     with RunFolder(path, resume=resume, force=force) as folder:
         checkpoint = latest_checkpoint(path) if resume else None
         if resume:
-            loaded = resumed_recipe(loaded, folder.saved_recipe())
+            loaded = resumed_recipe(loaded, folder.saved_recipe(Recipe))
             if checkpoint is None:
                 progress.say("no checkpoint was written yet: starting at step 0")
         state = read_state(checkpoint) if checkpoint is not None else None

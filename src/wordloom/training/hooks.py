@@ -206,14 +206,14 @@ class Save(Hook):
         self.best_loss = float("inf") if state["best_loss"] is None else state["best_loss"]
 
 
-def cut_metrics(path: Path, step: int) -> None:
-    """Drop the lines of ``metrics.jsonl`` past ``step``, and a last line that a power cut broke."""
+def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:
+    """Drop the lines of ``metrics.jsonl`` whose ``key`` is past ``step``, and one that a power cut broke."""
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            if json.loads(line)[key] <= step:
                 kept.append(line)
         except (json.JSONDecodeError, KeyError):
             break

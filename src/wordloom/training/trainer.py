@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +26,7 @@ from wordloom.training.average import WeightAverage
 from wordloom.training.optimizers import Optimizer, build_optimizer
 from wordloom.training.precision import Precision, choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share
+from wordloom.training.stopping import stop_on_signals
 
 __all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "to_device"]
 
@@ -99,7 +98,7 @@ class Trainer:
         """Train to the end, or until told to stop; hooks see every step."""
         for hook in self.hooks:
             hook.on_start(self)
-        with self._signals():
+        with stop_on_signals(self._stop):
             while self.step < self.total_steps and not self._stop.is_set():
                 record = self.train_step()
                 for hook in self.hooks:
@@ -185,25 +184,6 @@ class Trainer:
             f"Documents of the batch: {shown}. Last good checkpoint: {kept}. Lower train.learning_rate, "
             "lengthen train.warmup_steps, or look at those documents"
         )
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and the first Ctrl-C stop after the step under way; a second Ctrl-C stops at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, frame: Any) -> None:
-            if self._stop.is_set() and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._stop.set()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     # -- state -----------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 DESKS = 16  # parts of the corpus that the deterministic mode reads side by side: more threads than that idle
+PATIENCE = 20_000  # looks for the other threads, some 100 microseconds: a batch takes about as long
 MOST = 16  # windows of each that are worked out at most before any row moves
 
 _SUMS = {"contract", "reassoc", "nsz", "arcp"}
@@ -484,13 +485,13 @@ def together(
     while working:
         for d in range(thread, DESKS, threads):
             _batch(_desk(table, d), tables, words, method, most, part, jobs)
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
         working = False
         for d in range(DESKS):
             desk = _desk(table, d)
             _move(desk, tables, method.stride, thread, threads)
             working = working or pointer(desk.at, _i8)[0] < jobs
-        meet(team, threads)
+        meet(team, threads, PATIENCE)
 
 
 @_exact

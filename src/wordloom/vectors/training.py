@@ -201,6 +201,12 @@ class WordTrainer:
         return self.job >= self.jobs
 
     @property
+    def alpha(self) -> float:
+        """The learning rate of the next job."""
+        s = self.settings
+        return max(s.alpha - (s.alpha - s.min_alpha) * self.job / self.jobs, s.min_alpha)
+
+    @property
     def kernel(self) -> str:
         """One line: what runs, on how many threads, and whether it can be repeated."""
         s = self.settings

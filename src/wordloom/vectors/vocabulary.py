@@ -7,16 +7,20 @@ those that have been rare so far.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
+from wordloom.vectors.phrases import Phrases
 
 __all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
 
@@ -65,10 +69,10 @@ class WordVocabulary:
         counts: [V] int64.
         ids: word -> id.
         split, lower: how text becomes words, see :func:`split_words`.
+        phrases: what joins words, one after another, before they are looked up.
         report: what counting saw, or None where the vocabulary was not counted here.
     """
 
-    kind = "word"
     eos_id = pad_id = None
     special_ids: frozenset[int] = frozenset()
 
@@ -79,6 +83,7 @@ class WordVocabulary:
         *,
         split: str = "words",
         lower: bool = True,
+        phrases: Sequence[Phrases] = (),
         report: VocabularyReport | None = None,
     ) -> None:
         """Takes V words and their counts, as they are.
@@ -91,7 +96,7 @@ class WordVocabulary:
         self.counts: NDArray[np.int64] = np.fromiter(counts, dtype=np.int64)
         if len(self.counts) != len(self.words):
             raise VectorError(f"{len(self.words)} words have {len(self.counts)} counts; give one for each")
-        self.split, self.lower, self.report = split, lower, report
+        self.split, self.lower, self.phrases, self.report = split, lower, tuple(phrases), report
         self.ids = {word: index for index, word in enumerate(self.words)}
         if len(self.ids) != len(self.words):
             twice, _ = Counter(self.words).most_common(1)[0]
@@ -107,7 +112,7 @@ class WordVocabulary:
         split: str = "words",
         lower: bool = True,
         most_words: int = MOST_WORDS,
-        join: Callable[[list[str]], list[str]] | None = None,
+        phrases: Sequence[Phrases] = (),
         progress: Callable[[int], None] | None = None,
     ) -> WordVocabulary:
         """Count the words of ``texts``; keep those that occur ``min_count`` times, ``max_words`` at most.
@@ -119,7 +124,7 @@ class WordVocabulary:
             split, lower: see :func:`split_words`.
             most_words: whenever more different words are at hand, the rarest are dropped and the bar is
                 raised by one, as the C tool's ReduceVocab does; the report says how far it went.
-            join: turns the words of a text into phrases.
+            phrases: join the words of a text, one after another.
             progress: told the running words so far, after each text.
 
         Raises:
@@ -133,9 +138,7 @@ class WordVocabulary:
         counts: Counter[str] = Counter()
         n_texts = n_words = pruned = 0
         for text in texts:
-            words = split_words(text, split=split, lower=lower)
-            if join is not None:
-                words = join(words)
+            words = _words(text, split, lower, phrases)
             n_texts += 1
             n_words += len(words)
             for start in range(0, len(words), _AT_ONCE):
@@ -168,7 +171,40 @@ class WordVocabulary:
             kept=sum(number for _, number in kept),
             pruned_below=pruned,
         )
-        return cls([word for word, _ in kept], (n for _, n in kept), split=split, lower=lower, report=report)
+        words = [word for word, _ in kept]
+        return cls(words, (n for _, n in kept), split=split, lower=lower, phrases=phrases, report=report)
+
+    # -- on disk ---------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``vocabulary.tsv``, a word and its count to a line, and ``phrases.json`` where there are any.
+
+        How text becomes words stands in the run's recipe, not here.
+        """
+        folder = Path(folder)
+        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
+        write_text(folder / "vocabulary.tsv", "".join(lines))
+        if self.phrases:
+            passes = [[[*pair, score] for pair, score in one.pairs.items()] for one in self.phrases]
+            write_text(folder / "phrases.json", json.dumps(passes, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:
+        """The vocabulary that :meth:`save` wrote; raises VectorError where it is missing or damaged."""
+        folder = Path(folder)
+        try:
+            text = (folder / "vocabulary.tsv").read_text(encoding="utf-8")
+            rows = [line.split("\t") for line in text.split("\n")[:-1]]
+            words, counts = [word for word, _ in rows], [int(count) for _, count in rows]
+            passes = []
+            if (folder / "phrases.json").exists():
+                passes = json.loads((folder / "phrases.json").read_text(encoding="utf-8"))
+            phrases = [Phrases({(a, b): score for a, b, score in one}) for one in passes]
+        except (OSError, ValueError) as error:
+            raise VectorError(
+                f"cannot read the vocabulary in {folder}: {error}; start again with --force"
+            ) from None
+        return cls(words, counts, split=split, lower=lower, phrases=phrases)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -179,6 +215,11 @@ class WordVocabulary:
     # -- as a tokenizer --------------------------------------------------------------------------------
 
     @property
+    def kind(self) -> str:
+        """What tells where a text may be cut: a phrase, unlike a word, may lie across any place."""
+        return "phrases" if self.phrases else "word"
+
+    @property
     def vocab_size(self) -> int:
         return len(self.words)
 
@@ -186,13 +227,16 @@ class WordVocabulary:
     def fingerprint(self) -> str:
         """sha256 of everything that decides how a text is encoded."""
         digest = hashlib.sha256(f"words {self.split} {self.lower}\n".encode())
+        for number, phrases in enumerate(self.phrases):
+            for pair in sorted(phrases.pairs):
+                digest.update(f"{number} {' '.join(pair)}\n".encode("utf-8", "surrogatepass"))
         for word in self.words:
             digest.update(word.encode("utf-8", "surrogatepass") + b"\n")
         return digest.hexdigest()
 
     def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
         """Ids of the words of ``text`` that are in the vocabulary."""
-        known = map(self.ids.get, split_words(text, split=self.split, lower=self.lower))
+        known = map(self.ids.get, _words(text, self.split, self.lower, self.phrases))
         return [index for index in known if index is not None]
 
     def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
@@ -203,9 +247,23 @@ class WordVocabulary:
         return self.words[index] if 0 <= index < len(self.words) else None
 
 
+def _words(text: str, split: str, lower: bool, phrases: Sequence[Phrases]) -> list[str]:
+    words = split_words(text, split=split, lower=lower)
+    for one in phrases:
+        words = one.join(words)
+    return words
+
+
 def _check_split(split: str) -> None:
     if split not in SPLITS:
         raise VectorError(f"unknown split {split!r}; {did_you_mean(split, SPLITS)}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def _above(counts: Counter[str], bar: int) -> Counter[str]:

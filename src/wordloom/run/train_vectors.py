@@ -1,0 +1,284 @@
+"""Train word vectors by a recipe: count words, prepare ids, learn, keep what would be lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from wordloom.data import Corpus, TokenShards, prepare
+from wordloom.data.cutting import Cutter, cut_rule
+from wordloom.data.shards import SEGMENT
+from wordloom.errors import CheckpointError
+from wordloom.run.folder import RunFolder, refuse_changes
+from wordloom.run.progress import TrainingProgress
+from wordloom.training.hooks import cut_metrics
+from wordloom.training.stopping import stop_on_signals
+from wordloom.vector_recipe import VectorRecipe, load_vector_recipe
+from wordloom.vectors import KeyedVectors, WordVocabulary, save_vectors, split_words
+from wordloom.vectors.phrases import Phrases
+from wordloom.vectors.training import TrainingCorpus, WordTrainer
+
+__all__ = ["VectorResult", "train_vectors"]
+
+# Settings that may change on resume: they decide how fast, not what is learnt.
+_FREE_ON_RESUME = ("vectors.threads", "vectors.save_minutes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorResult:
+    """Where the run is, how far it came, and what it saw."""
+
+    folder: Path
+    job: int
+    jobs: int
+    stopped: bool
+    words_per_second: float  # of training alone, over this process's part of the run
+    loss: float | None
+
+
+def train_vectors(
+    recipe: str | Path | VectorRecipe | dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: TrainingProgress | None = None,
+) -> VectorResult:
+    """Train the word vectors of ``recipe`` into the folder ``out`` (``runs/NAME`` by default).
+
+    The finished folder is what :func:`wordloom.vectors.load_vectors` opens, with ``recipe.toml``,
+    ``metrics.jsonl``, ``vocabulary.tsv`` and, for going on, ``checkpoints/``.
+
+    Raises WordloomError for whatever the user can put right, NonFiniteError when the vectors diverge.
+    """
+    loaded = load_vector_recipe(recipe, overrides)
+    path = Path(out) if out is not None else Path("runs") / loaded.name
+    progress = progress or TrainingProgress()
+    with RunFolder(path, resume=resume, force=force) as folder:
+        if resume:
+            refuse_changes(loaded, folder.saved_recipe(VectorRecipe), free=_FREE_ON_RESUME)
+        return _Run(loaded, folder, progress).train()
+
+
+class _Run:
+    def __init__(self, recipe: VectorRecipe, run: RunFolder, progress: TrainingProgress) -> None:
+        self.recipe, self.run, self.progress = recipe, run, progress
+        self.path = run.path
+        self.state_file = self.path / "checkpoints" / "vectors.safetensors"
+        d = recipe.data
+        fields: dict[str, Any] = {} if d.field is None else {"field": d.field}
+        # By hash, with nothing held out: a split by the tail would read all text once for its length.
+        self.corpus = Corpus(
+            sources=d.train,
+            separator=d.separator,
+            encoding_errors=d.encoding_errors,
+            split="hash",
+            validation_fraction=0.0,
+            **fields,
+        )
+
+    def train(self) -> VectorResult:
+        say, s = self.progress.say, self.recipe.vectors.settled()
+        vocabulary = self._vocabulary()
+        with self.progress.data("text") as show:
+            shards = prepare(self.corpus, vocabulary, part="all", specials="text", progress=show)
+        say(f"words       {len(shards):,} to train on, in {len(shards.ends):,} documents")
+        trainer = self._trainer(vocabulary, shards, s)
+        facts = {"data": shards.fingerprint, "vocabulary": vocabulary.fingerprint}
+        self._restore(trainer, facts)
+        if not self.run.resume:
+            self.run.begin(self.recipe, json.dumps({"train": shards.ledger.as_dict()}, indent=1))
+            vocabulary.save(self.path)
+        cut_metrics(self.path / "metrics.jsonl", trainer.job, key="job")
+        say(f"running     {trainer.kernel}")
+        if trainer.job:
+            say(f"resuming at {trainer.job / trainer.jobs:.0%}: job {trainer.job:,} of {trainer.jobs:,}")
+        stopped, rate, loss = self._loop(trainer, facts)
+        if not stopped:
+            self._finish(trainer, vocabulary)
+        return VectorResult(
+            folder=self.path,
+            job=trainer.job,
+            jobs=trainer.jobs,
+            stopped=stopped,
+            words_per_second=rate,
+            loss=loss,
+        )
+
+    # -- words -------------------------------------------------------------------------------------------
+
+    def _vocabulary(self) -> WordVocabulary:
+        w, say = self.recipe.words, self.progress.say
+        if self.run.resume and (self.path / "vocabulary.tsv").exists():
+            return WordVocabulary.load(self.path, split=w.split, lower=w.lower)
+        phrases: list[Phrases] = []
+        for number in range(w.phrases):
+            with self.progress.counting(f"phrases {number + 1}/{w.phrases}") as show:
+                texts = self._joined(phrases)
+                found = Phrases.learn(
+                    texts, min_count=w.phrase_min_count, threshold=w.phrase_threshold, progress=show
+                )
+            phrases.append(found)
+            say(f"phrases     {len(found):,} pairs joined in pass {number + 1}" + _pruned(found.pruned_below))
+        with self.progress.counting("counting words") as show:
+            vocabulary = WordVocabulary.count(
+                self._texts(whole=bool(phrases)),
+                min_count=w.min_count,
+                max_words=w.max_words,
+                split=w.split,
+                lower=w.lower,
+                phrases=phrases,
+                progress=show,
+            )
+        report = vocabulary.report
+        assert report is not None
+        limits = f"min_count {w.min_count}" + ("" if w.max_words is None else f", max_words {w.max_words:,}")
+        say(
+            f"vocabulary  {len(vocabulary):,} of {report.distinct:,} words, which are "
+            f"{report.kept / report.words:.2%} of {report.words:,} running ones ({limits})"
+            + _pruned(report.pruned_below)
+        )
+        return vocabulary
+
+    def _texts(self, *, whole: bool) -> Iterator[str]:
+        """The corpus in stretches cut where no word is, as it is encoded; else in whole documents."""
+        if whole:
+            for document in self.corpus.documents("all"):
+                assert isinstance(document.text, str)
+                yield document.text
+            return
+        probe = WordVocabulary(["one", "two"], [1, 1], split=self.recipe.words.split)
+        cutter = Cutter(SEGMENT, cut_rule(probe))
+        for piece in self.corpus.pieces("all"):
+            for text in cutter.push(piece.text, last=piece.last):
+                assert isinstance(text, str)
+                yield text
+
+    def _joined(self, phrases: list[Phrases]) -> Iterator[list[str]]:
+        w = self.recipe.words
+        for text in self._texts(whole=True):
+            words = split_words(text, split=w.split, lower=w.lower)
+            for one in phrases:
+                words = one.join(words)
+            yield words
+
+    # -- vectors -----------------------------------------------------------------------------------------
+
+    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer:
+        return WordTrainer(
+            TrainingCorpus.cut(shards), vocabulary.counts, s, seed=self.recipe.seed, threads=s.threads
+        )
+
+    def _loop(self, trainer: WordTrainer, facts: dict[str, Any]) -> tuple[bool, float, float | None]:
+        """Portion after portion; returns whether it was stopped, words a second, and the last loss."""
+        stop, words, spent, loss = threading.Event(), 0, 0.0, None
+        first, saved = trainer.job, time.monotonic()
+        self.progress.start(total=trainer.jobs, done=trainer.job)
+        try:
+            with stop_on_signals(stop), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as log:
+                while not trainer.done and not stop.is_set():
+                    began = time.perf_counter()
+                    figures = trainer.run()
+                    spent += time.perf_counter() - began
+                    words, loss = words + figures.words, figures.loss
+                    line = self._line(trainer, loss, words / spent, spent / (trainer.job - first))
+                    log.write(json.dumps(line) + "\n")
+                    log.flush()
+                    self.progress.update(line)
+                    if time.monotonic() - saved > 60 * self.recipe.vectors.save_minutes:
+                        self._save(trainer, facts)
+                        saved = time.monotonic()
+                if trainer.job > first:
+                    self._save(trainer, facts)
+        finally:
+            self.progress.stop()
+        return not trainer.done, words / spent if spent else 0.0, loss
+
+    def _line(
+        self, trainer: WordTrainer, loss: float | None, rate: float, seconds_a_job: float
+    ) -> dict[str, Any]:
+        epochs = self.recipe.vectors.epochs
+        return {
+            "kind": "vectors",
+            "job": trainer.job,
+            "epoch": min(epochs, 1 + trainer.job * epochs // trainer.jobs),
+            "epochs": epochs,
+            "loss": loss,
+            "alpha": trainer.alpha,
+            "words_per_second": round(rate, 1),
+            "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
+        }
+
+    def _finish(self, trainer: WordTrainer, vocabulary: WordVocabulary) -> None:
+        """Leave the vectors in the run's folder itself."""
+        vectors = KeyedVectors(vocabulary.words, trainer.inputs, counts=vocabulary.counts, check=False)
+        save_vectors(vectors, self.path, made_by=f"wordloom, {trainer.kernel}")
+
+    # -- where it stopped --------------------------------------------------------------------------------
+
+    def _save(self, trainer: WordTrainer, facts: dict[str, Any]) -> None:
+        """Write the state beside the last one, make it durable, and only then replace that."""
+        temporary = self.state_file.with_name(".vectors.safetensors.tmp")
+        arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
+        try:
+            self.state_file.parent.mkdir(exist_ok=True)
+            save_file(arrays, temporary, metadata={name: str(value) for name, value in facts.items()})
+            _make_durable(temporary)
+            temporary.replace(self.state_file)
+            _make_durable(self.state_file.parent)
+        except (OSError, SafetensorError) as error:
+            temporary.unlink(missing_ok=True)
+            raise CheckpointError(
+                f"could not write {self.state_file}: {error}; free some space and resume from what was saved "
+                "before"
+            ) from None
+
+    def _restore(self, trainer: WordTrainer, facts: dict[str, Any]) -> None:
+        if not self.run.resume:
+            return
+        if not self.state_file.exists():
+            self.progress.say("nothing was saved yet: starting from the beginning")
+            return
+        try:
+            with safe_open(self.state_file, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                state: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"cannot read {self.state_file}: {error}; start again with --force"
+            ) from None
+        for key, what in (("vocabulary", "the vocabulary"), ("data", "the training text")):
+            if metadata.get(key) != facts[key]:
+                raise CheckpointError(
+                    f"{what} is not the one {self.path} was trained with; put it back, or choose another "
+                    "--out"
+                )
+        trainer.restore(state)
+
+
+def _make_durable(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _pruned(below: int) -> str:
+    return (
+        f"; for lack of memory, what had been met {below:,} times or less was dropped on the way"
+        if below
+        else ""
+    )

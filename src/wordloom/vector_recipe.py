@@ -1,0 +1,153 @@
+"""A recipe for word vectors: TOML like every recipe (:mod:`wordloom.recipe`), with other tables.
+
+``[data]`` names the text, ``[words]`` says how it becomes words, ``[vectors]`` how they are learnt.
+
+>>> recipe = load_vector_recipe("word2vec-gutenberg", ["vectors.dim=50"])
+>>> recipe.vectors.dim
+50
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from wordloom.recipe import Result, Strict, read_recipe, shipped_recipes
+
+__all__ = [
+    "CorpusSettings",
+    "VectorRecipe",
+    "VectorSettings",
+    "WordSettings",
+    "load_vector_recipe",
+    "shipped_vector_recipes",
+]
+
+# alpha for skip-gram and for CBOW, its floor, and the share of frequent words that is kept
+_CONSTANTS = {
+    "gensim": (0.025, 0.025, 1e-4, 1e-3),
+    "word2vec.c": (0.025, 0.05, None, 1e-3),  # None: 1e-4 of alpha
+    "fasttext": (0.05, 0.05, 0.0, 1e-4),
+}
+
+
+class CorpusSettings(Strict):
+    """Which text, and how it is read (see :mod:`wordloom.data`); all of it is trained on."""
+
+    train: str | list[str]  # files, folders, globs, or the name of a data set
+    field: str | None = None  # of .jsonl and .parquet rows; None: what the data set says, else "text"
+    separator: str | None = None  # a line that stands between documents of a .txt file
+    encoding_errors: Literal["strict", "replace"] = "strict"
+
+
+class WordSettings(Strict):
+    """How text becomes words, and which of them have vectors (see :mod:`wordloom.vectors.vocabulary`)."""
+
+    split: Literal["words", "whitespace"] = "words"
+    lower: bool = True
+    min_count: int = Field(5, ge=1)
+    max_words: int | None = Field(None, ge=1)
+    phrases: int = Field(0, ge=0, le=4)  # passes that join words found together: new_york, new_york_times
+    phrase_min_count: int = Field(5, ge=1)
+    phrase_threshold: float = Field(10.0, gt=0)
+
+
+class VectorSettings(Strict):
+    """What is learnt and how; the defaults are gensim's.
+
+    ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.
+    """
+
+    algorithm: Literal["word2vec"] = "word2vec"
+    architecture: Literal["skipgram", "cbow"] = "skipgram"
+    dim: int = Field(100, ge=1)
+    window: int = Field(5, ge=1)  # words to either side at most: each window draws its width
+    negative: int = Field(5, ge=0)  # noise words drawn for a window
+    hierarchical_softmax: bool = False  # a tree over the vocabulary instead of noise words
+    exponent: float = 0.75  # noise words are drawn in proportion to count ** exponent
+    mean: bool = True  # CBOW: the mean of the words around, else their sum
+    epochs: int = Field(5, ge=1)
+    constants: Literal["gensim", "word2vec.c", "fasttext"] = "gensim"
+    alpha: float | None = Field(None, gt=0)  # learning rate, falling linearly
+    min_alpha: float | None = Field(None, ge=0)  # ... to this
+    sample: float | None = Field(
+        None, ge=0
+    )  # share of a word above which it is passed over at times; 0: never
+
+    deterministic: bool = False  # the same vectors whatever the number of threads
+    threads: int | None = Field(None, ge=1)  # None: one for every processor
+    save_minutes: float = Field(5.0, gt=0)  # between two saves of where it stands
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VectorSettings:
+        if self.hierarchical_softmax and self.negative != 5:
+            raise ValueError(
+                "vectors.negative has no effect with vectors.hierarchical_softmax: leave out one of them"
+            )
+        if not self.hierarchical_softmax and not self.negative:
+            raise ValueError(
+                "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
+                "vectors.hierarchical_softmax=true"
+            )
+        if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
+            raise ValueError(
+                f"vectors.min_alpha {self.min_alpha:g} is above vectors.alpha {self.settled().alpha:g}; "
+                "alpha falls to min_alpha"
+            )
+        return self
+
+    def settled(self) -> Any:
+        """The settings with alpha, min_alpha and sample as numbers; ``negative`` is 0 for a tree."""
+        skipgram, cbow, floor, sample = _CONSTANTS[self.constants]
+        alpha = self.alpha
+        if alpha is None:
+            alpha = skipgram if self.architecture == "skipgram" else cbow
+        assert alpha is not None
+        least = 1e-4 * alpha if floor is None else min(floor, alpha)
+        return self.model_copy(
+            update={
+                "alpha": alpha,
+                "min_alpha": least if self.min_alpha is None else self.min_alpha,
+                "sample": sample if self.sample is None else self.sample,
+                "negative": 0 if self.hierarchical_softmax else self.negative,
+            }
+        )
+
+
+class VectorRecipe(Strict):
+    """A whole recipe; see the module docstring."""
+
+    name: str
+    description: str = ""
+    seed: int = Field(1, ge=0)
+    result: Result | None = None
+    data: CorpusSettings
+    words: WordSettings = Field(default_factory=lambda: WordSettings.model_validate({}))
+    vectors: VectorSettings = Field(default_factory=lambda: VectorSettings.model_validate({}))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, nothing left out but what is None."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+    def to_toml(self) -> str:
+        """The recipe as a TOML file that :func:`load_vector_recipe` reads back to an equal recipe."""
+        return tomli_w.dumps(self.as_dict(), multiline_strings=True)
+
+
+def shipped_vector_recipes() -> dict[str, Path]:
+    """Name -> file of every recipe for word vectors that comes with the package."""
+    return shipped_recipes("recipes/vectors")
+
+
+def load_vector_recipe(
+    source: str | Path | VectorRecipe | dict[str, Any], overrides: Sequence[str] = ()
+) -> VectorRecipe:
+    """The recipe called ``source`` (a shipped name, a .toml file, or its values), with overrides.
+
+    Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
+    """
+    return read_recipe(VectorRecipe, shipped_vector_recipes(), source, overrides)
