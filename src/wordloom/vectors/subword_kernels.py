@@ -36,9 +36,7 @@ def hash_words(raw: Any, places: Any, hashes: Any) -> None:
 
 
 @_kernel(_bytes, _numbers, types.int64, types.int64, types.int64, _numbers, types.int32[::1])
-def hash_ngrams(
-    raw: Any, places: Any, min_n: int, max_n: int, buckets: int, starts: Any, ids: Any
-) -> None:
+def hash_ngrams(raw: Any, places: Any, min_n: int, max_n: int, buckets: int, starts: Any, ids: Any) -> None:
     """ids [N], from ``starts`` [V + 1] on for each word, of words in angle brackets that lie in ``raw``."""
     for word in range(len(places) - 1):
         begin, end = places[word], places[word + 1]

@@ -1,7 +1,8 @@
 """What fastText gives vectors of their own beside words: character n-grams, and runs of words in a text.
 
 Neither is listed anywhere.  Each is hashed to one of a number of buckets, and all that fall into a bucket
-share its vector (Bojanowski et al. 2017, arXiv:1607.04606, section 3.2; Joulin et al. 2017, arXiv:1607.01759).
+share its vector (Bojanowski et al. 2017, arXiv:1607.04606, section 3.2; Joulin et al. 2017,
+arXiv:1607.01759).
 Hashes are those of the C++ tool, oddities and all: else its models could not be read.
 """
 
@@ -48,7 +49,9 @@ class Subwords:
         for name in ("min_n", "max_n", "buckets"):
             number = getattr(self, name)
             if not 0 <= number <= _MOST_BUCKETS:
-                raise VectorError(f"{name} {number} is out of range; give 0 (no n-grams) to {_MOST_BUCKETS:,}")
+                raise VectorError(
+                    f"{name} {number} is out of range; give 0 (no n-grams) to {_MOST_BUCKETS:,}"
+                )
 
     def __bool__(self) -> bool:
         """Whether words have n-grams at all."""
@@ -73,7 +76,7 @@ class Subwords:
         ]
 
     def ngrams(self, word: str) -> list[int]:
-        """The buckets, 0 .. ``buckets`` - 1, of the n-grams of ``word``; one that occurs twice is there twice.
+        """The buckets, 0 .. ``buckets`` - 1, of the n-grams of ``word``; what occurs twice is there twice.
 
         Raises VectorError for a word that has no bytes, see :func:`word_bytes`.
         """
