@@ -32,7 +32,7 @@ __all__ = ["load_fasttext", "save_fasttext"]
 _MAGIC, _VERSION, _OLDER = 793712314, 12, 11
 _ARGS = struct.Struct("<12id")
 _SIZES = struct.Struct("<3iqq")  # entries, words, labels, running words, n-grams that pruning left
-_ENTRY = struct.Struct("<qb")  # count, and 0 for a word, 1 for a label
+_ENTRY = np.dtype([("count", "<i8"), ("kind", "i1")])  # after the name and a zero; kind 1 is a label
 _SHAPE = struct.Struct("<?qq")  # whether quantized, rows, columns
 _WRITTEN = 1 << 22  # components, 16 MiB, written at a time
 
@@ -54,7 +54,7 @@ def save_fasttext(model: FastTextModel, path: str | os.PathLike[str]) -> None:
     # fastText divides by the number of buckets wherever there are n-grams.
     args = model.args if model.args.buckets else replace(model.args, max_n=0)
     entries = [
-        _entry(name) + _ENTRY.pack(int(count), kind)
+        _entry(name, count, kind)
         for kind, names, counts in (
             (0, model.words, model.counts),
             (1, model.labels, model.label_counts),
@@ -76,13 +76,13 @@ def save_fasttext(model: FastTextModel, path: str | os.PathLike[str]) -> None:
                 file.write(matrix[first : first + step].astype("<f4").tobytes())
 
 
-def _entry(name: str) -> bytes:
+def _entry(name: str, count: int, kind: int) -> bytes:
     raw = word_bytes(name)
     if b"\0" in raw or raw.decode("utf-8", "surrogateescape") != name:
         raise VectorError(
             f"the word {name!r} holds the character 0 or half a character: fastText's format cannot keep it"
         )
-    return raw + b"\0"
+    return raw + struct.pack("<xqb", count, kind)
 
 
 def _pack_args(args: FastTextArgs) -> bytes:
@@ -162,7 +162,8 @@ def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTe
 
 def _content(path: Path) -> bytes | mmap.mmap:
     """All bytes of a file, mapped where it lies on disk as it is."""
-    with opened(path) as file:
+    with opened(path) as found:
+        file: Any = found
         if isinstance(file, gzip.GzipFile) or not os.fstat(file.fileno()).st_size:
             return file.read()
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the last array on it
@@ -187,22 +188,32 @@ class _Reader:
         self.place += layout.size
         return values
 
-    def entry(self, what: str) -> tuple[str, int, int]:
-        """Name, count, kind."""
-        end = self.content.find(b"\0", self.place)
-        if end < 0:
-            raise VectorError(f"cut short in {what}; fetch it again")
-        raw = self.content[self.place : end]
-        try:
-            name = raw.decode("utf-8")
-        except UnicodeDecodeError:
-            name = raw.decode("utf-8", "surrogateescape")
-            self.odd.append(name)
-        self.place = end + 1
-        count, kind = self.unpack(_ENTRY, what)
-        if kind not in (0, 1) or count < 0:
-            raise VectorError(f"damaged at {what}; fetch it again")
-        return name, count, kind
+    def entries(self, size: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int8]]:
+        """Names, counts and kinds of ``size`` words and labels."""
+        content, place, last = self.content, self.place, len(self.content) - _ENTRY.itemsize - 1
+        names: list[str] = []
+        ends = np.empty(size, dtype=np.int64)
+        for number in range(size):  # a dictionary may have millions of words: no calls of our own in here
+            end = content.find(b"\0", place)
+            if not 0 <= end <= last:
+                raise VectorError(f"cut short in word {number + 1:,} of {size:,}; fetch it again")
+            raw = content[place:end]
+            try:
+                names.append(raw.decode("utf-8"))
+            except UnicodeDecodeError:
+                names.append(raw.decode("utf-8", "surrogateescape"))
+                self.odd.append(names[-1])
+            ends[number] = end
+            place = end + 1 + _ENTRY.itemsize
+        dictionary = np.frombuffer(content, dtype=np.uint8, count=place - self.place, offset=self.place)
+        fields = dictionary[(ends - self.place)[:, None] + np.arange(1, 1 + _ENTRY.itemsize)].view(_ENTRY)[
+            :, 0
+        ]
+        self.place = place
+        wrong = np.flatnonzero((fields["count"] < 0) | (fields["kind"] < 0) | (fields["kind"] > 1))
+        if len(wrong):
+            raise VectorError(f"damaged at word {wrong[0] + 1:,} of {size:,}; fetch it again")
+        return names, fields["count"].astype(np.int64), fields["kind"]
 
     def matrix(self, shape: tuple[int, int], what: str) -> NDArray[np.float32]:
         quantized, rows, columns = self.unpack(_SHAPE, what)
@@ -230,16 +241,14 @@ def _read(reader: _Reader) -> FastTextModel:
     size, V, L, n_tokens, pruned = reader.unpack(_SIZES, "the dictionary")
     if min(V, L) < 0 or size != V + L or n_tokens < 0:
         raise VectorError(f"damaged: {size:,} entries are {V:,} words and {L:,} labels; fetch it again")
-    if reader.left < size * (_ENTRY.size + 1):  # before memory is asked for that much
+    if reader.left < size * (_ENTRY.itemsize + 1):  # before memory is asked for that much
         raise VectorError(f"cut short: {size:,} words and labels do not fit in what follows; fetch it again")
-    entries = [reader.entry(f"word {number:,} of {size:,}") for number in range(1, size + 1)]
-    if [kind for _, _, kind in entries] != [0] * V + [1] * L:
+    names, counts, kinds = reader.entries(size)
+    if kinds[:V].any() or not kinds[V:].all():
         raise VectorError("damaged: words do not stand before labels; fetch it again")
     if pruned >= 0:
         _refuse_pruned(reader, pruned)
     classes = L if args.model == "supervised" else V
-    names = [name for name, _, _ in entries]
-    counts = np.array([count for _, count, _ in entries], dtype=np.int64)
     model = FastTextModel(
         args=args,
         words=names[:V],

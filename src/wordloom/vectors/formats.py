@@ -33,6 +33,8 @@ __all__ = ["load_vectors", "load_word2vec", "save_vectors", "save_word2vec"]
 
 Progress = Callable[[int, int | None], None]
 
+_ROWS = ("vocab", "ngrams")
+_OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # not every folder has these
 _HEAD = 1 << 16  # bytes that show what a file is
 _LONGEST_WORD = 1 << 16  # bytes; a binary file in which none ends within that is none
 _FASTTEXT = (793712314).to_bytes(4, "little")
@@ -77,8 +79,10 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
                 write(file)
         # Without vectors.json, which comes last, there are no vectors: never old words with new vectors.
         (folder / "vectors.json").unlink(missing_ok=True)
-        for name, temporary in ready.items():
-            temporary.replace(folder / name)
+        for name, beside in ready.items():
+            beside.replace(folder / name)
+        for name in _OPTIONAL - contents.keys():
+            (folder / name).unlink(missing_ok=True)
 
 
 def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
@@ -99,13 +103,13 @@ def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
         counts = np.load(folder / "counts.npy") if about["counted"] else None
         expected = (about["words"], about["dim"])
         subwords = Subwords(**about["subwords"]) if "subwords" in about else None
-        parts = [_mapped(folder / f"vectors_{part}.npy") for part in ("vocab", "ngrams") if subwords]
+        parts = [_mapped(folder / f"vectors_{part}.npy") for part in _ROWS if subwords is not None]
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise VectorError(
             f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
         ) from None
-    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
+    except (OSError, ValueError, EOFError, KeyError, TypeError, VectorError) as error:
         raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
     if vectors.shape != expected or len(words) != len(vectors):
         raise VectorError(
@@ -115,9 +119,10 @@ def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
     if subwords is None:
         return KeyedVectors(words, vectors, counts=counts, check=False)
     try:
-        return FastTextVectors(words, *parts, subwords, counts=counts, vectors=vectors, check=False)
+        own, ngrams = parts
+        return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
     except VectorError as error:
-        raise VectorError(f"the word vectors in '{folder}' are damaged: {error}") from None
+        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
 
 
 def _mapped(path: Path) -> NDArray[np.float32]:
