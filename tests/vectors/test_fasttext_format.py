@@ -219,7 +219,7 @@ def test_fasttexts_own_predictions(name):
 @pytest.mark.parametrize("name", REAL["models"])
 def test_fasttexts_own_files_are_written_byte_for_byte(name, tmp_path):
     """So what we write it reads.  By hand, fastText 0.9.2 also read 18 models that were never its own, of all
-    losses, with and without n-grams and runs of words: it gave the vectors of 30 words to 1.2e-7 of their
+    losses, with and without n-grams and runs of words: it gave the vectors of 82 words to 1.2e-7 of their
     size, the same rows for each word, and the probabilities of 5 labels for 8 lines to 1.4e-7 of what
     :func:`as_fasttext_says`.
     """
@@ -640,3 +640,11 @@ def test_models_that_do_not_fit():
             FastTextArgs(**given_args)
     with pytest.raises(VectorError, match="there is not a single vector here"):
         _ = small(V=0, L=2).wv
+    assert repr(good) == "FastTextModel(supervised, 4 words, 2 labels, 30 buckets, 4 components)"
+
+
+def test_a_model_without_words(tmp_path):
+    save_fasttext(small(V=0, L=2), tmp_path / "m.bin")
+    assert FastTextClassifier(load_fasttext(tmp_path / "m.bin")).predict("word", k=-1)  # by its n-grams
+    with pytest.raises(VectorError, match=r"m.bin': there is not a single vector here"):
+        load_vectors(tmp_path / "m.bin")

@@ -150,6 +150,19 @@ def test_ranks_with_unknown_words(ours, gensims):
     assert ours.rank(a, "nonword") == len(between) + 1
 
 
+def test_judgements_are_of_known_words_as_gensims_are(ours, gensims, tmp_path):
+    rng = np.random.default_rng(5)
+    words = [*ours.index_to_key[:60], "nonword", "another"]
+    pairs = [(*rng.choice(words, 2, replace=False), round(rng.uniform(0, 10), 2)) for _ in range(80)]
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{a}\t{b}\t{score}\n" for a, b, score in pairs))
+    judged = ours.evaluate_word_pairs(file)
+    pearson, spearman, oov = gensims.evaluate_word_pairs(str(file))
+    assert judged.pearson == pytest.approx(pearson[0], abs=1e-6)
+    assert judged.spearman == pytest.approx(spearman[0], abs=1e-9)
+    assert 0 < judged.oov * 100 == pytest.approx(oov)
+
+
 def test_a_sentence(ours, gensims):
     words = [ours.index_to_key[0], "nonword"]
     expected = gensims.get_sentence_vector(words)

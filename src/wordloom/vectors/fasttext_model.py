@@ -123,6 +123,12 @@ class FastTextModel:
                 f"{D:,} components; give one row for each"
             )
 
+    def __repr__(self) -> str:
+        return (
+            f"FastTextModel({self.args.model}, {len(self.words):,} words, {len(self.labels):,} labels, "
+            f"{self.args.buckets:,} buckets, {self.args.dim:,} components)"
+        )
+
     @cached_property
     def wv(self) -> FastTextVectors:
         """The words' vectors.  They share this model's rows.

@@ -88,7 +88,7 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
 def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
     """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
     for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`, a
-    fastText model by :func:`load_fasttext`.
+    fastText model by :func:`load_fasttext`, which also maps it but looks it through once.
 
     Raises:
         VectorError: there are no vectors at ``path``, or they are damaged.
@@ -140,7 +140,11 @@ def _is_fasttext(path: Path) -> bool:
 def _fasttext_vectors(path: Path) -> FastTextVectors:
     from wordloom.vectors.fasttext_format import load_fasttext
 
-    return load_fasttext(path).wv
+    model = load_fasttext(path)
+    try:
+        return model.wv
+    except VectorError as error:
+        raise VectorError(f"'{path}': {error}") from None
 
 
 # -- other tools' files ----------------------------------------------------------------------------------
