@@ -11,7 +11,7 @@ from wordloom.errors import VectorError
 from wordloom.vectors import Subwords, word_hashes, word_ngrams
 from wordloom.vectors.subwords import word_bytes, word_hash
 
-from .test_fasttext_format import REAL
+from .fasttext_models import REAL, real_model
 
 theirs = pytest.importorskip("gensim.models.fasttext")
 
@@ -73,9 +73,7 @@ def test_hashes_of_words_are_gensims(words):
 
 @pytest.mark.parametrize("name", REAL["models"])
 def test_rows_are_those_of_fasttext_itself(name):
-    """What the C++ tool answered by getSubwords; see test_fasttext_format."""
-    from .test_fasttext_format import real_model
-
+    """What the C++ tool answered by getSubwords; see fasttext_models."""
     model, real = real_model(name), REAL["models"][name]
     rows = {word: row for row, word in enumerate(model.words)}
     for word, expected in zip(REAL["words"], real["rows"], strict=True):
