@@ -6,6 +6,8 @@
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
+    subwords      fastText's character n-grams and runs of words, by hash
+    fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
     judging       analogies in bulk, and agreement with people on how similar words are
 
 >>> from wordloom.vectors import load_vectors, save_word2vec
@@ -25,8 +27,13 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "Agreement": "judging",
     "Analogies": "judging",
+    "FastTextArgs": "fasttext_model",
+    "FastTextClassifier": "fasttext_classifier",
+    "FastTextModel": "fasttext_model",
+    "FastTextVectors": "fasttext_vectors",
     "KeyedVectors": "keyed",
     "Section": "judging",
+    "Subwords": "subwords",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
     "WordVocabulary": "vocabulary",
@@ -35,18 +42,27 @@ _HOMES = {
     "evaluate_word_pairs": "judging",
     "huffman": "sampling",
     "keep_probabilities": "sampling",
+    "load_fasttext": "fasttext_format",
     "load_vectors": "formats",
     "load_word2vec": "formats",
+    "save_fasttext": "fasttext_format",
     "save_vectors": "formats",
     "save_word2vec": "formats",
     "split_words": "vocabulary",
+    "word_hashes": "subwords",
+    "word_ngrams": "subwords",
 }
 
 __all__ = [
     "Agreement",
     "Analogies",
+    "FastTextArgs",
+    "FastTextClassifier",
+    "FastTextModel",
+    "FastTextVectors",
     "KeyedVectors",
     "Section",
+    "Subwords",
     "UnknownWordError",
     "VocabularyReport",
     "WordVocabulary",
@@ -55,14 +71,22 @@ __all__ = [
     "evaluate_word_pairs",
     "huffman",
     "keep_probabilities",
+    "load_fasttext",
     "load_vectors",
     "load_word2vec",
+    "save_fasttext",
     "save_vectors",
     "save_word2vec",
     "split_words",
+    "word_hashes",
+    "word_ngrams",
 ]
 
 if TYPE_CHECKING:
+    from wordloom.vectors.fasttext_classifier import FastTextClassifier
+    from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
+    from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
+    from wordloom.vectors.fasttext_vectors import FastTextVectors
     from wordloom.vectors.formats import load_vectors, load_word2vec, save_vectors, save_word2vec
     from wordloom.vectors.judging import (
         Agreement,
@@ -73,6 +97,7 @@ if TYPE_CHECKING:
     )
     from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
+    from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 
 

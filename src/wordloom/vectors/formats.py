@@ -15,6 +15,8 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,12 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
+from wordloom.vectors.fasttext_vectors import FastTextVectors
 from wordloom.vectors.keyed import KeyedVectors
+from wordloom.vectors.subwords import Subwords
+from wordloom.vectors.whole_files import durable, new_file, opened, temporary, written
 
 __all__ = ["load_vectors", "load_word2vec", "save_vectors", "save_word2vec"]
 
 Progress = Callable[[int, int | None], None]
 
+_ROWS = ("vocab", "ngrams")
+_OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # not every folder has these
 _HEAD = 1 << 16  # bytes that show what a file is
 _LONGEST_WORD = 1 << 16  # bytes; a binary file in which none ends within that is none
 _FASTTEXT = (793712314).to_bytes(4, "little")
@@ -39,7 +46,8 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x0b\x0c"))
 
 def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about: Any) -> None:
     """Write ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one to a line), ``counts.npy`` [V] int64
-    where there are counts, and ``vectors.json``: the shape and ``about``.
+    where there are counts, and ``vectors.json``: the shape and ``about``.  Of :class:`FastTextVectors` also
+    ``vectors_vocab.npy`` [V, D] and ``vectors_ngrams.npy`` [buckets, D].
 
     Older vectors in ``folder`` are replaced at the end, all at once; other files stay.
 
@@ -48,58 +56,95 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
     """
     folder = Path(folder)
     described = {**about, "words": len(vectors), "dim": vectors.vector_size}
+    parts = {"vectors.npy": vectors.vectors}
+    if isinstance(vectors, FastTextVectors):
+        described["subwords"] = asdict(vectors.subwords)
+        parts |= {"vectors_vocab.npy": vectors.vectors_vocab, "vectors_ngrams.npy": vectors.vectors_ngrams}
     try:
         about_text = json.dumps({**described, "counted": vectors.counts is not None}, indent=2) + "\n"
     except (TypeError, ValueError) as error:
         raise VectorError(f"what is kept beside the vectors must be JSON: {error}") from None
     words = [_encoded(word, "\n", "words.txt") + b"\n" for word in vectors.index_to_key]
     contents: dict[str, Callable[[IO[bytes]], object]] = {
-        "vectors.npy": lambda file: np.save(file, np.ascontiguousarray(vectors.vectors, dtype="<f4")),
-        "words.txt": lambda file: file.writelines(words),
+        name: partial(np.save, arr=np.ascontiguousarray(rows, dtype="<f4")) for name, rows in parts.items()
     }
+    contents["words.txt"] = lambda file: file.writelines(words)
     if (counts := vectors.counts) is not None:
         contents["counts.npy"] = lambda file: np.save(file, counts.astype("<i8"))
     contents["vectors.json"] = lambda file: file.write(about_text.encode())
-    with _written(folder), ExitStack() as temporaries:
-        ready = {name: temporaries.enter_context(_temporary(folder / name)) for name in contents}
+    with written(folder), ExitStack() as temporaries:
+        ready = {name: temporaries.enter_context(temporary(folder / name)) for name in contents}
         for name, write in contents.items():
-            with _durable(ready[name]) as file:
+            with durable(ready[name]) as file:
                 write(file)
         # Without vectors.json, which comes last, there are no vectors: never old words with new vectors.
         (folder / "vectors.json").unlink(missing_ok=True)
-        for name, temporary in ready.items():
-            temporary.replace(folder / name)
+        for name, beside in ready.items():
+            beside.replace(folder / name)
+        for name in _OPTIONAL - contents.keys():
+            (folder / name).unlink(missing_ok=True)
 
 
 def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
     """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
-    for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`.
+    for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`, a
+    fastText model by :func:`load_fasttext`, which also maps it but looks it through once.
 
     Raises:
         VectorError: there are no vectors at ``path``, or they are damaged.
     """
     folder = Path(path)
     if not folder.is_dir():
-        return load_word2vec(path)
+        return _fasttext_vectors(folder) if _is_fasttext(folder) else load_word2vec(folder)
     try:
         about = json.loads((folder / "vectors.json").read_bytes())
         words = (folder / "words.txt").read_bytes().decode("utf-8").split("\n")[:-1]
-        vectors = np.load(folder / "vectors.npy", mmap_mode="r").view(np.ndarray)
+        vectors = _mapped(folder / "vectors.npy")
         counts = np.load(folder / "counts.npy") if about["counted"] else None
         expected = (about["words"], about["dim"])
+        subwords = Subwords(**about["subwords"]) if "subwords" in about else None
+        parts = [_mapped(folder / f"vectors_{part}.npy") for part in _ROWS if subwords is not None]
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise VectorError(
             f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
         ) from None
-    except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
+    except (OSError, ValueError, EOFError, KeyError, TypeError, VectorError) as error:
         raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
     if vectors.shape != expected or len(words) != len(vectors):
         raise VectorError(
             f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, "
             f"words.txt {len(words):,} words, and vectors.json says {expected}; make them again"
         )
-    return KeyedVectors(words, vectors, counts=counts, check=False)
+    if subwords is None:
+        return KeyedVectors(words, vectors, counts=counts, check=False)
+    try:
+        own, ngrams = parts
+        return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
+    except VectorError as error:
+        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
+
+
+def _mapped(path: Path) -> NDArray[np.float32]:
+    return np.load(path, mmap_mode="r").view(np.ndarray)
+
+
+def _is_fasttext(path: Path) -> bool:
+    try:
+        with opened(path) as file:
+            return file.read(len(_FASTTEXT)) == _FASTTEXT
+    except (OSError, EOFError, zlib.error):
+        return False  # what is wrong is said where it is read
+
+
+def _fasttext_vectors(path: Path) -> FastTextVectors:
+    from wordloom.vectors.fasttext_format import load_fasttext
+
+    model = load_fasttext(path)
+    try:
+        return model.wv
+    except VectorError as error:
+        raise VectorError(f"'{path}': {error}") from None
 
 
 # -- other tools' files ----------------------------------------------------------------------------------
@@ -125,10 +170,7 @@ def save_word2vec(
             "word2vec's binary format needs its first line; leave header as it is, or write text"
         )
     words = [_encoded(word, " \n", path.name) for word in vectors.index_to_key]
-    with _written(path.parent), _whole(path) as raw, ExitStack() as packing:
-        file: Any = raw
-        if path.suffix == ".gz":
-            file = packing.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+    with new_file(path) as file:
         if header:
             file.write(f"{len(vectors)} {vectors.vector_size}\n".encode())
         for word, row in zip(words, vectors.vectors, strict=True):
@@ -160,7 +202,7 @@ def load_word2vec(
     if limit is not None and limit < 1:
         raise VectorError(f"limit {limit} leaves no words; give 1 or more, or None for all")
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             head = file.read(_HEAD)
             file.seek(0)
             _refuse_strangers(path, head)
@@ -200,7 +242,8 @@ def _refuse_strangers(path: Path, head: bytes) -> None:
         raise VectorError(f"'{path}' is empty; give a file of vectors")
     if head.startswith(_FASTTEXT):
         raise VectorError(
-            f"'{path}' is a fastText model, not a file of word vectors alone; give its .vec file"
+            f"'{path}' is a fastText model, not a file of word vectors alone; read it with load_vectors, or "
+            "give its .vec file"
         )
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise VectorError(
@@ -358,55 +401,3 @@ def _content(file: Any) -> Iterator[Any]:
         return
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         yield mapped
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if not packed:
-            yield raw
-            return
-        with gzip.GzipFile(fileobj=raw) as file:
-            yield file  # type: ignore[misc]
-
-
-@contextmanager
-def _written(folder: Path) -> Iterator[None]:
-    """Makes the folder; what the system refuses is one clear error."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise VectorError(
-            f"cannot write to '{folder}': {error.strerror or error}; choose another place"
-        ) from error
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when it is complete and on disk."""
-    with _temporary(path) as temporary:
-        with _durable(temporary) as file:
-            yield file
-        temporary.replace(path)
-
-
-@contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` for what will be renamed to it, gone afterwards."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _durable(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, on disk when it is closed."""
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())

@@ -85,6 +85,15 @@ class KeyedVectors:
             VectorError: they do not fit one another or are none at all, a word is there twice, or a vector
                 is not finite (which ``check=False`` does not look at: it means reading them all).
         """
+        self._take_words(words, vectors, counts)
+        self.vectors: Vector = vectors if vectors.dtype == np.float32 else vectors.astype(np.float32)
+        if check:
+            self._refuse_non_finite()
+
+    def _take_words(
+        self, words: Iterable[str], vectors: NDArray[Any], counts: NDArray[np.int64] | None
+    ) -> None:
+        """Takes ``words`` and ``counts``, which must fit one another and ``vectors``."""
         self.index_to_key = list(words)
         if vectors.ndim != 2 or len(vectors) != len(self.index_to_key):
             raise VectorError(
@@ -106,10 +115,7 @@ class KeyedVectors:
             raise VectorError(
                 f"the word {word!r} is there twice, as number {first + 1:,} and {again + 1:,}; keep one"
             )
-        self.vectors: Vector = vectors if vectors.dtype == np.float32 else vectors.astype(np.float32)
         self.counts = counts
-        if check:
-            self._refuse_non_finite()
 
     def _refuse_non_finite(self) -> None:
         with np.errstate(invalid="ignore"):  # inf - inf
@@ -127,7 +133,7 @@ class KeyedVectors:
         return len(self.index_to_key)
 
     def __repr__(self) -> str:
-        return f"KeyedVectors({len(self):,} words, {self.vector_size} components)"
+        return f"{type(self).__name__}({len(self):,} words, {self.vector_size} components)"
 
     def __contains__(self, key: object) -> bool:
         return key in self.key_to_index
@@ -140,12 +146,12 @@ class KeyedVectors:
     @cached_property
     def norms(self) -> Vector:
         """[V] lengths of the vectors."""
-        return np.sqrt(np.einsum("vd,vd->v", self.vectors, self.vectors))
+        return _lengths(self.vectors)
 
     @cached_property
     def _divisors(self) -> Vector:
         """[V] lengths of the vectors, 1 for those of length 0."""
-        return np.where(self.norms > 0, self.norms, np.float32(1))
+        return _nonzero(self.norms)
 
     # -- words to vectors ------------------------------------------------------------------------------
 
@@ -156,8 +162,8 @@ class KeyedVectors:
             UnknownWordError: a word has none.
         """
         if isinstance(key, str | int | np.integer):
-            return self.vectors[self.get_index(key)]
-        return self.vectors[[self.get_index(word) for word in key]]
+            return self.get_vector(key)
+        return self._several(key)
 
     def get_index(self, key: Key) -> int:
         """The row of ``key``.
@@ -176,6 +182,10 @@ class KeyedVectors:
         """[D], of length 1 where ``norm``."""
         row = self.get_index(key)
         return self.vectors[row] / self._divisors[row] if norm else self.vectors[row]
+
+    def _several(self, keys: Iterable[Key]) -> Vector:
+        """The vectors [n, D] of ``keys``."""
+        return self.vectors[[self.get_index(key) for key in keys]]
 
     def _hint(self, key: object) -> str:
         near = self._near(key) if isinstance(key, str) else []
@@ -383,7 +393,7 @@ class KeyedVectors:
     def _best(self, scores: Vector, topn: int, asked: Iterable[tuple[Any, float]]) -> list[tuple[str, float]]:
         if topn < 1:
             return []
-        no_answers = {self.get_index(key) for key, _ in asked if not isinstance(key, np.ndarray | list)}
+        no_answers = {self._row(key) for key, _ in asked if not isinstance(key, np.ndarray | list)} - {None}
         wanted = topn + len(no_answers)
         if wanted < len(scores):
             lowest = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
@@ -418,9 +428,11 @@ class KeyedVectors:
     def distances(self, word_or_vector: Key | Vector, other_words: Sequence[Key] = ()) -> Vector:
         """1 - cosine of a word or vector with each of ``other_words``, [n], or with all words, [V]."""
         query = self._vector(word_or_vector, norm=False)
-        rows: Any = [self.get_index(word) for word in other_words] if len(other_words) else slice(None)
-        cosines = self.vectors[rows] @ (query / (np.linalg.norm(query) or np.float32(1)))
-        return 1 - cosines / self._divisors[rows]
+        query = query / (np.linalg.norm(query) or np.float32(1))
+        if not len(other_words):
+            return 1 - self.vectors @ query / self._divisors
+        others = self._several(other_words)
+        return 1 - others @ query / _nonzero(_lengths(others))
 
     def n_similarity(self, ws1: Sequence[Key], ws2: Sequence[Key]) -> float:
         """Cosine of the means of two lists of words."""
@@ -436,17 +448,22 @@ class KeyedVectors:
             VectorError: none has one.
         """
         given = list(words)
-        rows = [row for row in map(self._row, given) if row is not None]
-        if not rows:
+        known = [word for word in given if self._has(word)]
+        if not known:
             raise VectorError("none of the words has a vector; give some that have")
-        if len(rows) < len(given):
-            missing = [word for word in given if self._row(word) is None]
+        if len(known) < len(given):
+            missing = [word for word in given if not self._has(word)]
             warnings.warn(f"without vectors, so left out: {', '.join(map(repr, missing))}", stacklevel=3)
-        units = self.vectors[rows] / self._divisors[rows, None]
+        units = self._several(known)
+        units = units / _nonzero(_lengths(units))[:, None]
         mean = units.mean(axis=0)
         cosines = units @ (mean / (np.linalg.norm(mean) or np.float32(1)))
-        ranked = zip(cosines.tolist(), (self.index_to_key[row] for row in rows), strict=True)
-        return sorted(ranked, reverse=True)
+        names = (word if isinstance(word, str) else self.index_to_key[word] for word in known)
+        return sorted(zip(cosines.tolist(), names, strict=True), reverse=True)
+
+    def _has(self, key: Key) -> bool:
+        """Whether there is a vector for the word or row ``key``."""
+        return self._row(key) is not None
 
     def _row(self, key: Key) -> int | None:
         try:
@@ -469,8 +486,11 @@ class KeyedVectors:
     def _closer(self, key1: Key, key2: Key) -> NDArray[np.bool_]:
         """[V], whether a word is nearer to ``key1`` than ``key2`` is."""
         distances = self.distances(key1)
-        closer: NDArray[np.bool_] = distances < distances[self.get_index(key2)]
-        closer[self.get_index(key1)] = False
+        row1, row2 = self._row(key1), self._row(key2)
+        bar = self.distances(key1, [key2])[0] if row2 is None else distances[row2]
+        closer: NDArray[np.bool_] = distances < bar
+        if row1 is not None:
+            closer[row1] = False
         return closer
 
     # -- judgements ------------------------------------------------------------------------------------
@@ -501,6 +521,16 @@ class KeyedVectors:
         return judging.evaluate_word_pairs(
             self, pairs, delimiter=delimiter, restrict_vocab=restrict_vocab, case_insensitive=case_insensitive
         )
+
+
+def _lengths(vectors: Vector) -> Vector:
+    """[n] lengths of vectors [n, D]."""
+    return np.sqrt(np.einsum("vd,vd->v", vectors, vectors))
+
+
+def _nonzero(lengths: Vector) -> Vector:
+    """``lengths``, with 1 for 0."""
+    return np.where(lengths > 0, lengths, np.float32(1))
 
 
 def _weighed(given: Term) -> tuple[Key | Vector, float]:

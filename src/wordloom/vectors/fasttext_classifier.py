@@ -1,0 +1,121 @@
+"""Labels for texts, by a supervised fastText model (Joulin et al. 2017, arXiv:1607.01759): the mean of the
+rows of a line's words, n-grams and runs of words, and a linear layer on top."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError
+from wordloom.vectors.fasttext_model import FastTextModel
+from wordloom.vectors.sampling import huffman
+from wordloom.vectors.subwords import END_OF_LINE, word_hash, word_hashes, word_ngrams
+
+__all__ = ["FastTextClassifier"]
+
+_SPACE = re.compile("[ \n\r\t\v\f\0]+")  # what fastText's reader of words takes for white space, no more
+
+
+class FastTextClassifier:
+    """Answers as fastText's ``predict`` does, but for its probabilities: they are exact here, where fastText
+    adds 1e-5 to each and looks sigmoids up in a table.
+
+    Attributes:
+        model: the model.
+        labels: its L labels, prefix and all.
+    """
+
+    def __init__(self, model: FastTextModel, *, label_prefix: str = "__label__") -> None:
+        """
+        Args:
+            model: a supervised one.
+            label_prefix: words that begin so are labels, known or not, and no part of the text.
+
+        Raises:
+            VectorError: the model is not supervised, or has no labels.
+        """
+        if model.args.model != "supervised" or not model.labels:
+            raise VectorError(
+                f"a model of kind {model.args.model!r} with {len(model.labels)} labels predicts none; give a "
+                "supervised one"
+            )
+        self.model = model
+        self.labels = list(model.labels)
+        self._prefix = label_prefix
+        self._known_labels = frozenset(self.labels)
+        self._ids = {word: row for row, word in enumerate(model.words)}
+        self._starts, self._ngrams = model.args.subwords.table(model.words)
+        self._hashes = word_hashes(model.words)
+        self._output = np.require(model.output_matrix, requirements=["C", "A"])  # [L, D]
+        self._tree = None
+        if model.args.loss == "hs":
+            assert model.label_counts is not None
+            self._tree = huffman(model.label_counts)
+
+    def rows(self, text: str) -> NDArray[np.int64]:
+        """The rows of the input matrix that stand for a line of text, as Dictionary::getLine has them: each
+        word's own and its n-grams', and after all words the runs' of ``word_ngrams`` words.  The line ends
+        with ``</s>``.
+
+        Raises:
+            VectorError: there is a line break in ``text``.
+        """
+        if "\n" in text:
+            raise VectorError("there is a line break in the text; give one line at a time")
+        V, args = len(self.model.words), self.model.args
+        rows: list[int] = []
+        hashes: list[int] = []
+        for word in [*filter(None, _SPACE.split(text)), END_OF_LINE]:
+            row = self._ids.get(word)
+            if row is None:
+                if word in self._known_labels or word.startswith(self._prefix):
+                    continue
+                rows.extend(V + bucket for bucket in args.subwords.ngrams(word))
+                hashes.append(word_hash(word))
+            else:
+                rows.append(row)
+                rows.extend((V + self._ngrams[self._starts[row] : self._starts[row + 1]]).tolist())
+                hashes.append(int(self._hashes[row]))
+            if word == END_OF_LINE:
+                break
+        runs = word_ngrams(np.array(hashes, dtype=np.uint32), args.word_ngrams, args.buckets)
+        return np.concatenate([np.array(rows, dtype=np.int64), V + runs])
+
+    def probabilities(self, text: str) -> NDArray[np.float32] | None:
+        """[L], of each label; None where ``text`` has no rows.  They sum to 1 with the losses ``softmax`` and
+        ``hs``; with ``ns`` and ``ova`` each label stands for itself.
+
+        Raises:
+            VectorError: there is a line break in ``text``.
+        """
+        rows = self.rows(text)
+        if not len(rows):
+            return None
+        hidden = self.model.input_matrix[rows].mean(axis=0)  # [D]
+        scores = self._output @ hidden  # [L]
+        if self.model.args.loss == "softmax":
+            weights = np.exp(scores - scores.max())
+            return weights / weights.sum()
+        if self._tree is None:
+            return np.exp(-np.logaddexp(np.float32(0), -scores))
+        starts, nodes, codes = self._tree
+        steps = -np.logaddexp(np.float32(0), np.where(codes, -scores[nodes], scores[nodes]))  # [N]
+        label = np.repeat(np.arange(len(self.labels)), np.diff(starts))
+        return np.exp(np.bincount(label, weights=steps, minlength=len(self.labels))).astype(np.float32)
+
+    def predict(self, text: str, k: int = 1, threshold: float = 0.0) -> list[tuple[str, float]]:
+        """At most ``k`` labels (-1: all), those whose probability is ``threshold`` or more, best first.
+        There are none for a text of which the model knows no part.
+
+        Raises:
+            VectorError: there is a line break in ``text``, or ``k`` is neither positive nor -1.
+        """
+        if k < 1 and k != -1:
+            raise VectorError(f"k {k} asks for no labels; give 1 or more, or -1 for all")
+        p = self.probabilities(text)
+        if p is None:
+            return []
+        best = np.argsort(-p, kind="stable")[: len(p) if k == -1 else k]
+        return [(self.labels[label], float(p[label])) for label in best if p[label] >= threshold]
