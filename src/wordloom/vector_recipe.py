@@ -34,6 +34,8 @@ _CONSTANTS = {
     "fasttext": (0.05, 0.05, 0.0, 1e-4),
 }
 
+_FASTTEXT = ("min_n", "max_n", "buckets")  # settings of fastText alone
+
 
 class CorpusSettings(Strict):
     """Which text, and how it is read (see :mod:`wordloom.data`); all of it is trained on."""
@@ -62,13 +64,16 @@ class VectorSettings(Strict):
     ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.
     """
 
-    algorithm: Literal["word2vec"] = "word2vec"
+    algorithm: Literal["word2vec", "fasttext"] = "word2vec"
     architecture: Literal["skipgram", "cbow"] = "skipgram"
     dim: int = Field(100, ge=1)
     window: int = Field(5, ge=1)  # words to either side at most: each window draws its width
     negative: int = Field(5, ge=0)  # noise words drawn for a window
     hierarchical_softmax: bool = False  # a tree over the vocabulary instead of noise words
     exponent: float = 0.75  # noise words are drawn in proportion to count ** exponent
+    min_n: int = Field(3, ge=0)  # fastText: letters of the shortest n-gram; 0: none at all
+    max_n: int = Field(6, ge=0)  # ... of the longest
+    buckets: int = Field(2_000_000, ge=1)  # ... vectors that all n-grams share
     mean: bool = True  # CBOW: the mean of the words around, else their sum
     epochs: int = Field(5, ge=1)
     constants: Literal["gensim", "word2vec.c", "fasttext"] = "gensim"
@@ -92,6 +97,14 @@ class VectorSettings(Strict):
             raise ValueError(
                 "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
                 "vectors.hierarchical_softmax=true"
+            )
+        if self.algorithm == "fasttext" and self.max_n < self.min_n:
+            raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
+        changed = [name for name in _FASTTEXT if getattr(self, name) != type(self).model_fields[name].default]
+        if self.algorithm != "fasttext" and changed:
+            raise ValueError(
+                f"vectors.{changed[0]} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
+                "or set vectors.algorithm='fasttext'"
             )
         if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
             raise ValueError(

@@ -25,7 +25,14 @@ from wordloom.run.progress import TrainingProgress
 from wordloom.training.hooks import cut_metrics
 from wordloom.training.stopping import stop_on_signals
 from wordloom.vector_recipe import VectorRecipe, load_vector_recipe
-from wordloom.vectors import KeyedVectors, WordVocabulary, save_vectors, split_words
+from wordloom.vectors import (
+    FastTextVectors,
+    KeyedVectors,
+    Subwords,
+    WordVocabulary,
+    save_vectors,
+    split_words,
+)
 from wordloom.vectors.phrases import Phrases
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
@@ -177,9 +184,23 @@ class _Run:
     # -- vectors -----------------------------------------------------------------------------------------
 
     def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer:
+        units, V = None, len(vocabulary)
+        rows = V
+        if s.algorithm == "fasttext":
+            subwords = self._subwords()
+            units = _units(subwords, vocabulary.words)
+            rows += subwords.buckets
+            self.progress.say(
+                f"n-grams     {len(units[1]) / V - 1:.1f} a word, in {subwords.buckets:,} buckets"
+            )
+        corpus = TrainingCorpus.cut(shards)
         return WordTrainer(
-            TrainingCorpus.cut(shards), vocabulary.counts, s, seed=self.recipe.seed, threads=s.threads
+            corpus, vocabulary.counts, s, seed=self.recipe.seed, threads=s.threads, units=units, rows=rows
         )
+
+    def _subwords(self) -> Subwords:
+        s = self.recipe.vectors
+        return Subwords(s.min_n, s.max_n, s.buckets if s.max_n else 0)
 
     def _loop(self, trainer: WordTrainer, facts: dict[str, Any]) -> tuple[bool, float, float | None]:
         """Portion after portion; returns whether it was stopped, words a second, and the last loss."""
@@ -223,7 +244,13 @@ class _Run:
 
     def _finish(self, trainer: WordTrainer, vocabulary: WordVocabulary) -> None:
         """Leave the vectors in the run's folder itself."""
-        vectors = KeyedVectors(vocabulary.words, trainer.inputs, counts=vocabulary.counts, check=False)
+        words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
+        vectors: KeyedVectors
+        if self.recipe.vectors.algorithm == "fasttext":
+            own, ngrams = trainer.inputs[:V], trainer.inputs[V:]
+            vectors = FastTextVectors(words, own, ngrams, self._subwords(), counts=counts, check=False)
+        else:
+            vectors = KeyedVectors(words, trainer.inputs, counts=counts, check=False)
         save_vectors(vectors, self.path, made_by=f"wordloom, {trainer.kernel}")
 
     # -- where it stopped --------------------------------------------------------------------------------
@@ -266,6 +293,19 @@ class _Run:
                     "--out"
                 )
         trainer.restore(state)
+
+
+def _units(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """(starts [V + 1], rows [N]): each word's own row, then its n-grams', which lie behind all words'."""
+    V = len(words)
+    ngram_starts, ngrams = subwords.table(words)
+    starts = ngram_starts + np.arange(V + 1)
+    rows = np.empty(len(ngrams) + V, dtype=np.int32)
+    own = np.zeros(len(rows), dtype=bool)
+    own[starts[:-1]] = True
+    rows[own] = np.arange(V, dtype=np.int32)
+    rows[~own] = ngrams + V
+    return starts, rows
 
 
 def _make_durable(path: Path) -> None:
