@@ -25,6 +25,7 @@ METHODS = {
     "fastText's skip-gram": {"units": True},
     "fastText's skip-gram, tree": {"units": True, "negative": 0},
     "fastText's CBOW": {"units": True, "architecture": "cbow"},
+    "fastText's CBOW, tree": {"units": True, "architecture": "cbow", "negative": 0},
 }
 
 

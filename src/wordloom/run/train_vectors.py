@@ -36,7 +36,7 @@ from wordloom.vectors import (
 from wordloom.vectors.phrases import Phrases
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
-__all__ = ["VectorResult", "train_vectors"]
+__all__ = ["VectorResult", "subword_rows", "train_vectors"]
 
 # Settings that may change on resume: they decide how fast, not what is learnt.
 _FREE_ON_RESUME = ("vectors.threads", "vectors.save_minutes")
@@ -188,7 +188,7 @@ class _Run:
         rows = V
         if s.algorithm == "fasttext":
             subwords = self._subwords()
-            units = _units(subwords, vocabulary.words)
+            units = subword_rows(subwords, vocabulary.words)
             rows += subwords.buckets
             self.progress.say(
                 f"n-grams     {len(units[1]) / V - 1:.1f} a word, in {subwords.buckets:,} buckets"
@@ -295,7 +295,7 @@ class _Run:
         trainer.restore(state)
 
 
-def _units(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def subword_rows(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """(starts [V + 1], rows [N]): each word's own row, then its n-grams', which lie behind all words'."""
     V = len(words)
     ngram_starts, ngrams = subwords.table(words)

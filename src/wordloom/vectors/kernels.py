@@ -95,6 +95,9 @@ class Method(NamedTuple):
     joined: int  # 1: inputs are taken together (CBOW; a word's n-grams); 0: each by itself
     mean: int  # 1: ... by their mean; 0: by their sum
     from_centre: int  # 1: the word in the middle predicts those around it (fastText's skip-gram)
+    sliding: (
+        int  # 1: words of several rows are read once and moved once, not once for each window they are in
+    )
     batch: int  # windows of a desk that are worked out before any row moves; 0: the fast mode
 
 
@@ -120,14 +123,17 @@ class Desks(NamedTuple):
     kept: Any  # [words of a job] int32: its words, less those passed over
     first: Any  # [words of a job] int32: where the piece of a word begins in ``kept``
     stop: Any  # [words of a job] int32: ... and ends
-    sizes: Any  # [2, 2] int64: inputs and targets of this window and the next
-    inputs: Any  # [2, most inputs] int64: rows
+    sizes: Any  # [2, 3] int64: inputs and targets of this window and the next, and what a mean divides by
+    inputs: Any  # [2, most inputs] int64: rows; of ``sums`` where words are sliding
     targets: Any  # [2, most targets] int64: rows
     goal: Any  # [2, most targets] float32: 1 or 0
     weight: Any  # [2, most targets] float32: how often a target counts
     x: Any  # [inputs worked on at once, S] float32
     t: Any  # [most targets, S] float32
     g: Any  # [inputs worked on at once * most targets] float32
+    rows: Any  # [3, most rows of a word] int64: of the words entering now and next, and of one leaving
+    sums: Any  # [2 window + 2, S] float32: of the rows of each word within reach, by its place in turn
+    pending: Any  # [2 window + 2, S] float32: what is to be added to each of its rows when it leaves
     changes: Any  # [most changes, S] float32
     moved: Any  # [most rows moved, 3] int64: a row, of inputs 0 or outputs 1, and the change it takes
 
@@ -157,7 +163,7 @@ def aligned(*shape: int, kind: Any = f4) -> NDArray[Any]:
 def most_of(method: Method) -> tuple[int, int, int]:
     """Inputs and targets that a window has at most, and inputs worked on at once."""
     around, units = 2 * method.window, max(1, method.units)
-    inputs = units if method.from_centre else around * units
+    inputs = units if method.from_centre else around if method.sliding else around * units
     words = around if method.from_centre else 1
     targets = words + method.negative if method.negative else words * method.path
     return inputs, targets, 1 if method.joined else around
@@ -167,6 +173,10 @@ def desks(number: int, method: Method, *, job: int) -> Desks:
     """Room for ``number`` jobs of ``job`` words each."""
     inputs, targets, at_once = most_of(method)
     changes, moved = method.batch * (at_once + targets), method.batch * (inputs + targets)
+    ring, units = 2 * method.window + 2, max(1, method.units)
+    if method.batch and method.sliding:  # the last words of a job leave together
+        changes += method.window
+        moved = method.batch * targets + (method.batch + method.window) * units
 
     def zeros(*shape: int, kind: Any = f4) -> NDArray[Any]:
         return aligned(number, *shape, kind=kind)
@@ -178,7 +188,7 @@ def desks(number: int, method: Method, *, job: int) -> Desks:
         kept=zeros(job, kind=np.int32),
         first=zeros(job, kind=np.int32),
         stop=zeros(job, kind=np.int32),
-        sizes=zeros(2, 2, kind=np.int64),
+        sizes=zeros(2, 3, kind=np.int64),
         inputs=zeros(2, inputs, kind=np.int64),
         targets=zeros(2, targets, kind=np.int64),
         goal=zeros(2, targets),
@@ -186,6 +196,9 @@ def desks(number: int, method: Method, *, job: int) -> Desks:
         x=zeros(at_once, method.stride),
         t=zeros(targets, method.stride),
         g=zeros(at_once * targets),
+        rows=zeros(3, units, kind=np.int64),
+        sums=zeros(ring, method.stride),
+        pending=zeros(ring, method.stride),
         changes=zeros(changes, method.stride),
         moved=zeros(moved, 3, kind=np.int64),
     )
@@ -202,10 +215,10 @@ def desk_table(desks: Desks) -> NDArray[np.int64]:
 @_exact
 def _desk(table: Any, d: int) -> Any:
     """Desk d by its addresses."""
-    row = pointer(table + d * 8 * 16, _i8)
+    row = pointer(table + d * 8 * 19, _i8)
     return Desks(
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10], row[11],
-        row[12], row[13], row[14], row[15],
+        row[12], row[13], row[14], row[15], row[16], row[17], row[18],
     )  # fmt: skip
 
 
@@ -280,6 +293,13 @@ def _rows_of(word: int, words: Words, method: Method, rows: Any, n: int) -> int:
 
 
 @_exact
+def _units_of(word: int, words: Words) -> int:
+    """How many rows make ``word``."""
+    starts = pointer(words.unit_starts, _i8)
+    return starts[word + 1] - starts[word]
+
+
+@_exact
 def _wanted(word: int, words: Words, method: Method, targets: Any, goal: Any, weight: Any, k: int) -> int:
     """Write what predicts ``word`` behind the k targets there are; returns how many there are then."""
     if method.negative:
@@ -306,7 +326,10 @@ def _plan(i: int, desk: Desks, tables: Tables, words: Words, method: Method, mos
     less = _below(_random(state), window)
     lowest = max(np.int64(pointer(desk.first, _i4)[i]), i - window + less)
     highest = min(np.int64(pointer(desk.stop, _i4)[i]), i + window + 1 - less)
-    n = k = 0
+    n = k = divisor = 0
+    ring = 2 * window + 2
+    if method.sliding:
+        _come(i, slot, desk, tables, words, method)
     if highest - lowest > 1:
         if method.from_centre:
             n = _rows_of(kept[i], words, method, inputs, 0)
@@ -317,6 +340,10 @@ def _plan(i: int, desk: Desks, tables: Tables, words: Words, method: Method, mos
                 continue
             if method.from_centre:
                 k = _wanted(kept[j], words, method, targets, goal, weight, k)
+            elif method.sliding:
+                inputs[n] = j % ring
+                n += 1
+                divisor += _units_of(kept[j], words)
             else:
                 n = _rows_of(kept[j], words, method, inputs, n)
         wanted = k
@@ -327,9 +354,63 @@ def _plan(i: int, desk: Desks, tables: Tables, words: Words, method: Method, mos
                 against -= targets[j] == drawn
             targets[k], goal[k], weight[k] = drawn, f4(0.0), f4(against)
             k += 1
-    sizes[2 * slot], sizes[2 * slot + 1] = n, k
-    fetch_rows(tables.inputs, at_inputs, min(n, _NEAR), method.stride)
+    sizes[3 * slot], sizes[3 * slot + 1], sizes[3 * slot + 2] = n, k, divisor if method.sliding else n
+    if not method.sliding:
+        fetch_rows(tables.inputs, at_inputs, min(n, _NEAR), method.stride)
     fetch_rows(tables.outputs, at_targets, min(k, _NEAR), method.stride)
+
+
+# Where words have many rows (n-grams) and several words are inputs of a window, each is read when it comes
+# into reach of the window and moved when it leaves: between, ``sums`` stands for its rows and ``pending``
+# collects what is to be added to each.  Else every row would be read and written for each window that the word is in.
+
+
+@_exact
+def _come(i: int, slot: int, desk: Desks, tables: Tables, words: Words, method: Method) -> None:
+    """Have the rows of the word fetched that comes into reach with window i."""
+    entering = i + method.window
+    if entering < pointer(desk.at, _i8)[2]:
+        place = desk.rows + 8 * slot * method.units
+        n = _rows_of(pointer(desk.kept, _i4)[entering], words, method, pointer(place, _i8), 0)
+        fetch_rows(tables.inputs, place, min(n, _NEAR), method.stride)
+
+
+@_exact
+def _enter(p: int, place: int, desk: Desks, tables: Tables, words: Words, method: Method) -> None:
+    """Sum the rows, listed at ``place``, of the word at p."""
+    S = method.stride
+    slot = p % (2 * method.window + 2)
+    n = _units_of(pointer(desk.kept, _i4)[p], words)
+    sum_rows(desk.sums + 4 * S * slot, tables.inputs, place, n, S)
+    pending = pointer(desk.pending + 4 * S * slot, _f4)
+    for e in range(S):
+        pending[e] = f4(0.0)
+
+
+@_exact
+def _come_in(i: int, desk: Desks, tables: Tables, words: Words, method: Method) -> None:
+    """Sum the rows of the word that comes into reach with window i; at the first, of all within reach."""
+    n = pointer(desk.at, _i8)[2]
+    if i == 0:
+        place = desk.rows + 16 * method.units
+        for p in range(min(n, method.window)):
+            _rows_of(pointer(desk.kept, _i4)[p], words, method, pointer(place, _i8), 0)
+            _enter(p, place, desk, tables, words, method)
+    if i + method.window < n:
+        _enter(i + method.window, desk.rows + 8 * (i & 1) * method.units, desk, tables, words, method)
+
+
+@_exact
+def _leave(p: int, desk: Desks, tables: Tables, words: Words, method: Method, held: bool) -> None:
+    """Add to the rows of the word at p what its windows have come to."""
+    S = method.stride
+    place, change = desk.rows + 16 * method.units, desk.pending + 4 * S * (p % (2 * method.window + 2))
+    rows = pointer(place, _i8)
+    n = _rows_of(pointer(desk.kept, _i4)[p], words, method, rows, 0)
+    if held:
+        _hold(desk, rows, n, change, S)
+    else:
+        spread(tables.inputs, place, n, change, S)
 
 
 _four_by_two, _two_by_four, _one_by_four = tile(4, 2), tile(2, 4), tile(1, 4)
@@ -384,13 +465,13 @@ def _moving(desk: Desks, tables: Tables, row: int, table: int, S: int, held: boo
 
 
 @_leaf
-def _hold(desk: Desks, rows: Any, n: int, S: int) -> None:
-    """Keep back one change, which lies at x, for n rows of inputs."""
-    at, moved, x = pointer(desk.at, _i8), pointer(desk.moved, _i8), pointer(desk.x, _f4)
+def _hold(desk: Desks, rows: Any, n: int, values: int, S: int) -> None:
+    """Keep back one change, which lies at ``values``, for n rows of inputs."""
+    at, moved, given = pointer(desk.at, _i8), pointer(desk.moved, _i8), pointer(values, _f4)
     change, item = at[3], 3 * at[4]
-    values = pointer(desk.changes + 4 * S * change, _f4)
+    kept = pointer(desk.changes + 4 * S * change, _f4)
     for e in range(S):
-        values[e] = x[e]
+        kept[e] = given[e]
     for r in range(n):
         moved[item], moved[item + 1], moved[item + 2] = rows[r], 0, change
         item += 3
@@ -402,9 +483,12 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
     """Take the step of window i, which is planned; where ``held``, keep the changes back."""
     slot, (most_inputs, most_targets), S = i & 1, most, method.stride
     sizes = pointer(desk.sizes, _i8)
-    n, k = sizes[2 * slot], sizes[2 * slot + 1]
+    n, k = sizes[3 * slot], sizes[3 * slot + 1]
     if n == 0:
         return
+    read, written = tables.inputs, tables.inputs
+    if method.sliding:
+        read, written = desk.sums, desk.pending
     at_rows, at_targets = desk.inputs + 8 * slot * most_inputs, desk.targets + 8 * slot * most_targets
     rows, targets = pointer(at_rows, _i8), pointer(at_targets, _i8)
     goal = pointer(desk.goal + 4 * slot * most_targets, _f4)
@@ -414,8 +498,8 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
     share = f4(1.0)
     if method.joined:
         m = 1
-        share = f4(1.0) / f4(n)
-        sum_rows(desk.x, tables.inputs, at_rows, n, S)
+        share = f4(1.0) / f4(sizes[3 * slot + 2])
+        sum_rows(desk.x, read, at_rows, n, S)
         if method.mean:
             for e in range(S):
                 x[e] *= share
@@ -439,10 +523,10 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
         for c in range(k):
             g[c] *= share
         add_rows(desk.x, desk.t, k, S, desk.g, 1, S)
-        if held:
-            _hold(desk, rows, n, S)
+        if held and not method.sliding:
+            _hold(desk, rows, n, desk.x, S)
         else:
-            spread(tables.inputs, at_rows, n, desk.x, S)
+            spread(written, at_rows, n, desk.x, S)
         return
     for r in range(m):
         place = _moving(desk, tables, rows[r], 0, S, held)
@@ -458,11 +542,20 @@ def _windows(
     held: bool,
 ) -> None:  # fmt: skip
     """Windows ``first`` to ``last`` (excluded), each planned while the one before is worked on."""
+    sliding, window, n = method.sliding, method.window, pointer(desk.at, _i8)[2]
     for i in range(first, last + 1):
         if i < last:
             _plan(i, desk, tables, words, method, most)
-        if i > first:
-            _act(i - 1, desk, tables, method, most, rate, held)
+        if i == first:
+            continue
+        if sliding:
+            _come_in(i - 1, desk, tables, words, method)
+        _act(i - 1, desk, tables, method, most, rate, held)
+        if sliding and i > window:
+            _leave(i - 1 - window, desk, tables, words, method, held)
+    if sliding and last == n:
+        for p in range(max(0, n - window), n):
+            _leave(p, desk, tables, words, method, held)
 
 
 @_program

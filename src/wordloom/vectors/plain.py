@@ -22,16 +22,18 @@ from numpy.typing import NDArray
 
 from wordloom.vectors.kernels import DESKS, Method, Part, Tables, Words
 
-__all__ = ["Window", "apart", "step", "together", "window_loss", "windows"]
+__all__ = ["Window", "apart", "rows_of", "step", "together", "window_loss", "windows"]
 
 _MASK = (1 << 64) - 1
 
 
 class Window(NamedTuple):
+    middle: int  # the word
     rows: list[int]  # of inputs: those that predict
     targets: list[int]  # of outputs: those predicted
     goal: list[float]  # 1 or 0 for each target
     weight: list[float]  # how often each counts
+    places: list[int]  # of the words around, in the job
 
 
 class Random:
@@ -51,27 +53,29 @@ class Random:
         return ((self.bits() >> 32) * n) >> 32
 
 
-def windows(part: Part, job: int, words: Words, method: Method) -> Iterator[Window]:
-    """The windows of a job, drawn as the kernels draw them."""
+def windows(part: Part, job: int, words: Words, method: Method) -> list[Window]:
+    """The windows of a job, one for each word that subsampling keeps, drawn as the kernels draw them."""
     random = Random(int(part.seeds[job]))
     pieces = []
     for piece in range(part.jobs[job], part.jobs[job + 1]):
         begins = part.ends[piece - 1] if piece else 0
         ids = part.ids[begins : part.ends[piece]].tolist()
         pieces.append([word for word in ids if words.keep[word] >= random.bits() >> 32])
+    found: list[Window] = []
     for kept in pieces:
+        head = len(found)
         for i, middle in enumerate(kept):
             reach = method.window - random.below(method.window)
-            around = kept[max(0, i - reach) : i] + kept[i + 1 : i + 1 + reach]
-            if not around:
-                yield Window([], [], [], [])
-                continue
+            near = [j for j in range(max(0, i - reach), min(len(kept), i + reach + 1)) if j != i]
+            around = [kept[j] for j in near]
             inputs, predicted = ([middle], around) if method.from_centre else (around, [middle])
-            rows = [row for word in inputs for row in _rows_of(word, words, method)]
-            yield Window(rows, *_targets(predicted, words, method, random))
+            rows = [row for word in inputs if near for row in rows_of(word, words, method)]
+            wanted = _targets(predicted, words, method, random) if near else ([], [], [])
+            found.append(Window(middle, rows, *wanted, [head + j for j in near]))
+    return found
 
 
-def _rows_of(word: int, words: Words, method: Method) -> list[int]:
+def rows_of(word: int, words: Words, method: Method) -> list[int]:
     if not method.units:
         return [word]
     rows: list[int] = words.units[words.unit_starts[word] : words.unit_starts[word + 1]].tolist()
@@ -128,38 +132,84 @@ def step(tables: Tables, window: Window, method: Method, rate: float) -> tuple[N
     return change, g.T @ x
 
 
-def _add(tables: Tables, window: Window, changes: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    np.add.at(tables.inputs, window.rows, changes[0])  # a row that is there twice moves twice
-    np.add.at(tables.outputs, window.targets, changes[1])
+Change = tuple[int, list[int], Any]  # table, rows, and what is added to each
+
+
+def _add(tables: Tables, changes: list[Change]) -> None:
+    for table, rows, change in changes:
+        np.add.at(tables[table], rows, change)  # a row that is there twice moves twice
+
+
+class _Reader:
+    """Takes the windows of a job, one after another.
+
+    Where words are ``sliding``, the rows of each are read once, when it comes into reach of the window, and
+    moved once, when it leaves: between, ``sums`` stands for them and ``pending`` collects what each takes.
+    """
+
+    def __init__(self, job: list[Window], rate: float, tables: Tables, words: Words, method: Method) -> None:
+        self.job, self.rate, self.tables, self.words, self.method = job, rate, tables, words, method
+        self.sums: dict[int, NDArray[Any]] = {}
+        self.pending: dict[int, NDArray[Any]] = {}
+
+    def take(self, i: int) -> list[Change]:
+        """What window i adds, and with the last one all that is left."""
+        window, sliding = self.job[i], self.method.sliding
+        if sliding:
+            self._come_in(i)
+        changes: list[Change] = []
+        if window.rows and sliding:
+            x = np.sum([self.sums[p] for p in window.places], axis=0) / len(window.rows)
+            g = self._error(window, x)
+            changes.append((1, window.targets, np.outer(g, x)))
+            for p in window.places:
+                self.pending[p] = self.pending[p] + g @ self.tables.outputs[window.targets]
+        elif window.rows:
+            inputs, outputs = step(self.tables, window, self.method, self.rate)
+            changes += [(1, window.targets, outputs), (0, window.rows, inputs)]
+        last = i == len(self.job) - 1
+        for p in sorted(p for p in self.pending if p <= i - self.method.window or last):
+            changes.append((0, self._rows(p), self.pending.pop(p)))
+        return changes
+
+    def _come_in(self, i: int) -> None:
+        for p in range(0 if i == 0 else i + self.method.window, i + self.method.window + 1):
+            if p < len(self.job):
+                self.sums[p] = self.tables.inputs[self._rows(p)].sum(axis=0)
+                self.pending[p] = np.zeros_like(self.sums[p])
+
+    def _rows(self, p: int) -> list[int]:
+        return rows_of(self.job[p].middle, self.words, self.method)
+
+    def _error(self, window: Window, x: NDArray[Any]) -> NDArray[Any]:
+        scores = self.tables.outputs[window.targets] @ x
+        return self.rate * np.array(window.weight) * (np.array(window.goal) - 1.0 / (1.0 + np.exp(-scores)))
 
 
 def apart(tables: Tables, words: Words, method: Method, part: Part) -> None:
     """The fast mode on one thread: job after job, window after window."""
     for job, rate in enumerate(part.rates):
-        for window in windows(part, job, words, method):
-            if window.rows:
-                _add(tables, window, step(tables, window, method, rate))
+        found = windows(part, job, words, method)
+        reader = _Reader(found, float(rate), tables, words, method)
+        for i in range(len(found)):
+            _add(tables, reader.take(i))
 
 
 def together(tables: Tables, words: Words, method: Method, part: Part) -> None:
     """The deterministic mode: a batch of windows at every desk is worked out before a row moves."""
     J = len(part.rates)
-    desks = [_batches(range(d, J, DESKS), part, words, method) for d in range(DESKS)]
+    desks = [_batches(range(d, J, DESKS), tables, words, method, part) for d in range(DESKS)]
     while desks:
-        batches = [next(desk, None) for desk in desks]
-        worked_out = [
-            (window, step(tables, window, method, rate))
-            for rate, batch in filter(None, batches)
-            for window in batch
-            if window.rows
-        ]
-        for window, changes in worked_out:
-            _add(tables, window, changes)
-        desks = [desk for desk, batch in zip(desks, batches, strict=True) if batch is not None]
+        worked_out = [next(desk, None) for desk in desks]
+        for changes in worked_out:
+            _add(tables, changes or [])
+        desks = [desk for desk, changes in zip(desks, worked_out, strict=True) if changes is not None]
 
 
-def _batches(jobs: range, part: Part, words: Words, method: Method) -> Iterator[tuple[float, list[Window]]]:
+def _batches(jobs: range, tables: Tables, words: Words, method: Method, part: Part) -> Iterator[list[Change]]:
     for job in jobs:
-        found = list(windows(part, job, words, method))
+        found = windows(part, job, words, method)
+        reader = _Reader(found, float(part.rates[job]), tables, words, method)
         for start in range(0, len(found), method.batch):
-            yield float(part.rates[job]), found[start : start + method.batch]
+            batch = range(start, min(start + method.batch, len(found)))
+            yield [change for i in batch for change in reader.take(i)]

@@ -179,6 +179,7 @@ class WordTrainer:
             joined=int(units is not None or not skipgram),
             mean=int(s.mean or skipgram),
             from_centre=int(units is not None and skipgram),
+            sliding=int(units is not None and not skipgram),
             batch=_batch(counts, s) if s.deterministic else 0,
         )
         inputs = aligned(V if rows is None else rows, stride)

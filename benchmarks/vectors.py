@@ -1,0 +1,236 @@
+"""Word vectors beside gensim: words a second, and what the vectors know, with the same settings and threads.
+
+    python benchmarks/vectors.py [--algorithms skipgram cbow ...] [--speed-only | --quality-only]
+                                 [--rounds 3] [--seeds 3] [--quick]
+
+Corpus: gutenberg/train (data set, see `wordloom data list`), lower-cased words, 222 books; both sides read
+the same words: gensim a text file of at most 10,000 words to a line, which is its fastest way to read
+(``corpus_file``), we our token shards.  Settings are gensim's defaults: dim 100, window 5, 5 noise words,
+min_count 5, sample 1e-3, alpha 0.025 to 0.0001, 5 epochs for quality, one for speed.
+
+Every run is a process of its own and only training is timed; sides take turns, medians of words a second are
+compared.  Quality is the mean over seeds and its range: accuracy on questions-words (of questions whose words
+have vectors), Spearman correlation with WordSim-353 and SimLex-999.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ALGORITHMS = {
+    "skipgram": {"architecture": "skipgram"},
+    "cbow": {"architecture": "cbow"},
+    "skipgram-tree": {"architecture": "skipgram", "tree": True},
+    "cbow-tree": {"architecture": "cbow", "tree": True},
+    "fasttext-skipgram": {"architecture": "skipgram", "ngrams": True},
+    "fasttext-cbow": {"architecture": "cbow", "ngrams": True},
+}
+SIDES = ("wordloom", "wordloom deterministic", "gensim")
+GRAMMAR = "gram"  # how the names of the grammatical sections begin
+BUCKETS = 2_000_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3, help="turns that each side takes for speed")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each side for quality")
+    parser.add_argument("--epochs", type=int, default=5, help="of a run for quality")
+    parser.add_argument("--speed-only", action="store_true")
+    parser.add_argument("--quality-only", action="store_true")
+    parser.add_argument(
+        "--quick", action="store_true", help="one book's worth, one run: does everything run?"
+    )
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        print(json.dumps(work(json.loads(args.worker))))
+        return
+    if args.quick:
+        args.rounds = args.seeds = args.epochs = 1
+    with tempfile.TemporaryDirectory() as folder:
+        text = prepare(Path(folder), "gutenberg/valid" if args.quick else "gutenberg/train")
+        facts = {"benchmark": "vectors", "cores": os.cpu_count(), "threads": args.threads, **text}
+        print(json.dumps({**facts, "load_average": round(os.getloadavg()[0], 2)}), flush=True)
+        for algorithm in args.algorithms:
+            common = {**text, "algorithm": algorithm, "threads": args.threads}
+            if not args.quality_only:
+                speed(common, args.sides, args.rounds)
+            if not args.speed_only:
+                quality(common, args.sides, args.seeds, args.epochs)
+
+
+def speed(common: dict[str, Any], sides: list[str], rounds: int) -> None:
+    rates: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side in sides:
+            rates[side].append(run({**common, "side": side, "seed": 1, "epochs": 1})["words_per_second"])
+    medians = {side: statistics.median(found) for side, found in rates.items()}
+    for side in sides:
+        line = {"algorithm": common["algorithm"], "side": side, "words_per_second": round(medians[side])}
+        if side != "gensim" and "gensim" in medians:
+            line["ratio_to_gensim"] = round(medians[side] / medians["gensim"], 2)
+        if side == "wordloom deterministic" and "wordloom" in medians:
+            line["ratio_to_fast"] = round(medians[side] / medians["wordloom"], 2)
+        print(json.dumps({**line, "all": [round(rate) for rate in rates[side]]}), flush=True)
+
+
+def quality(common: dict[str, Any], sides: list[str], seeds: int, epochs: int) -> None:
+    for side in sides:
+        found = [
+            run({**common, "side": side, "seed": seed, "epochs": epochs, "judge": True})["figures"]
+            for seed in range(1, seeds + 1)
+        ]
+        line: dict[str, Any] = {
+            "algorithm": common["algorithm"],
+            "side": side,
+            "seeds": seeds,
+            "epochs": epochs,
+        }
+        for name in found[0]:
+            values = [figures[name] for figures in found]
+            spread = [round(min(values), 4), round(max(values), 4)]
+            line[name] = {"mean": round(statistics.mean(values), 4), "range": spread}
+        print(json.dumps(line), flush=True)
+
+
+def run(settings: dict[str, Any]) -> dict[str, Any]:
+    """One run in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--worker", json.dumps(settings)], capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{settings['side']}, {settings['algorithm']}: {done.stderr.strip()[-2000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def prepare(folder: Path, data: str) -> dict[str, Any]:
+    """The corpus for both sides: ids and counts for us, lines of words for gensim."""
+    import numpy as np
+
+    from wordloom.data import Corpus
+    from wordloom.data import prepare as shards_of
+    from wordloom.vectors import WordVocabulary
+    from wordloom.vectors.training import TrainingCorpus
+
+    corpus = Corpus(sources=data, split="hash", validation_fraction=0.0)
+    texts = (str(document.text) for document in corpus.documents("all"))
+    vocabulary = WordVocabulary.count(texts, min_count=5)
+    vocabulary.save(folder)
+    shards = shards_of(corpus, vocabulary, part="all")
+    words, begin = np.array(vocabulary.words, dtype=object), 0
+    with open(folder / "corpus.txt", "w", encoding="utf-8") as file:
+        for end in TrainingCorpus.cut(shards).ends.tolist():
+            file.write(" ".join(words[shards.tokens(begin, end)]) + "\n")
+            begin = end
+    return {
+        "folder": str(folder),
+        "shards": str(shards.folder),
+        "words": len(shards),
+        "vocabulary": len(words),
+    }
+
+
+def work(settings: dict[str, Any]) -> dict[str, Any]:
+    """Train once; the words a second, and where asked what the vectors know."""
+    s = SimpleNamespace(**{"tree": False, "ngrams": False, **settings, **ALGORITHMS[settings["algorithm"]]})
+    seconds, words, vectors = (gensim_side if s.side == "gensim" else wordloom_side)(s)
+    result: dict[str, Any] = {"words_per_second": s.epochs * settings["words"] / seconds}
+    if settings.get("judge"):
+        result["figures"] = judge(words, vectors)
+    return result
+
+
+def wordloom_side(s: Any) -> tuple[float, list[str], Any]:
+    import numpy as np
+
+    from wordloom.data.storage import TokenShards
+    from wordloom.run.train_vectors import subword_rows
+    from wordloom.vectors import Subwords, WordVocabulary
+    from wordloom.vectors.training import TrainingCorpus, WordTrainer
+
+    vocabulary = WordVocabulary.load(s.folder, split="words", lower=True)
+    settings = SimpleNamespace(
+        architecture=s.architecture, dim=100, window=5, negative=0 if s.tree else 5, exponent=0.75,
+        sample=1e-3, alpha=0.025, min_alpha=1e-4, mean=True, deterministic=s.side.endswith("deterministic"),
+    )  # fmt: skip
+    units = rows = None
+    if s.ngrams:
+        units = subword_rows(Subwords(3, 6, BUCKETS), vocabulary.words)
+        rows = len(vocabulary) + BUCKETS
+    corpus = TrainingCorpus.cut(TokenShards(s.shards))
+
+    def trainer(epochs: int) -> Any:
+        settings.epochs = epochs
+        return WordTrainer(
+            corpus, vocabulary.counts, settings, seed=s.seed, threads=s.threads, units=units, rows=rows
+        )
+
+    trainer(1).run()  # compiled now, if it was not before
+    made = trainer(s.epochs)
+    began = time.perf_counter()
+    while not made.done:
+        made.run()
+    seconds = time.perf_counter() - began
+    vectors = made.inputs
+    if units is not None:
+        starts, unit_rows = units
+        sums = np.add.reduceat(made.inputs[unit_rows], starts[:-1], axis=0)
+        vectors = sums / np.diff(starts)[:, None]
+    return seconds, vocabulary.words, vectors
+
+
+def gensim_side(s: Any) -> tuple[float, list[str], Any]:
+    from gensim.models import FastText, Word2Vec
+
+    path = f"{s.folder}/corpus.txt"
+    settings: dict[str, Any] = {
+        "sg": int(s.architecture == "skipgram"), "hs": int(s.tree), "negative": 0 if s.tree else 5,
+        "vector_size": 100, "window": 5, "min_count": 1, "sample": 1e-3, "workers": s.threads, "seed": s.seed,
+    }  # fmt: skip
+    model: Any = FastText(**settings, bucket=BUCKETS) if s.ngrams else Word2Vec(**settings)
+    model.build_vocab(corpus_file=path)
+    began = time.perf_counter()
+    model.train(
+        corpus_file=path,
+        total_words=model.corpus_total_words,
+        total_examples=model.corpus_count,
+        epochs=s.epochs,
+    )
+    return time.perf_counter() - began, model.wv.index_to_key, model.wv.vectors
+
+
+def judge(words: list[str], vectors: Any) -> dict[str, float]:
+    from wordloom.data.datasets import local_files
+    from wordloom.vectors import KeyedVectors
+
+    wv = KeyedVectors(words, vectors)
+    analogies = wv.evaluate_word_analogies(local_files("google-analogies")[0])
+    sections = {section.name: section for section in analogies.sections}
+    grammar = [section for name, section in sections.items() if name.startswith(GRAMMAR)]
+    right, asked = sum(len(s.correct) for s in grammar), sum(s.asked for s in grammar)
+    figures = {"analogies": analogies.accuracy, "grammar": right / asked}
+    if "family" in sections:
+        figures["family"] = sections["family"].accuracy
+    for name in ("wordsim353", "simlex999"):
+        figures[name] = wv.evaluate_word_pairs(local_files(name)[0]).spearman
+    return figures
+
+
+if __name__ == "__main__":
+    main()
