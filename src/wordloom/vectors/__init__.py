@@ -7,6 +7,11 @@
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     judging       analogies in bulk, and agreement with people on how similar words are
+    checkpoints   the same questions of any model: its token rows
+    terms         king - man + woman, as people write it
+    directions    words on named directions
+    maps          words and their neighbours in the plane
+    text_embeddings   vectors of texts: mean, sum, smooth inverse frequency
 
 >>> from wordloom.vectors import load_vectors, save_word2vec
 >>> wv = load_vectors("glove.6B.300d.txt.gz")                            # doctest: +SKIP
@@ -25,10 +30,15 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "Agreement": "judging",
     "Analogies": "judging",
+    "Axis": "directions",
     "KeyedVectors": "keyed",
     "Section": "judging",
+    "TextEmbedder": "text_embeddings",
+    "TextReport": "text_embeddings",
+    "TokenVectors": "checkpoints",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
+    "WordMap": "maps",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
     "evaluate_word_analogies": "judging",
@@ -37,18 +47,26 @@ _HOMES = {
     "keep_probabilities": "sampling",
     "load_vectors": "formats",
     "load_word2vec": "formats",
+    "open_vectors": "checkpoints",
+    "project": "directions",
     "save_vectors": "formats",
     "save_word2vec": "formats",
     "split_words": "vocabulary",
+    "word_map": "maps",
 }
 
 __all__ = [
     "Agreement",
     "Analogies",
+    "Axis",
     "KeyedVectors",
     "Section",
+    "TextEmbedder",
+    "TextReport",
+    "TokenVectors",
     "UnknownWordError",
     "VocabularyReport",
+    "WordMap",
     "WordVocabulary",
     "alias_table",
     "evaluate_word_analogies",
@@ -57,12 +75,17 @@ __all__ = [
     "keep_probabilities",
     "load_vectors",
     "load_word2vec",
+    "open_vectors",
+    "project",
     "save_vectors",
     "save_word2vec",
     "split_words",
+    "word_map",
 ]
 
 if TYPE_CHECKING:
+    from wordloom.vectors.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.directions import Axis, project
     from wordloom.vectors.formats import load_vectors, load_word2vec, save_vectors, save_word2vec
     from wordloom.vectors.judging import (
         Agreement,
@@ -72,7 +95,9 @@ if TYPE_CHECKING:
         evaluate_word_pairs,
     )
     from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
+    from wordloom.vectors.maps import WordMap, word_map
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
+    from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 
 

@@ -1,0 +1,77 @@
+"""Files of vectors are written whole or not at all, and read whether packed by gzip or not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from wordloom.errors import VectorError
+
+__all__ = ["durable", "new_file", "opened", "temporary", "whole", "written"]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file to read, unpacked where it is packed."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        with gzip.GzipFile(fileobj=raw) as file:
+            yield file  # type: ignore[misc]
+
+
+@contextmanager
+def written(folder: Path) -> Iterator[None]:
+    """Makes the folder; what the system refuses is one clear error."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise VectorError(
+            f"cannot write to '{folder}': {error.strerror or error}; choose another place"
+        ) from error
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name when it is complete and on disk."""
+    with temporary(path) as beside:
+        with durable(beside) as file:
+            yield file
+        beside.replace(path)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Any]:
+    """:func:`whole`, packed by gzip where the name ends in .gz; what the system refuses is one clear error."""
+    with written(path.parent), whole(path) as raw, ExitStack() as packing:
+        if path.suffix == ".gz":
+            yield packing.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+        else:
+            yield raw
+
+
+@contextmanager
+def temporary(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` for what will be renamed to it, gone afterwards."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def durable(path: Path) -> Iterator[IO[bytes]]:
+    """A new file, on disk when it is closed."""
+    with path.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
