@@ -20,7 +20,9 @@ def words_around(n_asked, n_near, seed=0):
     centres = rng.normal(size=(n_asked, 1, 30))
     values = (centres + 0.25 * rng.normal(size=(n_asked, n_near + 1, 30))).reshape(-1, 30)
     letters = list("abcdefghijklmnopqrstuvwxyz")
-    words = {f"{i}" + "".join(rng.choice(letters, size=rng.integers(2, 12))): None for i in range(len(values))}
+    words = {
+        f"{i}" + "".join(rng.choice(letters, size=rng.integers(2, 12))): None for i in range(len(values))
+    }
     return KeyedVectors(words, values.astype(np.float32))
 
 
@@ -126,7 +128,11 @@ def test_matplotlib_is_left_as_it_was(tmp_path):
     from wordloom.inspect import draw_map
 
     before = dict(matplotlib.rcParams)
-    backend = matplotlib.rcParams._get_backend_or_none() if hasattr(matplotlib.rcParams, "_get_backend_or_none") else None
+    backend = (
+        matplotlib.rcParams._get_backend_or_none()
+        if hasattr(matplotlib.rcParams, "_get_backend_or_none")
+        else None
+    )
     matplotlib.rcParams["font.size"] = 31.0  # a user's style
     try:
         draw_map(the_map(2, 3), tmp_path / "styled.png")
@@ -143,10 +149,12 @@ def test_matplotlib_is_left_as_it_was(tmp_path):
 def test_mistakes(tmp_path, monkeypatch):
     from wordloom.inspect import draw_map
 
-    with pytest.raises(VectorError, match=r"does not say by its ending how to draw; allowed: \.png, \.svg, \.pdf"):
+    with pytest.raises(
+        VectorError, match=r"does not say by its ending how to draw; allowed: \.png, \.svg, \.pdf"
+    ):
         draw_map(the_map(1, 2), tmp_path / "map.docx")
+    (tmp_path / "file").write_text("")
     with pytest.raises(VectorError, match="cannot write"):
-        (tmp_path / "file").write_text("")
         draw_map(the_map(1, 2), tmp_path / "file" / "map.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(WordloomError, match=r"drawing needs matplotlib: pip install 'wordloom\[plots\]'"):

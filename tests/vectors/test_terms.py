@@ -9,7 +9,21 @@ from wordloom.errors import VectorError
 from wordloom.vectors import KeyedVectors, UnknownWordError
 from wordloom.vectors.terms import Term, analogy_terms, expression, parse_terms
 
-WORDS = ["king", "man", "woman", "queen", "1990", "well-known", "-", "+", "new york", " space", "-est", "est", "c++"]
+WORDS = [
+    "king",
+    "man",
+    "woman",
+    "queen",
+    "1990",
+    "well-known",
+    "-",
+    "+",
+    "new york",
+    " space",
+    "-est",
+    "est",
+    "c++",
+]
 VECTORS = KeyedVectors(WORDS, np.eye(len(WORDS)))
 
 
@@ -46,7 +60,6 @@ def test_words_that_look_like_something_else():
     assert weights("new york") == [("new york", 1.0)]
     assert weights("king", "-new york") == [("king", 1.0), ("new york", -1.0)]
     assert weights("well-known", "1990") == [("well-known", 1.0), ("1990", 1.0)]
-    assert weights("well-known-man") == [("well-known-man", 1.0)] if "well-known-man" in VECTORS else True
     assert weights(" space") == [(" space", 1.0)]
     assert weights("c++") == [("c++", 1.0)]
     assert weights("king", "+") == [("king", 1.0), ("+", 1.0)]
@@ -62,11 +75,16 @@ def test_mistakes():
         parse_terms(VECTORS, ["king", "-mann"])
     with pytest.raises(UnknownWordError, match="'mann'"):
         parse_terms(VECTORS, ["king - mann + woman"])
+    with pytest.raises(UnknownWordError, match="'well-known-man'"):
+        parse_terms(VECTORS, ["well-known-man"])
+    for nothing in ("", "  "):
+        with pytest.raises(UnknownWordError):
+            parse_terms(VECTORS, [nothing])
     with pytest.raises(UnknownWordError, match="'kign'"):
         parse_terms(VECTORS, ["2*kign"])
     with pytest.raises(VectorError, match="there is no word to ask about"):
         parse_terms(VECTORS, [])
-    lonely = KeyedVectors(["king"], np.eye(1))
+    lonely = KeyedVectors(["king"], np.ones((1, 1)))
     with pytest.raises(VectorError, match="no word stands after the sign in 'king -'; give one"):
         parse_terms(lonely, ["king", "-"])
 

@@ -130,7 +130,9 @@ def test_unknown_words_are_counted_and_empty_texts_told(vectors):
     assert np.allclose(rows[0], (vectors[a] + vectors[b]) / 2, atol=1e-6)
     assert not rows[1].any()
     assert not rows[2].any()
-    with pytest.warns(UserWarning, match="4 texts, 6 words, 3 of them unknown; no known word .* in text 2, 3"):
+    with pytest.warns(
+        UserWarning, match="4 texts, 6 words, 3 of them unknown; no known word .* in text 2, 3"
+    ):
         embedder.encode(texts, normalize_embeddings=True, batch_size=2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -166,7 +168,9 @@ class Beyond(KeyedVectors):
 def test_words_beyond_the_vocabulary_may_have_vectors(vectors):
     beyond = Beyond(vectors.index_to_key, vectors.vectors)
     a = vectors.index_to_key[0]
-    rows, report = TextEmbedder(beyond).encode_batch([f"{a} xxxxxxxxxx xxxxxxxxxx zzzzzzzzzz", "xyxyxyxyxyxy"])
+    rows, report = TextEmbedder(beyond).encode_batch(
+        [f"{a} xxxxxxxxxx xxxxxxxxxx zzzzzzzzzz", "xyxyxyxyxyxy"]
+    )
     assert np.allclose(rows[0], (vectors[a] + 20) / 3, atol=1e-5)
     assert np.allclose(rows[1], 12)
     assert report.unknown == 1
@@ -261,7 +265,9 @@ def test_a_file_is_whole_or_not_there(vectors, tmp_path):
         write_embeddings(tmp_path / "e.npy", breaks(), 20)
     assert [path.name for path in tmp_path.iterdir()] == ["e.npy"]
     assert (tmp_path / "e.npy").read_bytes() == b"older"
-    with pytest.raises(VectorError, match=r"does not say how to write vectors.*allowed: \.npy, \.jsonl, \.tsv"):
+    with pytest.raises(
+        VectorError, match=r"does not say how to write vectors.*allowed: \.npy, \.jsonl, \.tsv"
+    ):
         write_embeddings(tmp_path / "e.parquet", breaks(), 20)
     with pytest.raises(VectorError, match="cannot write"):
         write_embeddings(tmp_path / "e.npy" / "x.npy", breaks(), 20)

@@ -1,8 +1,10 @@
 """The vectors of any model: a file of word vectors, a folder of them, or the token rows of a checkpoint.
 
-A token is called by the text it stands for, which is also what a person types: ``' king'`` for the token that
-begins a word, whatever the vocabulary file writes there (``Ġking``, ``▁king``).  Line breaks and other
-characters that do not print are written as in Python (``\\n``), bytes that are no character as ``<0xE2>``.
+A token is called by the text it stands for, which is also what a person types: ``' king'``, or ``king``, for
+the token that begins a word, whatever the vocabulary file writes there (``Ġking``, ``▁king``).  Where the
+same letters are a token inside of words too, that one is called ``##king``, as WordPiece does.  Line breaks
+and other characters that do not print are written as in Python (``\\n``), bytes that are no character as
+``<0xE2>``.
 """
 
 from __future__ import annotations
@@ -81,9 +83,8 @@ def _token_vectors(folder: Path, rows: Rows) -> TokenVectors:
 class TokenVectors(KeyedVectors):
     """A model's tokens and their rows.
 
-    Wherever a word is asked for, the token's text finds it.  Where no token has exactly that text, so does
-    the text without the space before it (``king`` for ``' king'``), or the token as its vocabulary file
-    writes it.
+    Wherever a word is asked for, a token is found by its text (see the module), without the space before it
+    too, and by what its vocabulary file writes.
 
     Attributes:
         tokenizer: the model's.
@@ -125,12 +126,10 @@ class TokenVectors(KeyedVectors):
         return None if index is None else self._row_of_id.get(index)
 
     def namesakes(self, key: str) -> list[str]:
-        """Other tokens that ``key`` may be meant for: the same letters at the beginning or end of a word."""
-        if key.strip() != key:
-            return []
+        """Other tokens that ``key`` may be meant for: the same letters elsewhere in a word."""
         row = self._found(key)
-        alike = (key, f" {key}", f"{key} ", f"##{key}")
-        return [spelling for spelling in alike if self.key_to_index.get(spelling, row) != row]
+        alike = (f"##{key}", f" {key}", f"{key} ")
+        return [other for other in alike if self.key_to_index.get(other, row) != row]
 
     def rows_of(self, text: str) -> list[int]:
         """The rows of the tokens of ``text``, special tokens in it taken as text."""
@@ -138,16 +137,12 @@ class TokenVectors(KeyedVectors):
         return [self._row_of_id[index] for index in ids]
 
     def words(self) -> KeyedVectors:
-        """The tokens as words, without the spaces around them, for questions written with whole words.
-
-        Of tokens that are then alike, the one that begins a word stays; WordPiece's ``##ing`` stays as it is.
-        """
+        """The tokens without the spaces around them, for questions written with whole words; of tokens that
+        are then alike, the first."""
         rows: dict[str, int] = {}
-        begins = {key.strip() for key in self.index_to_key if key != key.strip()}
         for row, key in enumerate(self.index_to_key):
-            bare = key.strip()
-            if bare and bare not in rows and not (key == bare and bare in begins):
-                rows[bare] = row
+            if bare := key.strip():
+                rows.setdefault(bare, row)
         return KeyedVectors(rows, self.vectors[list(rows.values())], check=False)
 
     def _hint(self, key: object) -> str:
@@ -178,11 +173,15 @@ def _tokens(tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
 
 def _keys(tokenizer: Tokenizer, tokens: dict[int, str]) -> list[str]:
     """What each token is called: its text; where that is taken, what its vocabulary writes, or its id too."""
+    texts = {index: _text(tokenizer, index, token) for index, token in tokens.items()}
+    spaced = {text for text in texts.values() if text != text.strip()}
     taken: set[str] = set()
     keys = []
     for index, token in tokens.items():
-        choices = (_text(tokenizer, index, token), token, f"{token}#{index}")
-        key = next(choice for choice in choices if choice not in taken)
+        text = texts[index]
+        if text[:1].isalnum() and not spaced.isdisjoint((f" {text}", f"{text} ")):
+            text = f"##{text}"
+        key = next(name for name in (text, token, f"{token}#{index}") if name not in taken)
         taken.add(key)
         keys.append(key)
     return keys

@@ -63,12 +63,12 @@ def _pieces(vectors: KeyedVectors, given: Sequence[str]) -> Iterator[str]:
             yield from _pieces(vectors, [text[1:]])
         elif _is_term(vectors, text):
             yield text
-        elif len(parts := text.split()) > 1:
+        elif (parts := text.split()) and parts != [text]:
             yield from _pieces(vectors, parts)
         else:
             parts = [part for part in _AT_SIGNS.split(text) if part]
             known = all(part in _SIGNS or _is_term(vectors, part) for part in parts)
-            yield from parts if known else [text]
+            yield from parts if parts and known else [text]
 
 
 def _is_term(vectors: KeyedVectors, text: str) -> bool:
