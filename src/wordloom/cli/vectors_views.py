@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from wordloom.cli.usage import refuse
@@ -22,6 +25,12 @@ from wordloom.cli.vectors_output import (
     shown,
     tell,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from wordloom.vectors import Axis
 
 __all__ = ["axis", "neighbours"]
 
@@ -141,26 +150,40 @@ def axis(
             notes=notes,
         )
         return
-    table = made_table("word")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("word", overflow="fold")
     for named in axes:
-        table.add_column(Text(named.name), justify="right", no_wrap=True)
+        table.add_column(Text(named.name), justify="right")
         table.add_column(no_wrap=True)
-    most = float(abs(values).max()) or 1.0
+    console = Console()
+    bar = _bars(console.width, words, axes, values)
     listed = list(zip(words, values.tolist(), strict=True))
     if len(axes) == 1:
         listed.sort(key=lambda row: -row[1][0])
     for word, row in listed:
-        cells = [cell for value in row for cell in (f"{value:+.3f}", _bar(value / most))]
+        cells = [cell for value in row for cell in (f"{value:+.3f}", bar(value))]
         table.add_row(shown(word), *cells)
-    Console().print(table)
+    console.print(table)
     tell([*notes, *([f"drawn into {plot}"] if plot is not None else [])])
 
 
-def _bar(share: float) -> Text:
-    """A bar of -1 .. 1 to the left or right of its zero."""
-    length = round(abs(share) * _BAR)
-    bar = "█" * length
-    left, right = (bar.rjust(_BAR), " " * _BAR) if share < 0 else (" " * _BAR, bar.ljust(_BAR))
-    text = Text(left, style="yellow")
-    text.append("│", style="dim")
-    return text.append(right, style="blue")
+def _bars(
+    width: int, words: Sequence[str], axes: Sequence[Axis], values: NDArray[np.float32]
+) -> Callable[[float], Text]:
+    """What draws a number as a bar to the right of its zero, or to the left where it is negative; short
+    enough for ``width`` characters."""
+    most = float(abs(values).max()) or 1.0
+    halves = 2 if values.min() < 0 else 1
+    names = max(len(word) + 2 for word in words)
+    numbers = sum(max(6, *map(len, axis.name.split())) for axis in axes)  # long names break at spaces
+    room = width - names - numbers - 6 * len(axes) - 4
+    length = min(_BAR, max(1, room // (halves * len(axes))))
+
+    def bar(value: float) -> Text:
+        filled = "█" * round(abs(value) / most * length)
+        left, right = (filled.rjust(length), "") if value < 0 else (" " * length, filled)
+        text = Text(left if halves == 2 else "", style="yellow")
+        text.append("│", style="dim")
+        return text.append(right, style="blue")
+
+    return bar

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, WordloomError, did_you_mean
-from wordloom.inspect.labels import place_labels
+from wordloom.inspect.labels import leads, place_labels
 from wordloom.vectors.maps import WordMap
 from wordloom.vectors.whole_files import new_file
 
@@ -28,8 +28,9 @@ _MARKS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours: 42 pairs
 _INK, _FAINT, _GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
 _FONT = 9.0  # points
 _DPI = 200
-_SIZE = (7.5, 5.6)  # inches
-_LARGER, _LARGEST = 1.15, 6.0  # a figure grows until there is room for every name
+_WIDTH = 7.5  # inches; a figure grows until there is room for every name
+_GROWTH = (1.0, 1.2, 1.4, 1.6)  # as long as no line may cross a name
+_GROWTH_THEN = (1.4, 1.6, 1.9, 2.3, 2.8, 3.4, 4.2, 5.0)  # when lines may
 _SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "wordloom", "path.simplify": True}
 
 
@@ -151,13 +152,15 @@ def _labelled(
     spokes: bool,
 ) -> Any:
     """A panel with a mark and a name for each point; it grows until no name covers another or a mark."""
-    scale = 1.0
-    while True:
-        panel = _panel((_SIZE[0] * scale, _SIZE[1] * scale), (0.65, 0.6, 0.2, 0.2))
+    spans = np.ptp(points, axis=0)
+    height = _WIDTH * np.clip(spans[1] / spans[0] if spans[0] > 0 else 1.0, 0.5, 0.9)
+    for scale, lines_may_cross in [*((s, False) for s in _GROWTH), *((s, True) for s in _GROWTH_THEN)]:
+        panel = _panel((_WIDTH * scale, height * scale), (0.65, 0.6, 0.2, 0.2))
         _marks(panel, points, groups, bold, names, spokes=spokes)
-        if _named(panel, words, points, bold, crowded=scale * _LARGER > _LARGEST):
-            return panel
-        scale *= _LARGER
+        last = lines_may_cross and scale == _GROWTH_THEN[-1]
+        if _named(panel, words, points, bold, lines_may_cross=lines_may_cross, at_any_price=last):
+            break
+    return panel
 
 
 def _marks(
@@ -209,9 +212,15 @@ def _same_scale(panel: Any, points: NDArray[np.float64]) -> None:
 
 
 def _named(
-    panel: Any, words: Sequence[str], points: NDArray[np.float64], bold: Sequence[bool], *, crowded: bool
+    panel: Any,
+    words: Sequence[str],
+    points: NDArray[np.float64],
+    bold: Sequence[bool],
+    *,
+    lines_may_cross: bool,
+    at_any_price: bool,
 ) -> bool:
-    """Write the names, or return False where they have no room (``crowded``: then beside their marks)."""
+    """Write the names, or return False where they have no room: ``at_any_price`` one on another then."""
     renderer, pixels = panel.figure.canvas.get_renderer(), _DPI / 72
     at = panel.transData.transform(points)
     texts = [
@@ -234,16 +243,16 @@ def _named(
     sizes = np.array([(extent.width, extent.height) for extent in extents])
     radii = np.array([_radius(strong) * pixels for strong in bold])
     box = panel.get_window_extent()
-    corners = place_labels(at, sizes, radii, (box.x0 + 4, box.y0 + 4, box.x1 - 4, box.y1 - 4))
-    if corners is None:
-        if not crowded:
-            return False
-        corners = at + radii[:, None]
+    area = (box.x0 + 4, box.y0 + 4, box.x1 - 4, box.y1 - 4)
+    corners = place_labels(at, sizes, radii, area, lines_may_cross=lines_may_cross)
+    if corners is None and not at_any_price:
+        return False
+    corners = at + radii[:, None] if corners is None else corners
     for text, corner, point, size in zip(texts, corners, at, sizes, strict=True):
         text.set_position((corner - point) / pixels)
-        nearest = np.clip(point, corner, corner + size)
-        if np.hypot(*(nearest - point)) > size[1]:
-            ends = panel.transData.inverted().transform([nearest, point])
+        line = leads(np.concatenate([corner, corner + size]), point, size[1])
+        if line is not None:
+            ends = panel.transData.inverted().transform(line)
             panel.plot(*ends.T, color=_FAINT, linewidth=0.5, zorder=2)
     return True
 
@@ -251,6 +260,10 @@ def _named(
 def _shown(word: str) -> str:
     """A token that begins with a space is quoted, to be seen."""
     return repr(word) if word != word.strip() else word
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
@@ -271,7 +284,7 @@ def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
     panel.set_ylim(-0.6, len(words) - 0.4)
     for place, value in zip(places, values[order].tolist(), strict=True):
         panel.annotate(
-            f"{value:.2f}",
+            _number(value),
             (value, place),
             xytext=(3 if value >= 0 else -3, 0),
             textcoords="offset points",
@@ -286,12 +299,13 @@ def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
 def _table(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
     """Words down, axes across, each value written on its colour."""
     left = 0.35 + 0.075 * max(map(len, map(_shown, words)))
-    top = 0.35 + 0.055 * max(map(len, names))
-    size = (left + 0.85 * len(names) + 0.4, top + 0.32 * len(words) + 0.2)
-    panel = _panel(size, (left, 0.15, 0.35, top))
+    longest = 0.075 * max(map(len, names))  # inches, at an angle of 30 degrees
+    top, right = 0.3 + 0.5 * longest, max(0.3, 0.87 * longest - 0.3)
+    size = (left + 0.85 * len(names) + right, top + 0.32 * len(words) + 0.15)
+    panel = _panel(size, (left, 0.15, right, top))
     most = float(np.abs(values).max()) or 1.0
-    # from orange over white to purple: told apart without red and green
-    panel.imshow(values, cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
+    # from red over white to blue, which colour-blind people tell apart
+    panel.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     panel.xaxis.tick_top()
     style = {"fontsize": _FONT, "color": _INK, "parse_math": False}
     panel.set_xticks(range(len(names)), names, rotation=30, ha="left", rotation_mode="anchor", **style)
@@ -301,7 +315,7 @@ def _table(words: Sequence[str], values: NDArray[np.float32], names: Sequence[st
         panel.text(
             column,
             row,
-            f"{value:.2f}",
+            _number(float(value)),
             ha="center",
             va="center",
             fontsize=_FONT - 1,

@@ -122,4 +122,4 @@ def _neighbour_embedding(units: Points, seed: int) -> Points:
     np.fill_diagonal(distances, 0)
     tsne = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=seed)
     points: Points = tsne.fit_transform(distances).astype(np.float64)
-    return points
+    return _principal_components(points)[0]  # turned, so that the picture is wider than high
