@@ -221,6 +221,8 @@ def _named(
     at_any_price: bool,
 ) -> bool:
     """Write the names, or return False where they have no room: ``at_any_price`` one on another then."""
+    from matplotlib.patheffects import withStroke
+
     renderer, pixels = panel.figure.canvas.get_renderer(), _DPI / 72
     at = panel.transData.transform(points)
     texts = [
@@ -235,6 +237,7 @@ def _named(
             fontweight="bold" if strong else "normal",
             color=_INK,
             parse_math=False,
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],
             zorder=5,
         )
         for word, point, strong in zip(words, points, bold, strict=True)

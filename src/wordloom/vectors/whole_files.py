@@ -50,7 +50,7 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Any]:
-    """:func:`whole`, packed by gzip where the name ends in .gz; what the system refuses is one clear error."""
+    """:func:`whole`, packed by gzip where the name ends in .gz; what the system refuses is a clear error."""
     with written(path.parent), whole(path) as raw, ExitStack() as packing:
         if path.suffix == ".gz":
             yield packing.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
