@@ -96,6 +96,8 @@ def answers(*arguments):
         (["king", "--negative", "year-old"], ["king"], ["year-old"]),
         (["2*king", "-0.5*man"], [("king", 2.0)], [("man", -0.5)]),
         (["--", "king", "-man"], ["king"], ["man"]),
+        (["-man", "king", "--restrict-vocab=15", "-boy"], ["king"], ["man", "boy"]),
+        (["king", "--json", "-year-old", "--restrict-vocab", 15], ["king"], ["year-old"]),
     ],
 )
 def test_similar_words_are_gensims(vectors, gensims, written, positive, negative):
@@ -206,6 +208,14 @@ def test_evaluation_by_the_named_data_sets(tmp_path, monkeypatch):
     assert len(printed["analogies"]["questions-words"]["sections"]) == 14
     assert printed["analogies"]["questions-words"]["asked"] == 12  # four pairs of the family section
     assert list(printed["pairs"]) == ["wordsim353", "simlex999"]
+    save_word2vec(KeyedVectors(["boy", "girl"], np.eye(2)), tmp_path / "two.txt")
+    few = json.loads(run("vectors", "evaluate", tmp_path / "two.txt", "--json").stdout)
+    assert few["analogies"]["questions-words"]["accuracy"] is None
+    assert few["pairs"] == {}
+    assert len(few["notes"]) == 2
+    assert "pairs have vectors where two are needed" in few["notes"][0]
+    with pytest.raises(VectorError, match="pairs have vectors where two are needed"):
+        run("vectors", "evaluate", tmp_path / "two.txt", "--pairs", "simlex999")
     monkeypatch.delenv("WORDLOOM_DATA")
     with pytest.raises(DataError, match=r"run `wordloom data fetch google-analogies`"):
         run("vectors", "evaluate", tmp_path / "v.txt")
@@ -384,6 +394,10 @@ def test_a_models_tokens_embed_texts(checkpoint, tmp_path):
     tokens = open_vectors(checkpoint)
     ids = tokens.tokenizer.encode_ids("the king")
     assert np.allclose(np.load(tmp_path / "e.npy")[0], tokens.vectors[ids].mean(axis=0), atol=1e-6)
+    with pytest.raises(
+        WordloomError, match="tokenizer decides what becomes of upper case: leave out --cased"
+    ):
+        run("embed", checkpoint, tmp_path / "t.txt", "--cased")
 
 
 def test_mistakes_in_embedding(vectors, lines, tmp_path):

@@ -6,9 +6,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wordloom.errors import VectorError, WordloomError
-from wordloom.inspect.labels import place_labels
+from wordloom.inspect.labels import leads, place_labels
 from wordloom.vectors import KeyedVectors, word_map
 
 matplotlib = pytest.importorskip("matplotlib", reason="drawing is the plots extra")
@@ -77,6 +79,36 @@ def test_points_on_one_another_still_have_names_apart():
     values = np.full((12, 2), 0.3, dtype=np.float32)
     found = boxes(axes_figure([f"word{i}" for i in range(12)], values, ["here", "there"]))
     assert not any(overlap(a, b) for a, b in combinations(found, 2))
+
+
+places = st.tuples(st.integers(0, 400), st.integers(0, 300))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(places, min_size=1, max_size=25), st.integers(0, 10), st.booleans())
+def test_placed_names_never_meet(points, seed, lines_may_cross):
+    at = np.array(points, dtype=float)
+    sizes = np.random.default_rng(seed).uniform((10, 8), (70, 12), size=(len(at), 2))
+    radii = np.full(len(at), 3.0)
+    area = (-80, -80, 480, 380)
+    corners = place_labels(at, sizes, radii, area, lines_may_cross=lines_may_cross)
+    if corners is None:
+        assert len(points) > 8  # there is room for a few wherever they lie
+        return
+    found = np.concatenate([corners, corners + sizes], axis=1)
+    assert not any(overlap(a, b) for a, b in combinations(found, 2))
+    assert (found[:, :2] >= area[:2]).all()
+    assert (found[:, 2:] <= area[2:]).all()
+    for box in found:
+        inside = (at[:, 0] > box[0]) & (at[:, 0] < box[2]) & (at[:, 1] > box[1]) & (at[:, 1] < box[3])
+        assert not inside.any()
+    for i, (box, point) in enumerate(zip(found, at, strict=True)):
+        line = leads(box, point, sizes[i, 1])
+        if line is None or lines_may_cross:
+            continue
+        for spot in line[0] + np.linspace(0, 1, 12)[1:-1, None] * (line[1] - line[0]):
+            others = np.delete(found, i, axis=0)
+            assert not ((others[:, :2] < spot) & (spot < others[:, 2:])).all(axis=1).any()
 
 
 def test_no_room_is_told():

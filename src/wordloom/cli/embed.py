@@ -69,7 +69,7 @@ def command(
     batch_size: Annotated[int, typer.Option(help="Texts held at a time.", min=1)] = 1024,
 ) -> None:
     """Turn each line of a text file into one vector."""
-    from wordloom.vectors import TextEmbedder, TextReport
+    from wordloom.vectors import TextEmbedder, TextReport, TokenVectors
     from wordloom.vectors.embedding_files import (
         embedding_format,
         load_components,
@@ -89,6 +89,8 @@ def command(
     if out is not None:
         embedding_format(out)
     wv = opened(model, rows)
+    if isinstance(wv, TokenVectors) and split is None:
+        refuse(ctx, "a model's tokenizer decides what becomes of upper case", "cased")
     embedder = TextEmbedder(
         wv,
         method,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from wordloom.cli.vectors_output import JSON, ROWS, VECTORS, made_table, opened, print_json
-from wordloom.errors import DataError, did_you_mean
+from wordloom.cli.vectors_output import JSON, ROWS, VECTORS, made_table, opened, print_json, tell
+from wordloom.errors import DataError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
     from wordloom.vectors import Agreement, Analogies, Section
@@ -64,7 +64,14 @@ def evaluate(
         wv = wv.words()
     settings: Any = {"restrict_vocab": restrict_vocab, "case_insensitive": not case_sensitive}
     answered = {name: wv.evaluate_word_analogies(path, **settings) for name, path in questions.items()}
-    agreed = {name: wv.evaluate_word_pairs(path, **settings) for name, path in scored.items()}
+    agreed, notes = {}, []
+    for name, path in scored.items():
+        try:
+            agreed[name] = wv.evaluate_word_pairs(path, **settings)
+        except VectorError as error:  # of few words few pairs are known: no reason to keep back the rest
+            if pairs:
+                raise
+            notes.append(str(error))
     if json:
         print_json(
             vectors=str(vectors),
@@ -72,6 +79,7 @@ def evaluate(
             **settings,
             analogies={name: _analogies_facts(result) for name, result in answered.items()},
             pairs={name: _pairs_facts(result) for name, result in agreed.items()},
+            notes=notes,
         )
         return
     console = Console()
@@ -82,6 +90,7 @@ def evaluate(
     spelling = "case sensitive" if case_sensitive else "compared in upper case"
     looked = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words looked at, {spelling}"
     console.print(looked, highlight=False, markup=False, soft_wrap=True)
+    tell(notes)
 
 
 def _file(given: str) -> Path:

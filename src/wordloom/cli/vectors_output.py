@@ -78,7 +78,10 @@ def made_table(*columns: str, left: int = 1) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for place, column in enumerate(columns):
         header = Text(column)  # a word in brackets is no markup
-        table.add_column(header, justify="left" if place < left else "right", no_wrap=place >= left)
+        if place < left:
+            table.add_column(header, overflow="fold")
+        else:
+            table.add_column(header, justify="right", no_wrap=True)
     return table
 
 
