@@ -1,5 +1,6 @@
 """Any model's token rows as vectors: the very rows, under names that a person can type."""
 
+import gzip
 import json
 import shutil
 
@@ -142,6 +143,31 @@ def test_every_name_can_be_typed_again(kind, tmp_path):
             seen += 1
     assert seen > 30 or tokenizer.token_bytes is None
     vectors["king" if kind not in ("byte", "char") else "k"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_names_in_published_vocabularies(name, data, tmp_path):
+    files = {
+        "gpt2": [("gpt2-encoder.json.gz", "encoder.json"), ("gpt2-vocab.bpe.gz", "vocab.bpe")],
+        "llama": [("llama-tokenizer.model", "tokenizer.model")],
+        "bert": [("bert-base-uncased-vocab.txt.gz", "vocab.txt")],
+    }
+    for stored, wanted in files[name]:
+        content = (data / "tokenizers" / stored).read_bytes()
+        (tmp_path / wanted).write_bytes(gzip.decompress(content) if stored.endswith(".gz") else content)
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    vectors = TokenVectors(tokenizer, np.ones((tokenizer.vocab_size, 1), dtype=np.float32))
+    assert [vectors.get_index(key) for key in vectors.index_to_key] == list(range(tokenizer.vocab_size))
+    assert all(key.isprintable() for key in vectors.index_to_key)
+    spelled = {"gpt2": "Ġking", "llama": "▁king", "bert": "king"}[name]
+    assert vectors.get_index("king") == tokenizer.token_to_id(spelled)
+    inside = {"gpt2": "king", "llama": "king", "bert": "##king"}[name]
+    assert vectors.get_index("##king") == tokenizer.token_to_id(inside)
+    cut = {"gpt2": "' king', '##d', 'omm'", "llama": "' king', '##d', 'omm'", "bert": "'kingdom', '##m'"}[
+        name
+    ]
+    with pytest.raises(UnknownWordError, match=rf"did you mean '.*\(the tokenizer cuts it into {cut}\)"):
+        vectors["kingdomm"]
 
 
 def test_byte_level_names(bpe):

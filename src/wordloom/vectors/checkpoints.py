@@ -151,6 +151,8 @@ class TokenVectors(KeyedVectors):
             return hint
         try:
             pieces = [self.index_to_key[row] for row in self.rows_of(key)]
+            if f" {key[0]}" in self.key_to_index and pieces[0][0] != " ":  # as after another word
+                pieces = [self.index_to_key[row] for row in self.rows_of(f" {key}")]
         except TokenizerError:  # characters that it cannot encode
             return hint
         cut = f"the tokenizer cuts it into {', '.join(map(repr, pieces))}"
