@@ -205,6 +205,11 @@ def test_mistakes(vectors, counted):
         TextEmbedder(counted, "sif").encode(["x"])
     with pytest.raises(VectorError, match="came without counts"):
         TextEmbedder(vectors, "sif", frequencies="counts")
+    for counts in (np.zeros(len(vectors), np.int64), np.arange(len(vectors)) - 3):
+        with pytest.raises(VectorError, match="negative or all zero"):
+            TextEmbedder(KeyedVectors(vectors.index_to_key, vectors.vectors, counts=counts), "sif")
+    with pytest.raises(VectorError, match="counts must not be negative"):
+        TextEmbedder(vectors, "sif", frequencies={"a": 0})
     with pytest.raises(VectorError, match="unknown frequencies 'ranks'"):
         TextEmbedder(vectors, "sif", frequencies="ranks")
     with pytest.raises(VectorError, match="none of 2 texts has a known word"):

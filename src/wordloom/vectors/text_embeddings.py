@@ -305,6 +305,8 @@ def _probabilities(vectors: KeyedVectors, given: Frequencies) -> tuple[NDArray[n
             raise VectorError(
                 "these vectors came without counts; give a mapping of words to counts, or 'rank'"
             )
+        if vectors.counts.min() < 0 or not vectors.counts.any():
+            raise VectorError("the counts of these vectors are negative or all zero; give others, or 'rank'")
         return vectors.counts / vectors.counts.sum(), "counts"
     if given != "rank":
         raise VectorError(f"unknown frequencies {given!r}; {did_you_mean(given, ('counts', 'rank'))}")
