@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "transformers", "pydantic", "tokenizers", "numba")
+HEAVY = ("torch", "numpy", "transformers", "pydantic", "tokenizers", "numba", "scipy", "matplotlib")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,16 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["train", "--help"], ["tokenize", "--help"], ["inspect", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["tokenize", "--help"],
+        ["inspect", "--help"],
+        ["vectors", "--help"],
+        ["vectors", "neighbours", "--help"],
+        ["embed", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     code = (
@@ -47,7 +56,8 @@ def test_help_imports_nothing_heavy(arguments):
 
 def test_every_verb_has_a_line():
     said = run("--help").stdout
-    for verb in ("train", "evaluate", "generate", "chat", "tokenize", "data", "inspect", "demo"):
+    verbs = "train evaluate generate chat tokenize data vectors embed inspect demo"
+    for verb in verbs.split():
         assert f"  {verb} " in said
 
 

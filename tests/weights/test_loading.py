@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from wordloom.errors import CheckpointError
 from wordloom.models import build, config_from
-from wordloom.weights import load_model, load_state, save_model
+from wordloom.weights import load_model, load_parameter, load_state, save_model
 from wordloom.weights.tensors import open_tensors
 
 SHAPE: dict[str, Any] = {"vocab_size": 11, "max_seq_len": 8, "dim": 12, "n_layers": 2, "n_heads": 2}
@@ -79,6 +79,16 @@ def test_every_bit_comes_back(name: str, tmp_path: Path) -> None:
         assert tied == model.config.tie_embeddings
     assert all(p.requires_grad for p in loaded.parameters())
     loaded(torch.zeros(1, 3, dtype=torch.long)).sum().backward()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_parameter_by_its_name(name: str, tmp_path: Path) -> None:
+    model = random_model(CONFIGS[name])
+    save_model(model, tmp_path / "m", max_shard_size="2KB")
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(load_parameter(tmp_path / "m", key), tensor), key
+    with pytest.raises(CheckpointError, match=r"no parameter 'token_embeddings.weight'; did you mean"):
+        load_parameter(tmp_path / "m", "token_embeddings.weight")
 
 
 def test_dtype_is_kept_or_chosen(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from wordloom.cli import chat, data, demo, evaluate, generate, inspect, tokenize, train
+from wordloom.cli import chat, data, demo, embed, evaluate, generate, inspect, tokenize, train, vectors
 from wordloom.cli.usage import UsageError, usage_line
 from wordloom.errors import WordloomError
 
@@ -31,6 +31,8 @@ app.command("generate")(generate.command)
 app.command("chat")(chat.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")
 app.add_typer(data.app, name="data", help="Named data sets, and text prepared into token shards.")
+app.add_typer(vectors.app, name="vectors", help="Ask word vectors, and the token vectors of any model.")
+app.command("embed")(embed.command)
 app.command("inspect")(inspect.command)
 app.command("demo")(demo.command)
 

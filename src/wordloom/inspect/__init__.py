@@ -1,6 +1,49 @@
-"""Looking inside a model: where its parameters are, what a token costs, what its heads attend to."""
+"""Looking inside a model: where its parameters are, what a token costs, what its heads attend to, where its
+words lie.
 
-from wordloom.inspect.attention import AttentionMap, attention_map
-from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
+Each name below is fetched when it is first used: drawing word vectors needs no torch.
+"""
 
-__all__ = ["AttentionMap", "Component", "KvCache", "ParameterTable", "attention_map", "parameter_table"]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "AttentionMap": "attention",
+    "Component": "parameters",
+    "KvCache": "parameters",
+    "ParameterTable": "parameters",
+    "attention_map": "attention",
+    "draw_axes": "vector_plots",
+    "draw_map": "vector_plots",
+    "parameter_table": "parameters",
+}
+
+__all__ = [
+    "AttentionMap",
+    "Component",
+    "KvCache",
+    "ParameterTable",
+    "attention_map",
+    "draw_axes",
+    "draw_map",
+    "parameter_table",
+]
+
+if TYPE_CHECKING:
+    from wordloom.inspect.attention import AttentionMap, attention_map
+    from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
+    from wordloom.inspect.vector_plots import draw_axes, draw_map
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wordloom.inspect' has no attribute {name!r}")
+    value = getattr(import_module(f"wordloom.inspect.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,12 +3,20 @@
 ::
 
     vocabulary    the words of a corpus, counted in bounded memory
+    phrases       words that keep company, joined
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
+    training      word2vec and fastText over token shards, portion by portion
+    kernels       ... compiled by numba; ``plain`` says the same in numpy
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     subwords      fastText's character n-grams and runs of words, by hash
     fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
     judging       analogies in bulk, and agreement with people on how similar words are
+    checkpoints   the same questions of any model: its token rows
+    terms         king - man + woman, as people write it
+    directions    words on named directions
+    maps          words and their neighbours in the plane
+    text_embeddings   vectors of texts: mean, sum, smooth inverse frequency
 
 >>> from wordloom.vectors import load_vectors, save_word2vec
 >>> wv = load_vectors("glove.6B.300d.txt.gz")                            # doctest: +SKIP
@@ -25,8 +33,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
+    "WordTrainer": "training",
+    "TrainingCorpus": "training",
+    "Phrases": "phrases",
     "Agreement": "judging",
     "Analogies": "judging",
+    "Axis": "directions",
     "FastTextArgs": "fasttext_model",
     "FastTextClassifier": "fasttext_classifier",
     "FastTextModel": "fasttext_model",
@@ -34,8 +46,12 @@ _HOMES = {
     "KeyedVectors": "keyed",
     "Section": "judging",
     "Subwords": "subwords",
+    "TextEmbedder": "text_embeddings",
+    "TextReport": "text_embeddings",
+    "TokenVectors": "checkpoints",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
+    "WordMap": "maps",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
     "evaluate_word_analogies": "judging",
@@ -45,26 +61,37 @@ _HOMES = {
     "load_fasttext": "fasttext_format",
     "load_vectors": "formats",
     "load_word2vec": "formats",
+    "open_vectors": "checkpoints",
+    "project": "directions",
     "save_fasttext": "fasttext_format",
     "save_vectors": "formats",
     "save_word2vec": "formats",
     "split_words": "vocabulary",
     "word_hashes": "subwords",
+    "word_map": "maps",
     "word_ngrams": "subwords",
 }
 
 __all__ = [
     "Agreement",
     "Analogies",
+    "Axis",
     "FastTextArgs",
     "FastTextClassifier",
     "FastTextModel",
     "FastTextVectors",
     "KeyedVectors",
+    "Phrases",
     "Section",
     "Subwords",
+    "TextEmbedder",
+    "TextReport",
+    "TokenVectors",
+    "TrainingCorpus",
     "UnknownWordError",
     "VocabularyReport",
+    "WordMap",
+    "WordTrainer",
     "WordVocabulary",
     "alias_table",
     "evaluate_word_analogies",
@@ -74,15 +101,20 @@ __all__ = [
     "load_fasttext",
     "load_vectors",
     "load_word2vec",
+    "open_vectors",
+    "project",
     "save_fasttext",
     "save_vectors",
     "save_word2vec",
     "split_words",
     "word_hashes",
+    "word_map",
     "word_ngrams",
 ]
 
 if TYPE_CHECKING:
+    from wordloom.vectors.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.directions import Axis, project
     from wordloom.vectors.fasttext_classifier import FastTextClassifier
     from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
     from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
@@ -96,8 +128,12 @@ if TYPE_CHECKING:
         evaluate_word_pairs,
     )
     from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
+    from wordloom.vectors.maps import WordMap, word_map
+    from wordloom.vectors.phrases import Phrases
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
+    from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
+    from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 
 

@@ -362,7 +362,7 @@ def _plan(i: int, desk: Desks, tables: Tables, words: Words, method: Method, mos
 
 # Where words have many rows (n-grams) and several words are inputs of a window, each is read when it comes
 # into reach of the window and moved when it leaves: between, ``sums`` stands for its rows and ``pending``
-# collects what is to be added to each.  Else every row would be read and written for each window that the word is in.
+# collects what is to be added to each.  Else every row is read and written for each window the word is in.
 
 
 @_exact

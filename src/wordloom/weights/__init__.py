@@ -5,7 +5,7 @@ nothing in here computes.  Never pickle: ``pytorch_model.bin`` is read with ``we
 """
 
 from wordloom.weights.configs import config_from_theirs, config_to_theirs, load_config
-from wordloom.weights.folders import load_model, load_state, renaming_of, state_to_theirs
+from wordloom.weights.folders import load_model, load_parameter, load_state, renaming_of, state_to_theirs
 from wordloom.weights.renaming import Renaming, Row
 from wordloom.weights.saving import save_model
 
@@ -16,6 +16,7 @@ __all__ = [
     "config_to_theirs",
     "load_config",
     "load_model",
+    "load_parameter",
     "load_state",
     "renaming_of",
     "save_model",

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import MODELS, family_of
 from wordloom.weights.configs import FORMATS, load_config, read_json
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import StoredTensors, open_tensors
 
-__all__ = ["load_model", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
+__all__ = ["load_model", "load_parameter", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,24 @@ def load_model(
     return model.eval()
 
 
+def load_parameter(folder: str | Path, name: str) -> Tensor:
+    """One parameter of a checkpoint folder by our name, such as ``token_embedding.weight``, on the CPU and as
+    it is stored, mapped from its file.  No other weight is read; of a tied one, the original.
+
+    Raises CheckpointError as :func:`load_model`, and for a name that the model does not have.
+    """
+    folder = Path(folder)
+    config = load_config(folder)
+    model = on_meta(config)
+    renaming, stored, matched = _matched(folder, config, model)
+    original = (renaming.tied_ours or {}).get(name, name)
+    for row in renaming.rows:
+        if original in row.ours:
+            return row.split(stored.read(matched.found[row.theirs]))[row.ours.index(original)]
+    hint = did_you_mean(name, model.state_dict())
+    raise CheckpointError(f"the {family_of(config)} in {folder} has no parameter '{name}'; {hint}")
+
+
 @torch.no_grad()
 def load_state(model: nn.Module, folder: str | Path) -> None:
     """Copy the weights of a folder into ``model``, bit for bit.
@@ -127,6 +145,20 @@ def _require_same(stored: Any, config: Any, folder: Path) -> None:
 
 def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:
     """Everything that can be checked without reading a weight (but tied copies, which are compared)."""
+    renaming, stored, matched = _matched(folder, config, model)
+    for copy, original in matched.duplicates.items():
+        name = matched.found[original]
+        require_equal(stored.read(copy), stored.read(name), f"{folder}: {copy}", name)
+    if matched.ignored:
+        kinds = sorted(set(matched.ignored.values()))
+        # masks and the like are computed anew; a head is something learnt that is left behind
+        level = logging.WARNING if {head.what for head in HEADS}.intersection(kinds) else logging.INFO
+        _tell_once(level, f"{folder}: {len(matched.ignored)} tensors not used: {listed(kinds)}")
+    return renaming, stored, matched
+
+
+def _matched(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:
+    """The folder's tensors with names, shapes and types that are the model's; no weight is read."""
     model_type = read_json(folder / "config.json")["model_type"]
     form = FORMATS[family_of(config)]
     renaming = renaming_of(config, own=model_type != form.model_type)
@@ -136,14 +168,6 @@ def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, St
     except CheckpointError as error:
         raise CheckpointError(f"the weights in {folder} do not fit its config.json: it {error}") from None
     _check_entries(folder, renaming, stored, matched, model)
-    for copy, original in matched.duplicates.items():
-        name = matched.found[original]
-        require_equal(stored.read(copy), stored.read(name), f"{folder}: {copy}", name)
-    if matched.ignored:
-        kinds = sorted(set(matched.ignored.values()))
-        # masks and the like are computed anew; a head is something learnt that is left behind
-        level = logging.WARNING if {head.what for head in HEADS}.intersection(kinds) else logging.INFO
-        _tell_once(level, f"{folder}: {len(matched.ignored)} tensors not used: {listed(kinds)}")
     return renaming, stored, matched
 
 

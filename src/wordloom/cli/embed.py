@@ -1,0 +1,138 @@
+"""``wordloom embed MODEL FILE|-``: texts to vectors."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from wordloom.cli.usage import refuse
+from wordloom.cli.vectors_output import ROWS, opened, tell
+from wordloom.errors import VectorError
+
+__all__ = ["command"]
+
+_SIF = ("a", "counts", "fit_on", "component", "save_component")  # options of that method alone
+
+
+def command(
+    ctx: typer.Context,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="VECTORS", help="Word vectors (a file or folder), or a trained model: its token vectors."
+        ),
+    ],
+    texts: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="Texts, one to a line; - is standard input.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .npy, .jsonl or .tsv file.  [default: JSON lines on standard output]"),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    method: Annotated[
+        Literal["mean", "sum", "sif"],
+        typer.Option(help="Of the words' vectors; sif: smooth inverse frequency, less what texts share."),
+    ] = "mean",
+    normalize: Annotated[bool, typer.Option("--normalize", help="Bring vectors to length 1.")] = False,
+    split: Annotated[
+        Literal["words", "whitespace"] | None,
+        typer.Option(help="How texts become words.  [default: words; of a model, by its tokenizer]"),
+    ] = None,
+    cased: Annotated[
+        bool, typer.Option("--cased", help="Keep upper case.  [default: lower-case words]")
+    ] = False,
+    a: Annotated[float, typer.Option(help="sif: the smoothing in a / (a + p).")] = 1e-3,
+    counts: Annotated[
+        Path | None,
+        typer.Option(
+            help="sif: a file of words and counts.  [default: the vectors' own, else estimated from ranks]"
+        ),
+    ] = None,
+    fit_on: Annotated[
+        str | None, typer.Option(metavar="FILE", help="sif: other texts to learn the shared part from.")
+    ] = None,
+    component: Annotated[
+        Path | None, typer.Option(help="sif: the shared part that --save-component kept.")
+    ] = None,
+    save_component: Annotated[
+        Path | None, typer.Option(help="sif: keep the shared part in this .npy file.")
+    ] = None,
+    rows: ROWS = None,
+    batch_size: Annotated[int, typer.Option(help="Texts held at a time.", min=1)] = 1024,
+) -> None:
+    """Turn each line of a text file into one vector."""
+    from wordloom.vectors import TextEmbedder, TextReport, TokenVectors
+    from wordloom.vectors.embedding_files import (
+        embedding_format,
+        load_components,
+        read_texts,
+        save_components,
+        write_embeddings,
+    )
+    from wordloom.vectors.text_embeddings import read_counts
+
+    if method != "sif":
+        refuse(ctx, f"--method {method} weighs no frequencies", *_SIF)
+    if component is not None:
+        refuse(ctx, "--component is what was learnt before", "fit_on", "save_component")
+    for path in (out, save_component):
+        if path is not None and path.exists() and not overwrite:
+            raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
+    if out is not None:
+        embedding_format(out)
+    wv = opened(model, rows)
+    if isinstance(wv, TokenVectors) and split is None:
+        refuse(ctx, "a model's tokenizer decides what becomes of upper case", "cased")
+    embedder = TextEmbedder(
+        wv,
+        method,
+        split=split,
+        lower=not cased,
+        a=a,
+        frequencies=None if counts is None else read_counts(counts),
+        components=None if component is None else load_components(component),
+    )
+    learns = method == "sif" and component is None
+    with _readable(texts, twice=learns and fit_on is None) as lines:
+        if learns:
+            embedder.fit(lines() if fit_on is None else read_texts(fit_on), batch_size=batch_size)
+            if save_component is not None:
+                assert embedder.components is not None
+                save_components(save_component, embedder.components)
+        met = TextReport(0, 0, 0, [])
+
+        def batches() -> Iterator[tuple[list[str], Any]]:
+            stream = embedder.stream(lines(), batch_size=batch_size, normalize_embeddings=normalize)
+            for batch, vectors, further in stream:
+                met.add(further)
+                yield batch, vectors
+
+        n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
+    notes = [str(met)]
+    if embedder.frequencies_from == "rank":
+        notes.append("no counts came with the vectors: frequencies are estimated from ranks, by Zipf's law")
+    if out is not None:
+        notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
+    tell(notes)
+
+
+@contextmanager
+def _readable(texts: str, *, twice: bool) -> Iterator[Callable[[], Iterable[str]]]:
+    """What begins to read the texts; standard input, to be read ``twice``, waits in a file."""
+    from wordloom.vectors.embedding_files import read_texts
+
+    if texts != "-" or not twice:
+        yield lambda: read_texts(texts)
+        return
+    with tempfile.NamedTemporaryFile(prefix="wordloom-texts-") as kept:
+        shutil.copyfileobj(sys.stdin.buffer, kept)
+        kept.flush()
+        yield lambda: read_texts(kept.name)

@@ -1,0 +1,19 @@
+"""``wordloom vectors``: learn word vectors, and ask them, or the token vectors of any model, questions."""
+
+from __future__ import annotations
+
+import typer
+
+from wordloom.cli import vectors_evaluate, vectors_similar, vectors_train, vectors_views
+from wordloom.cli.signed_words import SignedWords
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("train")(vectors_train.command)
+app.command("similar", cls=SignedWords)(vectors_similar.similar)
+app.command("analogy", cls=SignedWords)(vectors_similar.analogy)
+app.command("evaluate")(vectors_evaluate.evaluate)
+app.command("neighbours")(vectors_views.neighbours)
+app.command("dot")(vectors_similar.dot)
+app.command("axis")(vectors_views.axis)
