@@ -98,7 +98,7 @@ class VectorSettings(Strict):
                 "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
                 "vectors.hierarchical_softmax=true"
             )
-        if self.algorithm == "fasttext" and self.max_n < self.min_n:
+        if self.algorithm == "fasttext" and 0 < self.max_n < self.min_n:
             raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
         changed = [name for name in _FASTTEXT if getattr(self, name) != type(self).model_fields[name].default]
         if self.algorithm != "fasttext" and changed:

@@ -16,7 +16,7 @@ from wordloom.recipe import load_recipe, shipped_recipes
 from wordloom.run import train_vectors as module
 from wordloom.run.train_vectors import train_vectors
 from wordloom.vector_recipe import load_vector_recipe, shipped_vector_recipes
-from wordloom.vectors import load_vectors
+from wordloom.vectors import FastTextVectors, load_vectors
 
 
 @pytest.fixture(autouse=True)
@@ -252,3 +252,39 @@ def test_a_recipe_for_the_other_command_is_told_apart():
         load_recipe(shipped_vector_recipes()["word2vec-gutenberg"])
     with pytest.raises(RecipeError, match="'wordloom train'"):
         load_vector_recipe(shipped_recipes()["quickstart"])
+
+
+def test_fasttext_gives_vectors_to_words_never_seen(text, tmp_path):
+    given = settings(text, algorithm="fasttext", buckets=5000, deterministic=True)
+    train_vectors(given, out=tmp_path / "run")
+    wv = load_vectors(tmp_path / "run")
+    assert isinstance(wv, FastTextVectors)
+    assert "mondays" in wv
+    assert "mondays" not in wv.key_to_index
+    days = np.mean([wv.similarity("mondays", day) for day in ("monday", "tuesday", "friday")])
+    colours = np.mean([wv.similarity("mondays", colour) for colour in ("red", "blue", "green")])
+    assert days > colours + 0.2
+    again = train_vectors({**given, "vectors": {**given["vectors"], "threads": 1}}, out=tmp_path / "again")
+    assert not again.stopped
+    assert load_vectors(tmp_path / "again").vectors_ngrams.tobytes() == wv.vectors_ngrams.tobytes()
+
+
+def test_fasttext_without_ngrams_is_word2vec(text, tmp_path):
+    train_vectors(settings(text, algorithm="fasttext", max_n=0), out=tmp_path / "run")
+    wv = load_vectors(tmp_path / "run")
+    near = {word for word, _ in wv.most_similar("monday", topn=6)}
+    assert near == {"tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+    assert "mondays" not in wv
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["vectors.buckets=10"], "vectors.buckets has no effect with vectors.algorithm 'word2vec'"),
+        (["vectors.algorithm=fasttext", "vectors.min_n=4", "vectors.max_n=3"], "max_n 3 is below"),
+        (["vectors.algorithm=fastext"], "'fasttext'"),
+    ],
+)
+def test_mistakes_about_ngrams_are_told(text, tmp_path, overrides, says):
+    with pytest.raises(RecipeError, match=says):
+        train_vectors(settings(text), overrides, out=tmp_path / "run")

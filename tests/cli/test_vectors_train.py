@@ -1,0 +1,111 @@
+"""`wordloom vectors train` as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+from wordloom.vectors import load_vectors
+
+
+def wordloom(*arguments, cwd, **more):
+    environment = {**os.environ, "WORDLOOM_CACHE": str(cwd / "cache"), "COLUMNS": "120"}
+    command = [sys.executable, "-m", "wordloom", "vectors", *map(str, arguments)]
+    if more.pop("start", False):
+        return subprocess.Popen(
+            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, **more)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "tale.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the log\n" * 4000, encoding="utf-8")
+    return path
+
+
+def test_flags_alone_train_vectors_that_can_be_asked(text, tmp_path):
+    done = wordloom("train", "--corpus", text, "--dim", 12, "--epochs", 2, "--threads", 2, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "skipgram, 5 negatives shared by a window, numba kernel on 2 threads" in done.stderr
+    assert "not deterministic" in done.stderr
+    assert "words/s" in done.stderr
+    recipe = tomllib.loads((tmp_path / "runs" / "tale" / "recipe.toml").read_text())
+    assert recipe["vectors"]["dim"] == 12
+    asked = wordloom("similar", "runs/tale", "cat", "--topn", 1, cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.split()[:2] == ["cat", "cosine"]
+    assert asked.stdout.split()[-2] in ["the", "sat", "on", "mat", "and", "dog", "log"]
+
+
+def test_a_recipe_and_settings_of_ones_own(text, tmp_path):
+    (tmp_path / "mine.toml").write_text('[data]\ntrain = "tale.txt"\n[vectors]\ndim = 30\nepochs = 1\n')
+    done = wordloom("train", "mine.toml", "vectors.dim=8", "--architecture", "cbow", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert load_vectors(tmp_path / "runs" / "mine").vectors.shape[1] == 8
+    assert "cbow" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train"], "Give a recipe, or the text by --corpus FILE"),
+        (["train", "vectors.dim=5"], "Give a recipe, or the text by --corpus FILE"),
+        (["train", "nowhere.toml"], "no recipe file nowhere.toml"),
+        (["train", "word2vec-gutenburg"], "did you mean 'word2vec-gutenberg'"),
+        (["train", "quickstart"], "no recipe called 'quickstart'"),
+        (["train", "--corpus", "nowhere.txt"], "nowhere.txt"),
+        (["train", "--corpus", "tale.txt", "--dim", "0"], "vectors.dim"),
+        (["train", "--corpus", "tale.txt", "--algorithm", "word3vec"], "'word2vec'"),
+        (["train", "--corpus", "tale.txt", "--min-count", "1000000"], "lower min_count"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(text, tmp_path, arguments, says):
+    done = wordloom(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len([line for line in done.stderr.splitlines() if line.startswith("wordloom: ")]) == 1
+
+
+def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
+    running = wordloom(
+        "train",
+        "--corpus",
+        text,
+        "--epochs",
+        100_000,
+        "--dim",
+        50,
+        "--deterministic",
+        cwd=tmp_path,
+        start=True,
+    )
+    metrics = tmp_path / "runs" / "tale" / "metrics.jsonl"
+    for _ in range(600):
+        if metrics.exists() and metrics.stat().st_size > 0:
+            break
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=120)
+    assert running.returncode == 0, errors
+    assert "stopped at" in errors
+    assert (tmp_path / "runs" / "tale" / "checkpoints" / "vectors.safetensors").exists()
+    command = next(line for line in errors.splitlines() if line.startswith("  wordloom vectors train"))
+    again = wordloom(*command.split()[2:], cwd=tmp_path, start=True)
+    before = metrics.stat().st_size
+    for _ in range(600):
+        if metrics.stat().st_size > before:
+            break
+        time.sleep(0.1)
+    again.send_signal(signal.SIGTERM)
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert "resuming at" in errors
