@@ -6,6 +6,8 @@
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
+    cooccurrence  how often words stand near one another, counted in bounded memory
+    glove         GloVe, trained on these counts
     judging       analogies in bulk, and agreement with people on how similar words are
 
 >>> from wordloom.vectors import load_vectors, save_word2vec
@@ -25,12 +27,18 @@ from typing import TYPE_CHECKING, Any
 _HOMES = {
     "Agreement": "judging",
     "Analogies": "judging",
+    "CooccurrenceProgress": "cooccurrence",
+    "CooccurrenceReport": "cooccurrence",
+    "Cooccurrences": "cooccurrence",
+    "GloVe": "glove",
+    "GloVeProgress": "glove",
     "KeyedVectors": "keyed",
     "Section": "judging",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
+    "count_cooccurrences": "cooccurrence",
     "evaluate_word_analogies": "judging",
     "evaluate_word_pairs": "judging",
     "huffman": "sampling",
@@ -45,12 +53,18 @@ _HOMES = {
 __all__ = [
     "Agreement",
     "Analogies",
+    "CooccurrenceProgress",
+    "CooccurrenceReport",
+    "Cooccurrences",
+    "GloVe",
+    "GloVeProgress",
     "KeyedVectors",
     "Section",
     "UnknownWordError",
     "VocabularyReport",
     "WordVocabulary",
     "alias_table",
+    "count_cooccurrences",
     "evaluate_word_analogies",
     "evaluate_word_pairs",
     "huffman",
@@ -63,7 +77,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from wordloom.vectors.cooccurrence import (
+        CooccurrenceProgress,
+        CooccurrenceReport,
+        Cooccurrences,
+        count_cooccurrences,
+    )
     from wordloom.vectors.formats import load_vectors, load_word2vec, save_vectors, save_word2vec
+    from wordloom.vectors.glove import GloVe, GloVeProgress
     from wordloom.vectors.judging import (
         Agreement,
         Analogies,

@@ -170,7 +170,7 @@ def _key(cells: Any, n: int, seed: np.uint64) -> Any:
 
 @_leaf
 def _deal(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
-    """Cells by ``bits`` bits of their keys, after the first ``used``; pile p is ``out[ends[p-1]:ends[p]]``."""
+    """Cells by ``bits`` bits of their keys after the first ``used``; pile p is ``out[ends[p-1]:ends[p]]``."""
     left, right = np.uint64(used), np.uint64(64 - bits)
     ends[:] = 0
     for n in range(cells.shape[0]):

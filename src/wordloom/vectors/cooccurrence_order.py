@@ -109,7 +109,9 @@ class Shuffle:
         while bits < _MOST_BITS and n > (self._most << bits) * 0.8:
             bits += 1
         self._made += 1
-        return _Piles(self, [self.folder / f"pile-{self._made}-{p}.tmp" for p in range(1 << bits)], used, bits)
+        return _Piles(
+            self, [self.folder / f"pile-{self._made}-{p}.tmp" for p in range(1 << bits)], used, bits
+        )
 
     def _sorted(self, file: tuple[Path | Cells, int]) -> Cells:
         source, used = file

@@ -211,9 +211,7 @@ class GloVe:
                 f"{self.vocab_size:,}; give those of the same vocabulary"
             )
         if self.position and self._trained_on != cooccurrences.fingerprint:
-            raise VectorError(
-                f"epoch {self.epoch + 1} was begun with other co-occurrences; go on with those"
-            )
+            raise VectorError(f"epoch {self.epoch + 1} was begun with other co-occurrences; go on with those")
         self._trained_on = cooccurrences.fingerprint
         cells, total = cooccurrences.cells, len(cooccurrences)
         with ThreadPoolExecutor(self.workers, "wordloom-glove") as pool:

@@ -119,7 +119,7 @@ def descend(
         cells: records, [n, 3] uint32: i, j, and the bits of x.
         stretches: [m, 2] int64, from where to where records are taken.
         words, contexts: rows of parameters, [V, 2, P] float32.
-        losses: [m] float64, the sum of f(x) (w w~ + b + b~ - log x)^2 / 2 over each stretch, before its steps.
+        losses: [m] float64, the sum of f(x) (w w~ + b + b~ - log x)^2 / 2 over each stretch, as it is met.
     """
     P = np.int64(words.shape[2])
     size = 8 * P
