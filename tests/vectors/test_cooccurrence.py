@@ -37,7 +37,7 @@ def agree(found: Cooccurrences, expected):
 
 @pytest.fixture(scope="module")
 def documents():
-    return zipf_documents(300, 50)
+    return zipf_documents(3000, 50)
 
 
 @pytest.fixture(scope="module")

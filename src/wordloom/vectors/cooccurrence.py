@@ -182,7 +182,7 @@ def count_cooccurrences(
             with _made_whole(target) as temporary:
                 counting = Counting(
                     shards, temporary, window=window, both=symmetric, weigh=distance_weighting,
-                    memory=int(memory_mb * 2**20), workers=workers, seed=seed,
+                    memory=memory_mb * 2**20, workers=workers, seed=seed,
                     tell=lambda *step: tell(CooccurrenceProgress(*step)),
                 )  # fmt: skip
                 report = _run(counting, temporary)

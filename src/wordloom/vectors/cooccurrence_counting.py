@@ -62,7 +62,7 @@ class Counting:
         window: int,
         both: bool,
         weigh: bool,
-        memory: int,
+        memory: float,
         workers: int,
         seed: int,
         tell: Tell,
@@ -86,7 +86,7 @@ class Counting:
                 f"memory_mb {self.memory / 2**20:g} does not hold a row of counts for {self.V:,} words; "
                 f"give {math.ceil((fixed + each * self.V) / 2**20 * 100) / 100:g} or more"
             )
-        free = self.memory - fixed
+        free = int(self.memory) - fixed
         self.most_sums = free // each
         self.most_places = min(max(free // (2 * _PLACE), 2 * self.window), _MOST_PLACES)
 
@@ -95,7 +95,7 @@ class Counting:
         with ThreadPoolExecutor(self.workers, "wordloom-count") as pool:
             expected, rows = self._rows(pool)
             with Shuffle(
-                self.folder, expected=expected, memory=self.memory, workers=self.workers, seed=self.seed
+                self.folder, expected=expected, memory=int(self.memory), workers=self.workers, seed=self.seed
             ) as shuffle:
                 for part in rows:
                     cells = np.empty((len(part.j), 3), dtype=np.uint32)

@@ -118,10 +118,11 @@ class GloVe:
         self.losses: list[float] = []
         self._loss = 0.0  # sum over the epoch under way
         self._trained_on = ""
+        self._torn = False  # whether a portion was begun and not finished
         self._rows = {side: _rows(vocab_size, dim, n) for n, side in enumerate(_SIDES)}
         random = np.random.default_rng(seed)
         for side in _SIDES:
-            first = (random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)) / dim
+            first = (random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)) / np.float32(dim)
             self._set(side, first[:, :dim], first[:, dim])
 
     # -- parameters --------------------------------------------------------------------------------------
@@ -202,7 +203,11 @@ class GloVe:
         Raises:
             VectorError: ``cooccurrences`` are of another vocabulary, or others than the epoch was begun with.
             NonFiniteError: the loss is infinite or no number.
+
+        Whatever is raised within a portion, KeyboardInterrupt too, leaves it half trained: then neither this
+        nor :meth:`state` will go on before :meth:`restore`.
         """
+        self._whole()
         if epochs < 1:
             raise VectorError(f"epochs {epochs} is not allowed; give 1 or more")
         if cooccurrences.vocab_size != self.vocab_size:
@@ -228,7 +233,14 @@ class GloVe:
                     self.epoch, self.position, self._loss = self.epoch + 1, 0, 0.0
         return True
 
+    def _whole(self) -> None:
+        if self._torn:
+            raise VectorError(
+                "training was broken off within a portion; restore the last state that was saved"
+            )
+
     def _train_portion(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> None:
+        self._torn = True
         if self.deterministic:
             self._loss += self._train_blocks(pool, cells)
         else:
@@ -240,6 +252,7 @@ class GloVe:
                 f"the loss became {self._loss} in epoch {self.epoch + 1}, within {self.portion:,} records "
                 f"after the {self.position:,}th; lower learning_rate ({self.learning_rate:g})"
             )
+        self._torn = False
 
     def _train_blocks(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> float:
         cells, blocks = sorted_into_blocks(pool, cells, self.parts)
@@ -277,7 +290,10 @@ class GloVe:
 
         The arrays are, for ``word`` and ``context`` each, ``*_rows`` and ``*_squares`` [V, D + 1]: the
         parameters, bias last, and AdaGrad's sums of them.
+
+        Raises VectorError where training was broken off within a portion.
         """
+        self._whole()
         arrays = {}
         for side in _SIDES:
             own = self._own(side)
@@ -319,7 +335,7 @@ class GloVe:
             self._rows[side][:, 1, own] = arrays[f"{side}_squares"]
         self.seed, self.epoch, self.position = numbers["seed"], numbers["epoch"], numbers["position"]
         self.losses, self._loss = list(numbers["losses"]), numbers["loss"]
-        self._trained_on = numbers["trained_on"]
+        self._trained_on, self._torn = numbers["trained_on"], False
 
 
 def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
