@@ -26,7 +26,7 @@ _leaf: Any = njit(error_model="numpy", forceinline=True)
 
 _AHEAD = 8  # places looked up before their turn
 _ONE = np.uint64(1)
-_FEW = 16  # cells that are sorted by insertion
+_BITS = 10  # of a key that are sorted by at a time: as many piles as the nearest caches can follow
 
 
 # -- rows ------------------------------------------------------------------------------------------------
@@ -194,28 +194,19 @@ def split_cells(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, ou
 
 
 @_kernel
-def sort_cells(cells: Any, seed: np.uint64, used: int, out: Any) -> None:
-    """Copies ``cells`` to ``out`` by rising key; they share the first ``used`` bits of it.
+def sort_cells(cells: Any, seed: np.uint64, used: int, until: int, out: Any) -> bool:
+    """Sorts by the bits ``used`` to ``until`` of the keys, the last ones first; equal ones keep their order.
 
-    Piles of a few are dealt, which the keys' evenness allows, and each is sorted by insertion.
+    Works in both arrays, and says whether the result is in ``out``, not in ``cells``.
     """
-    bits = 1
-    while bits < 40 and (cells.shape[0] >> bits) > _FEW:
-        bits += 1
-    ends = np.empty((1 << bits) + 1, dtype=np.int64)
-    _deal(cells, seed, used, bits, ends, out)
-    most, start = np.int64(0), np.int64(0)
-    for pile in range(1 << bits):
-        most, start = max(most, ends[pile] - start), ends[pile]
-    keys = np.empty(most, dtype=np.uint64)
-    start = np.int64(0)
-    for pile in range(1 << bits):
-        for n in range(start, ends[pile]):
-            i, j, x, key = out[n, 0], out[n, 1], out[n, 2], _key(out, n, seed)
-            at = n
-            while at > start and keys[at - 1 - start] > key:
-                out[at, 0], out[at, 1], out[at, 2] = out[at - 1, 0], out[at - 1, 1], out[at - 1, 2]
-                keys[at - start] = keys[at - 1 - start]
-                at -= 1
-            out[at, 0], out[at, 1], out[at, 2], keys[at - start] = i, j, x, key
-        start = ends[pile]
+    passes = -((used - until) // _BITS)
+    ends = np.empty((1 << _BITS) + 1, dtype=np.int64)
+    there = False
+    for number in range(passes - 1, -1, -1):
+        first, last = used + _BITS * number, min(used + _BITS * (number + 1), until)
+        if there:
+            _deal(out, seed, first, last - first, ends, cells)
+        else:
+            _deal(cells, seed, first, last - first, ends, out)
+        there = not there
+    return there

@@ -1,6 +1,7 @@
 """Records in a random order, in bounded memory.
 
-The order is that of a scrambled number of each pair (i, j), so it depends on the seed and on nothing else.
+The order is that of the first bits of a scrambled number of each pair (i, j); the few that share them stay in
+the order of i and j, in which they came.  So it depends on the seed and on nothing else.
 Records are dealt out to files by the first bits of that number, until a file fits in memory and is sorted
 (the two passes of Rao 1961 and Sandelius 1962, with numbers that need not be kept).
 """
@@ -25,12 +26,14 @@ __all__ = ["Shuffle"]
 Cells: TypeAlias = NDArray[np.uint32]  # [n, 3]
 
 CELL = 12  # bytes
-_SORTING = 26  # bytes for a record that is sorted: read, sorted, and its share of the piles' ends
+_SORTING = 2 * CELL  # bytes for a record that is sorted
+_SPARE_BITS = 4  # bits of the number beyond those of the count of records: 6% share theirs with another
+_FEWEST_BITS = 24  # more than the first files take, however few records there are in the end
 _MOST_BITS = 8  # 256 files are open at a time
 
 
 class Shuffle:
-    """Takes records by the batch, and in the end writes them in their order.
+    """Takes records by the batch, by rising i and j, and in the end writes them in their order.
 
     Attributes:
         records: how many there are.
@@ -48,7 +51,7 @@ class Shuffle:
         """
         self.folder, self.workers = folder, workers
         self.seed = np.uint64(seed % 2**64)
-        self.records = self.spilled = 0
+        self.records = self.spilled = self._bits = 0
         self._most = max(1, memory // (_SORTING * (workers + 1)))  # in a file that is sorted
         self._held: list[Cells] = []
         self._open = ExitStack()
@@ -73,6 +76,7 @@ class Shuffle:
 
     def write_to(self, path: Path, tell: Callable[[int], None]) -> None:
         """Write the records, and tell how many are written, now and then."""
+        self._bits = max(self.records.bit_length() + _SPARE_BITS, _FEWEST_BITS)
         with path.open("wb") as file, ThreadPoolExecutor(self.workers, "wordloom-shuffle") as pool:
             written = 0
             for cells in in_order(pool, self._sorted, self._files(), self.workers):
@@ -94,7 +98,7 @@ class Shuffle:
 
     def _small(self, path: Path, used: int) -> Iterator[tuple[Path, int]]:
         n = path.stat().st_size // CELL
-        if n <= self._most or used + _MOST_BITS > 64:
+        if n <= self._most or used + _MOST_BITS > self._bits:
             yield path, used
             return
         with self._dealt(n, used) as piles:
@@ -121,8 +125,7 @@ class Shuffle:
         else:
             cells = source
         out = np.empty_like(cells)
-        sort_cells(cells, self.seed, used, out)
-        return out
+        return out if sort_cells(cells, self.seed, used, self._bits, out) else cells
 
 
 class _Piles:

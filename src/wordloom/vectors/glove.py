@@ -122,7 +122,9 @@ class GloVe:
         self._rows = {side: _rows(vocab_size, dim, n) for n, side in enumerate(_SIDES)}
         random = np.random.default_rng(seed)
         for side in _SIDES:
-            first = (random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)) / np.float32(dim)
+            first = (random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)) / np.float32(
+                dim
+            )
             self._set(side, first[:, :dim], first[:, dim])
 
     # -- parameters --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ _kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 _intrinsic: Any = intrinsic
 
-_AHEAD = 4  # records whose rows are fetched before their turn
+_AHEAD = 4
 _LINE = 64  # bytes that are fetched at once
 
 _vector = ir.VectorType(ir.FloatType(), LANES)
