@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import mmap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -196,10 +197,12 @@ class Counting:
             return self._summed(rows, int(bounds[rows[0] : rows[1]].sum()), merge_rows, (table, j, x), ())
 
         def merged() -> Iterator[_Rows]:
-            stretches = _stretches(np.maximum(bounds, sizes // 4), self.most_sums, self.workers)
+            stretches = _stretches(np.maximum(bounds, sizes), self.most_sums, self.workers)
             for part in in_order(pool, merge, stretches, self.workers + 1):
                 yield part
-                self.tell("merge", part.first + len(part.lengths), self.V)
+                last = part.first + len(part.lengths)
+                runs.forget(part.first, last)
+                self.tell("merge", last, self.V)
 
         return int(bounds.sum()), merged()
 
@@ -263,12 +266,26 @@ class _Runs:
 
     def read(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
         """([runs, V + 1] where rows begin, columns, sums), memory-mapped."""
-        table = _mapped(self._table, np.int64).reshape(-1, self.V + 1)
-        return table, _mapped(self._j, np.uint32), _mapped(self._x, np.uint64)
+        maps = [_mapped(path) for path in (self._table, self._j, self._x)]
+        table = np.frombuffer(maps[0], dtype=np.int64).reshape(-1, self.V + 1)
+        self._read = table, [(maps[1], 4), (maps[2], 8)]
+        return table, np.frombuffer(maps[1], dtype=np.uint32), np.frombuffer(maps[2], dtype=np.uint64)
+
+    def forget(self, first: int, last: int) -> None:
+        """Rows ``first`` to ``last`` will not be read again: the memory they are mapped to is free."""
+        table, maps = self._read
+        for mapped, width in maps:
+            if not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):  # empty, or no such call
+                continue
+            for begin, end in (table[:, [first, last]] * width).tolist():
+                begin -= begin % mmap.PAGESIZE
+                if end > begin:
+                    mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
-def _mapped(path: Path, dtype: Any) -> NDArray[Any]:
-    """The array in a file, which may be empty; it can be written to, as the kernels are compiled for that."""
+def _mapped(path: Path) -> mmap.mmap | bytearray:
+    """The bytes of a file, which may be empty.  They could be written to: kernels are compiled for that."""
     if not path.stat().st_size:
-        return np.empty(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r+").view(np.ndarray)
+        return bytearray()
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
