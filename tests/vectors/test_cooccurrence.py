@@ -1,7 +1,11 @@
 """Counts are a dictionary's, in whatever memory; the order is a permutation that the seed alone decides."""
 
 import json
+import subprocess
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +113,47 @@ def test_little_memory_means_many_runs_and_the_same_records(tmp_path, shards, do
     assert little.fingerprint == whole.fingerprint
 
 
+_GROWTH = """
+import sys
+import psutil
+from wordloom.data import TokenShards
+from wordloom.vectors import count_cooccurrences
+
+def size():
+    return psutil.Process().memory_info().rss / 2**20
+
+small, large, cache, memory = sys.argv[1:]
+count_cooccurrences(TokenShards(small), memory_mb=3, workers=2, cache=cache)  # compiles
+before, seen = size(), []
+found = count_cooccurrences(
+    TokenShards(large), memory_mb=float(memory), workers=2, cache=cache,
+    progress=lambda _: seen.append(size()),
+)
+print(max(seen) - before, found.report.runs, len(found))
+"""
+
+
+def test_memory_is_bounded(tmp_path):
+    """What the process grows by stays near what it was given, which is a fraction of what it handles."""
+    rng = np.random.default_rng(0)
+    large = make_shards(tmp_path, rng.integers(0, 2000, size=(100, 10_000)), 2000)
+    small = make_shards(tmp_path, rng.integers(0, 2000, size=(20, 1000)), 2000)
+
+    def run(memory_mb):
+        given = [small.folder, large.folder, tmp_path / f"{memory_mb}", memory_mb]
+        done = subprocess.run(
+            [sys.executable, "-c", _GROWTH, *map(str, given)], capture_output=True, text=True, check=True
+        )
+        growth, runs, records = done.stdout.split()
+        return float(growth), int(runs), int(records)
+
+    growth, runs, records = run(8)
+    assert 12 * records > 40 * 2**20
+    assert runs > 1
+    assert growth < 2 * 8
+    assert run(1024)[0] > 80  # what bounds it is the setting
+
+
 def test_piles_that_do_not_fit_are_dealt_again(tmp_path, shards, monkeypatch):
     monkeypatch.setattr("wordloom.vectors.cooccurrence_order._MOST_BITS", 2)
     small = least(shards, tmp_path, workers=1)
@@ -188,6 +233,32 @@ def test_they_are_counted_once(tmp_path, shards):
         assert not found.reused
         assert all(getattr(found, name) == value for name, value in other.items())
     assert sorted(path.name for path in first.folder.iterdir()) == ["meta.json", "records.bin"]
+
+
+def test_of_two_runs_at_once_one_counts(tmp_path, shards, caplog):
+    """The second waits, says so, and takes the first one's result."""
+    release, found = threading.Event(), []
+
+    def hold(progress):
+        if progress.stage == "shuffle":
+            assert release.wait(60)
+
+    def count(**how):
+        found.append(count_cooccurrences(shards, cache=tmp_path, **how))
+
+    first = threading.Thread(target=count, kwargs={"progress": hold})
+    first.start()
+    while not list(tmp_path.glob("cooccurrences/.*.tmp/records.bin")):
+        time.sleep(0.01)
+    second = threading.Thread(target=count)
+    second.start()
+    while "another run is counting" not in caplog.text:
+        time.sleep(0.01)
+    release.set()
+    first.join()
+    second.join()
+    assert [one.reused for one in found] in ([False, True], [True, False])
+    assert np.array_equal(found[0].records, found[1].records)
 
 
 def test_damaged_ones_are_refused_and_counted_again(tmp_path, shards):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
@@ -29,6 +30,8 @@ from wordloom.data.storage import TokenShards, sync_folder
 from wordloom.errors import VectorError
 
 __all__ = ["CooccurrenceProgress", "CooccurrenceReport", "Cooccurrences", "count_cooccurrences"]
+
+_log = logging.getLogger(__name__)
 
 VERSION = 1
 RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])
@@ -176,7 +179,7 @@ def count_cooccurrences(
     tell = progress or (lambda _: None)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.with_name(f".{target.name}.lock")):
+        with _locked(target):
             if (ready := _ready(target)) is not None:
                 return ready
             with _made_whole(target) as temporary:
@@ -236,6 +239,20 @@ def _ready(target: Path) -> Cooccurrences | None:
         return None
     found.reused = True
     return found
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    lock = FileLock(target.with_name(f".{target.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        _log.warning("another run is counting the same co-occurrences; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

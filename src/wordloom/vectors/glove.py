@@ -89,7 +89,8 @@ class GloVe:
         Args:
             vocab_size: V.
             dim: D.  (The authors' tool has 50 by default; the paper's tables use 100 and 300.)
-            x_max, alpha: of f; the paper's values.
+            x_max, alpha: of f; the paper's values, for corpora of billions of words.  The authors' demo
+                takes x_max 10 on 17 million, which on novels of that size gave better vectors here as well.
             learning_rate: eta of the authors' tool, their value.
             seed: of the first vectors.
             deterministic: see the module.
