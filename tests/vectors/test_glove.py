@@ -1,6 +1,8 @@
 """GloVe's kernel takes the twin's steps; its blocks give the same bits for any number of threads."""
 
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -337,6 +339,19 @@ def test_keyed_vectors_carry_words_and_counts(counts):
     assert np.array_equal(keyed.counts, vocabulary.counts)
     with pytest.raises(VectorError, match="the vocabulary has 2 words and the vectors 60"):
         model.keyed_vectors(WordVocabulary(["a", "b"], [2, 1]))
+
+
+def test_training_needs_no_torch():
+    """Importing it takes longer than counting a small corpus."""
+    code = (
+        "import sys, wordloom.vectors as v, wordloom.vectors.cooccurrence_counting\n"
+        "v.GloVe(5)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "numba" in loaded
+    assert "torch" not in loaded
 
 
 def test_it_says_what_trains():

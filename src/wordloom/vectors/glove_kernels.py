@@ -18,9 +18,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wordloom.nn.program_parts import float_of
-from wordloom.nn.vector_registers import LANES
-from wordloom.vectors.machine import prefetch
+from wordloom.vectors.machine import LANES, float_of, prefetch
 
 __all__ = ["count_blocks", "descend", "fill_blocks"]
 
