@@ -7,8 +7,9 @@ import math
 import mmap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,10 @@ __all__ = ["Counting"]
 _SUM = 12  # bytes of a column and its sum
 _PLACE = 9  # bytes for a token that is counted: itself, its place, and a mark while documents are set apart
 _MOST_PLACES = 1 << 31
+_MAPPED_AROUND = 1 << 20  # bytes before a place that the system may have mapped along with it, and more
 
 Tell: TypeAlias = Callable[[str, int, int], None]
+T = TypeVar("T")
 
 
 class _Rows(NamedTuple):
@@ -79,7 +82,7 @@ class Counting:
         """How much is counted at a time, by as many of the threads as there is memory for."""
         for self.workers in range(workers, 0, -1):
             fixed = (13 * self.V + 256) * self.workers + 32 * self.V
-            each = 4 * _SUM * (self.workers + 4)  # of a quarter: sums under way, and their records twice
+            each = 4 * _SUM * (2 * self.workers + 2)  # of a quarter: sums under way, and their records
             if self.memory >= fixed + each * self.V:
                 break
         else:
@@ -98,10 +101,8 @@ class Counting:
             with Shuffle(
                 self.folder, expected=expected, memory=int(self.memory), workers=self.workers, seed=self.seed
             ) as shuffle:
-                for part in rows:
-                    cells = np.empty((len(part.j), 3), dtype=np.uint32)
-                    as_cells(part.first, part.lengths, part.j, part.x, self.unit, cells)
-                    shuffle.add(cells)
+                for dealt in rows(lambda part: shuffle.deal(self._records(part))):
+                    shuffle.add(dealt)
                 counted()
                 total = shuffle.records
                 if not total:
@@ -115,17 +116,18 @@ class Counting:
 
     # -- portions ----------------------------------------------------------------------------------------
 
-    def _rows(self, pool: ThreadPoolExecutor) -> tuple[int, Iterator[_Rows]]:
-        """At most how many sums there are, and all rows of X."""
+    def _rows(self, pool: ThreadPoolExecutor) -> tuple[int, Callable[[Callable[[_Rows], T]], Iterator[T]]]:
+        """At most how many sums there are, and all rows of X, put through a function by the thread that has
+        counted them."""
         ends = self._cut()
         self.n_runs = len(ends)
         if len(ends) == 1:
             portion = self._indexed(0, self.n_tokens)
-            return int(self._bounds(portion).sum()), self._counted(pool, portion)
+            return int(self._bounds(portion).sum()), partial(self._counted, pool, portion)
         runs = _Runs(self.folder, self.V)
         begin = 0
         for end in ends:
-            runs.add(self._counted(pool, self._indexed(begin, end)))
+            runs.add(self._counted(pool, self._indexed(begin, end), lambda part: part))
             begin = end
         self.spilled += runs.nbytes
         return self._merged(pool, runs)
@@ -170,41 +172,46 @@ class Counting:
         seen = np.diff(portion.starts[: self.V + 1]) * (self.window * (2 if self.both else 1))
         return np.minimum(seen, self.V)
 
-    def _counted(self, pool: ThreadPoolExecutor, portion: _Portion) -> Iterator[_Rows]:
+    def _counted(
+        self, pool: ThreadPoolExecutor, portion: _Portion, then: Callable[[_Rows], T]
+    ) -> Iterator[T]:
         bounds = self._bounds(portion)
         seen = np.diff(portion.starts[: self.V + 1]) * self.window // 4
 
-        def count(rows: tuple[int, int]) -> _Rows:
-            return self._summed(
+        def count(rows: tuple[int, int]) -> tuple[int, T]:
+            part = self._summed(
                 rows, int(bounds[rows[0] : rows[1]].sum()), count_rows,
                 (portion.tokens, portion.places, portion.starts), (self.units, self.both),
             )  # fmt: skip
+            return rows[1], then(part)
 
         stretches = _stretches(np.maximum(bounds, seen), self.most_sums, self.workers)
-        for part in in_order(pool, count, stretches, self.workers + 1):
-            yield part
-            done = portion.begin + int(portion.starts[part.first + len(part.lengths)])
-            self.tell("count", done, self.n_tokens)
+        for last, result in in_order(pool, count, stretches, self.workers + 1):
+            yield result
+            self.tell("count", portion.begin + int(portion.starts[last]), self.n_tokens)
 
-    def _merged(self, pool: ThreadPoolExecutor, runs: _Runs) -> tuple[int, Iterator[_Rows]]:
+    def _merged(
+        self, pool: ThreadPoolExecutor, runs: _Runs
+    ) -> tuple[int, Callable[[Callable[[_Rows], T]], Iterator[T]]]:
         table, j, x = runs.read()
         sizes = np.zeros(self.V, dtype=np.int64)
         for run in table:
             sizes += np.diff(run)
         bounds = np.minimum(sizes, self.V)
 
-        def merge(rows: tuple[int, int]) -> _Rows:
-            return self._summed(rows, int(bounds[rows[0] : rows[1]].sum()), merge_rows, (table, j, x), ())
+        def merged(then: Callable[[_Rows], T]) -> Iterator[T]:
+            def merge(rows: tuple[int, int]) -> tuple[tuple[int, int], T]:
+                most = int(bounds[rows[0] : rows[1]].sum())
+                part = self._summed(rows, most, merge_rows, (table, j, x), ())
+                return rows, then(part)
 
-        def merged() -> Iterator[_Rows]:
             stretches = _stretches(np.maximum(bounds, sizes), self.most_sums, self.workers)
-            for part in in_order(pool, merge, stretches, self.workers + 1):
-                yield part
-                last = part.first + len(part.lengths)
-                runs.forget(part.first, last)
-                self.tell("merge", last, self.V)
+            for rows, result in in_order(pool, merge, stretches, self.workers + 1):
+                yield result
+                runs.forget(*rows)
+                self.tell("merge", rows[1], self.V)
 
-        return int(bounds.sum()), merged()
+        return int(bounds.sum()), merged
 
     def _summed(
         self, rows: tuple[int, int], most: int, kernel: Any, sources: tuple[Any, ...], how: tuple[Any, ...]
@@ -216,6 +223,11 @@ class Counting:
         j, x = np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.uint64)
         n = kernel(*sources, *rows, *how, sums, met, marks, tops, lengths, j, x)
         return _Rows(rows[0], lengths, j[:n], x[:n])
+
+    def _records(self, part: _Rows) -> NDArray[np.uint32]:
+        cells = np.empty((len(part.j), 3), dtype=np.uint32)
+        as_cells(part.first, part.lengths, part.j, part.x, self.unit, cells)
+        return cells
 
 
 def _units(window: int, n_tokens: int, *, weigh: bool) -> tuple[float, NDArray[np.uint64]]:
@@ -278,7 +290,7 @@ class _Runs:
             if not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):  # empty, or no such call
                 continue
             for begin, end in (table[:, [first, last]] * width).tolist():
-                begin -= begin % mmap.PAGESIZE
+                begin = max(0, begin - begin % mmap.PAGESIZE - _MAPPED_AROUND)
                 if end > begin:
                     mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,13 @@ _SORTING = 2 * CELL  # bytes for a record that is sorted
 _SPARE_BITS = 4  # bits of the number beyond those of the count of records: 6% share theirs with another
 _FEWEST_BITS = 24  # more than the first files take, however few records there are in the end
 _MOST_BITS = 8  # 256 files are open at a time
+
+
+class Dealt(NamedTuple):
+    """Records in piles, and where each pile ends; one pile has no end written."""
+
+    cells: Cells
+    ends: list[int]
 
 
 class Shuffle:
@@ -66,13 +73,17 @@ class Shuffle:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def add(self, cells: Cells) -> None:
-        """Take records, of pairs that were not there before."""
-        self.records += len(cells)
+    def deal(self, cells: Cells) -> Dealt:
+        """What :meth:`add` takes, of records of pairs that were not there before; any thread may do this."""
+        return Dealt(cells, []) if self._piles is None else self._piles.deal(cells)
+
+    def add(self, dealt: Dealt) -> None:
+        """Take the next records."""
+        self.records += len(dealt.cells)
         if self._piles is None:
-            self._held.append(cells)
+            self._held.append(dealt.cells)
         else:
-            self._piles.add(cells)
+            self._piles.add(dealt)
 
     def write_to(self, path: Path, tell: Callable[[int], None]) -> None:
         """Write the records, and tell how many are written, now and then."""
@@ -103,7 +114,7 @@ class Shuffle:
             return
         with self._dealt(n, used) as piles:
             for cells in _batches(path, self._most // 2 + 1):
-                piles.add(cells)
+                piles.add(piles.deal(cells))
         path.unlink()
         for pile in piles.paths:
             yield from self._small(pile, piles.bits + used)
@@ -133,7 +144,6 @@ class _Piles:
 
     def __init__(self, shuffle: Shuffle, paths: list[Path], used: int, bits: int) -> None:
         self.shuffle, self.paths, self.used, self.bits = shuffle, paths, used, bits
-        self._ends = np.empty((1 << bits) + 1, dtype=np.int64)
 
     def __enter__(self) -> _Piles:
         with ExitStack() as opened:
@@ -144,14 +154,17 @@ class _Piles:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    def add(self, cells: Cells) -> None:
-        out = np.empty_like(cells)
-        split_cells(cells, self.shuffle.seed, self.used, self.bits, self._ends, out)
+    def deal(self, cells: Cells) -> Dealt:
+        out, ends = np.empty_like(cells), np.empty((1 << self.bits) + 1, dtype=np.int64)
+        split_cells(cells, self.shuffle.seed, self.used, self.bits, ends, out)
+        return Dealt(out, ends[:-1].tolist())
+
+    def add(self, dealt: Dealt) -> None:
         start = 0
-        for file, end in zip(self._files, self._ends[:-1].tolist(), strict=True):
-            out[start:end].tofile(file)
+        for file, end in zip(self._files, dealt.ends, strict=True):
+            dealt.cells[start:end].tofile(file)
             start = end
-        self.shuffle.spilled += cells.nbytes
+        self.shuffle.spilled += dealt.cells.nbytes
 
 
 def _batches(path: Path, most: int) -> Iterable[Cells]:
