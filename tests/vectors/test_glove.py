@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import NonFiniteError, VectorError
-from wordloom.vectors import GloVe, WordVocabulary, count_cooccurrences
+from wordloom.vectors import Cooccurrences, GloVe, WordVocabulary, count_cooccurrences
 from wordloom.vectors.glove import sorted_into_blocks
 from wordloom.vectors.glove_twin import GloVeTwin, loss_and_gradients, weighting
 
@@ -302,6 +302,14 @@ def test_an_epoch_is_of_one_corpus(tmp_path, counts):
         model.train(other)
     with pytest.raises(VectorError, match="the co-occurrences are of 60 words and the vectors of 5"):
         GloVe(5).train(counts)
+
+
+def test_records_beyond_the_vocabulary_are_refused(tmp_path):
+    counts = count_cooccurrences(make_shards(tmp_path, zipf_documents(9, V), V), cache=tmp_path)
+    path = counts.folder / "records.bin"
+    path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:])
+    with pytest.raises(VectorError, match=r"is damaged: it has a pair of words beyond the 60 there are"):
+        make().train(Cooccurrences(counts.folder), epochs=1)
 
 
 def test_a_loss_that_is_no_number_ends_training(counts):

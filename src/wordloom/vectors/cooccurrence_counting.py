@@ -155,7 +155,13 @@ class Counting:
         tokens = np.full(high - low + len(gaps), self.V, dtype=np.uint32)
         inside = np.ones(len(tokens), dtype=np.bool_)
         inside[gaps] = False
-        tokens[inside] = self.shards.tokens(low, high)
+        ids = self.shards.tokens(low, high)
+        if (highest := int(ids.max())) >= self.V:  # a kernel would write where nothing belongs
+            raise VectorError(
+                f"'{self.shards.folder}' is damaged: it holds the id {highest:,} of {self.V:,} words; "
+                "prepare it again"
+            )
+        tokens[inside] = ids
         del inside
 
         def place(token: int) -> int:

@@ -221,12 +221,18 @@ class GloVe:
         if self.position and self._trained_on != cooccurrences.fingerprint:
             raise VectorError(f"epoch {self.epoch + 1} was begun with other co-occurrences; go on with those")
         self._trained_on = cooccurrences.fingerprint
-        cells, total = cooccurrences.cells, len(cooccurrences)
+        cells, total, checked = cooccurrences.cells, len(cooccurrences), self.epoch
         with ThreadPoolExecutor(self.workers, "wordloom-glove") as pool:
             while self.epoch < epochs:
                 if stop is not None and stop():
                     return False
-                self._train_portion(pool, np.array(cells[self.position : self.position + self.portion]))
+                part = np.array(cells[self.position : self.position + self.portion])
+                if self.epoch == checked and int(part[:, :2].max()) >= self.vocab_size:
+                    raise VectorError(  # a kernel would write where nothing belongs
+                        f"'{cooccurrences.folder}' is damaged: it has a pair of words beyond the "
+                        f"{self.vocab_size:,} there are; count again"
+                    )
+                self._train_portion(pool, part)
                 self.position = min(self.position + self.portion, total)
                 if progress is not None:
                     mean = self._loss / self.position
