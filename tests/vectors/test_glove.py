@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wordloom.data import Corpus, prepare
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import Cooccurrences, GloVe, WordVocabulary, count_cooccurrences
 from wordloom.vectors.glove import sorted_into_blocks
@@ -318,6 +319,28 @@ def test_a_loss_that_is_no_number_ends_training(counts):
         model.train(counts, epochs=3)
     with pytest.raises(VectorError, match="broken off within a portion; restore the last state"):
         model.state()
+
+
+# -- on text -------------------------------------------------------------------------------------------
+
+
+def test_shakespeare_from_text_to_neighbours(data, tmp_path):
+    """Through all that a user calls; kings go with their names, verbs with their other forms."""
+    corpus = Corpus(sources=str(data / "tiny-shakespeare" / "input.txt.gz"), validation_fraction=0.0)
+    vocabulary = WordVocabulary.count((piece.text for piece in corpus.pieces("train")), min_count=5)
+    shards = prepare(corpus, vocabulary, part="train", cache=tmp_path)
+    counts = count_cooccurrences(shards, cache=tmp_path)
+    model = GloVe(len(vocabulary), dim=50, x_max=10)
+    model.train(counts, epochs=15)
+    assert model.losses == sorted(model.losses, reverse=True)
+    vectors = model.keyed_vectors(vocabulary)
+
+    def near(word):
+        return {other for other, _ in vectors.most_similar(word, topn=10)}
+
+    assert len(near("king") & {"richard", "edward", "henry", "warwick", "bolingbroke"}) >= 2
+    assert len(near("hath") & {"been", "made", "have", "had", "has"}) >= 2
+    assert near("brother") & {"father", "son", "sister", "clarence", "gloucester"}
 
 
 # -- what comes out ------------------------------------------------------------------------------------
