@@ -103,7 +103,7 @@ class GloVe:
             VectorError: a setting is out of range.
         """
         whole = {"vocab_size": vocab_size, "dim": dim, "portion": portion, "parts": parts}
-        whole["workers"] = workers = workers or os.cpu_count() or 1 if workers is None else workers
+        whole["workers"] = workers = (os.cpu_count() or 1) if workers is None else workers
         for name, number in whole.items():
             if number < 1:
                 raise VectorError(f"{name} {number} is not allowed; give 1 or more")
