@@ -11,6 +11,8 @@
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     subwords      fastText's character n-grams and runs of words, by hash
     fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
+    cooccurrence  how often words stand near one another, counted in bounded memory
+    glove         GloVe by AdaGrad; ``glove_twin`` says the same in numpy
     judging       analogies in bulk, and agreement with people on how similar words are
     checkpoints   the same questions of any model: its token rows
     terms         king - man + woman, as people write it
@@ -33,27 +35,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _HOMES = {
-    "WordTrainer": "training",
-    "TrainingCorpus": "training",
-    "Phrases": "phrases",
     "Agreement": "judging",
     "Analogies": "judging",
     "Axis": "directions",
+    "CooccurrenceProgress": "cooccurrence",
+    "CooccurrenceReport": "cooccurrence",
+    "Cooccurrences": "cooccurrence",
     "FastTextArgs": "fasttext_model",
     "FastTextClassifier": "fasttext_classifier",
     "FastTextModel": "fasttext_model",
     "FastTextVectors": "fasttext_vectors",
+    "GloVe": "glove",
+    "GloVeProgress": "glove",
     "KeyedVectors": "keyed",
+    "Phrases": "phrases",
     "Section": "judging",
     "Subwords": "subwords",
     "TextEmbedder": "text_embeddings",
     "TextReport": "text_embeddings",
     "TokenVectors": "checkpoints",
+    "TrainingCorpus": "training",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
     "WordMap": "maps",
+    "WordTrainer": "training",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
+    "count_cooccurrences": "cooccurrence",
     "evaluate_word_analogies": "judging",
     "evaluate_word_pairs": "judging",
     "huffman": "sampling",
@@ -76,10 +84,15 @@ __all__ = [
     "Agreement",
     "Analogies",
     "Axis",
+    "CooccurrenceProgress",
+    "CooccurrenceReport",
+    "Cooccurrences",
     "FastTextArgs",
     "FastTextClassifier",
     "FastTextModel",
     "FastTextVectors",
+    "GloVe",
+    "GloVeProgress",
     "KeyedVectors",
     "Phrases",
     "Section",
@@ -94,6 +107,7 @@ __all__ = [
     "WordTrainer",
     "WordVocabulary",
     "alias_table",
+    "count_cooccurrences",
     "evaluate_word_analogies",
     "evaluate_word_pairs",
     "huffman",
@@ -114,12 +128,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wordloom.vectors.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.cooccurrence import (
+        CooccurrenceProgress,
+        CooccurrenceReport,
+        Cooccurrences,
+        count_cooccurrences,
+    )
     from wordloom.vectors.directions import Axis, project
     from wordloom.vectors.fasttext_classifier import FastTextClassifier
     from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
     from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
     from wordloom.vectors.fasttext_vectors import FastTextVectors
     from wordloom.vectors.formats import load_vectors, load_word2vec, save_vectors, save_word2vec
+    from wordloom.vectors.glove import GloVe, GloVeProgress
     from wordloom.vectors.judging import (
         Agreement,
         Analogies,

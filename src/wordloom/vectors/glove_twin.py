@@ -1,0 +1,77 @@
+"""GloVe in plain numpy, as the paper writes it: slow, and what the kernels are held against.
+
+Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation", equations 8 and 9.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["GloVeTwin", "loss_and_gradients", "weighting"]
+
+Array = NDArray[np.float64]
+
+
+def weighting(x: float, x_max: float = 100.0, alpha: float = 0.75) -> float:
+    """f(x), equation 9."""
+    return (x / x_max) ** alpha if x < x_max else 1.0
+
+
+def loss_and_gradients(
+    w: Array, b: float, w_context: Array, b_context: float, x: float, f: float
+) -> tuple[float, Array, float, Array, float]:
+    """Half of one term of equation 8, f (w^T w~ + b + b~ - log x)^2 / 2, and its derivative by each of w, b,
+    w~, b~, in this order."""
+    difference = w @ w_context + b + b_context - np.log(x)
+    return (
+        f * difference**2 / 2,
+        f * difference * w_context,
+        f * difference,
+        f * difference * w,
+        f * difference,
+    )
+
+
+class GloVeTwin:
+    """Parameters and their AdaGrad sums.
+
+    Attributes:
+        w, w_context: [V, D].
+        b, b_context: [V].
+        squares: for each of these, by its name, what has been added up of its squared steps; 1 at first.
+    """
+
+    def __init__(
+        self, w: Any, b: Any, w_context: Any, b_context: Any, *, learning_rate: float = 0.05,
+        x_max: float = 100.0, alpha: float = 0.75,
+    ) -> None:  # fmt: skip
+        self.w, self.b = np.array(w, dtype=np.float64), np.array(b, dtype=np.float64)
+        self.w_context, self.b_context = (np.array(a, dtype=np.float64) for a in (w_context, b_context))
+        self.squares = {
+            name: np.ones_like(getattr(self, name)) for name in ("w", "b", "w_context", "b_context")
+        }
+        self.learning_rate, self.x_max, self.alpha = learning_rate, x_max, alpha
+
+    def step(self, i: int, j: int, x: float) -> float:
+        """Trains on one record; returns its loss from before."""
+        f = weighting(x, self.x_max, self.alpha)
+        loss, *gradients = loss_and_gradients(
+            self.w[i], self.b[i], self.w_context[j], self.b_context[j], x, f
+        )
+        for name, row, gradient in zip(self.squares, (i, i, j, j), gradients, strict=True):
+            self._descend(name, row, gradient)
+        return float(loss)
+
+    def _descend(self, name: str, row: int, gradient: Any) -> None:
+        """AdaGrad (Duchi et al. 2011), as the authors' tool has it: what is added up are squares of the
+        gradient times the learning rate, and the step is added after it was taken."""
+        step = self.learning_rate * gradient
+        getattr(self, name)[row] -= step / np.sqrt(self.squares[name][row])
+        self.squares[name][row] += step**2
+
+    def train(self, records: Any) -> float:
+        """Trains on (i, j, x), one after another; returns the mean loss."""
+        return float(np.mean([self.step(int(i), int(j), float(x)) for i, j, x in records]))
