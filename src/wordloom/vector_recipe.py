@@ -34,7 +34,24 @@ _CONSTANTS = {
     "fasttext": (0.05, 0.05, 0.0, 1e-4),
 }
 
-_FASTTEXT = ("min_n", "max_n", "buckets")  # settings of fastText alone
+# settings that some algorithms have no use for
+_ONLY_WITH = {
+    **dict.fromkeys(("min_n", "max_n", "buckets"), ("fasttext",)),
+    **dict.fromkeys(("x_max", "power", "memory_mb"), ("glove",)),
+    **dict.fromkeys(
+        (
+            "architecture",
+            "negative",
+            "hierarchical_softmax",
+            "exponent",
+            "mean",
+            "constants",
+            "min_alpha",
+            "sample",
+        ),
+        ("word2vec", "fasttext"),
+    ),
+}
 
 
 class CorpusSettings(Strict):
@@ -64,10 +81,10 @@ class VectorSettings(Strict):
     ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.
     """
 
-    algorithm: Literal["word2vec", "fasttext"] = "word2vec"
+    algorithm: Literal["word2vec", "fasttext", "glove"] = "word2vec"
     architecture: Literal["skipgram", "cbow"] = "skipgram"
     dim: int = Field(100, ge=1)
-    window: int = Field(5, ge=1)  # words to either side at most: each window draws its width
+    window: int | None = Field(None, ge=1)  # words to either side at most; None: 5, GloVe 15
     negative: int = Field(5, ge=0)  # noise words drawn for a window
     hierarchical_softmax: bool = False  # a tree over the vocabulary instead of noise words
     exponent: float = 0.75  # noise words are drawn in proportion to count ** exponent
@@ -75,7 +92,10 @@ class VectorSettings(Strict):
     max_n: int = Field(6, ge=0)  # ... of the longest
     buckets: int = Field(2_000_000, ge=1)  # ... vectors that all n-grams share
     mean: bool = True  # CBOW: the mean of the words around, else their sum
-    epochs: int = Field(5, ge=1)
+    x_max: float = Field(100.0, gt=0)  # GloVe: counts from here on weigh the same; 10 suits small corpora
+    power: float = Field(0.75, gt=0)  # ... and those below by (count / x_max) ** power
+    memory_mb: int = Field(1024, ge=1)  # ... MiB in which co-occurrences are counted
+    epochs: int | None = Field(None, ge=1)  # None: 5, GloVe 25
     constants: Literal["gensim", "word2vec.c", "fasttext"] = "gensim"
     alpha: float | None = Field(None, gt=0)  # learning rate, falling linearly
     min_alpha: float | None = Field(None, ge=0)  # ... to this
@@ -100,12 +120,15 @@ class VectorSettings(Strict):
             )
         if self.algorithm == "fasttext" and 0 < self.max_n < self.min_n:
             raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
-        changed = [name for name in _FASTTEXT if getattr(self, name) != type(self).model_fields[name].default]
-        if self.algorithm != "fasttext" and changed:
-            raise ValueError(
-                f"vectors.{changed[0]} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
-                "or set vectors.algorithm='fasttext'"
-            )
+        for name, algorithms in _ONLY_WITH.items():
+            if (
+                self.algorithm not in algorithms
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
+                raise ValueError(
+                    f"vectors.{name} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
+                    f"or set vectors.algorithm to {' or '.join(map(repr, algorithms))}"
+                )
         if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
             raise ValueError(
                 f"vectors.min_alpha {self.min_alpha:g} is above vectors.alpha {self.settled().alpha:g}; "
@@ -114,15 +137,20 @@ class VectorSettings(Strict):
         return self
 
     def settled(self) -> Any:
-        """The settings with alpha, min_alpha and sample as numbers; ``negative`` is 0 for a tree."""
+        """The settings with nothing left open; ``negative`` is 0 for a tree."""
         skipgram, cbow, floor, sample = _CONSTANTS[self.constants]
         alpha = self.alpha
-        if alpha is None:
+        glove = self.algorithm == "glove"
+        if alpha is None and glove:
+            alpha = 0.05
+        elif alpha is None:
             alpha = skipgram if self.architecture == "skipgram" else cbow
         assert alpha is not None
         least = 1e-4 * alpha if floor is None else min(floor, alpha)
         return self.model_copy(
             update={
+                "window": self.window or (15 if glove else 5),
+                "epochs": self.epochs or (25 if glove else 5),
                 "alpha": alpha,
                 "min_alpha": least if self.min_alpha is None else self.min_alpha,
                 "sample": sample if self.sample is None else self.sample,

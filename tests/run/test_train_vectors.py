@@ -283,8 +283,45 @@ def test_fasttext_without_ngrams_is_word2vec(text, tmp_path):
         (["vectors.buckets=10"], "vectors.buckets has no effect with vectors.algorithm 'word2vec'"),
         (["vectors.algorithm=fasttext", "vectors.min_n=4", "vectors.max_n=3"], "max_n 3 is below"),
         (["vectors.algorithm=fastext"], "'fasttext'"),
+        (
+            ["vectors.algorithm=glove", "vectors.negative=3"],
+            "algorithm to 'word2vec' or 'fasttext'",
+        ),
     ],
 )
 def test_mistakes_about_ngrams_are_told(text, tmp_path, overrides, says):
     with pytest.raises(RecipeError, match=says):
         train_vectors(settings(text), overrides, out=tmp_path / "run")
+
+
+def test_glove_finds_the_same_company(text, tmp_path):
+    given = {"dim": 16, "threads": 2, "window": 4, "x_max": 10.0}
+    recipe = {**settings(text), "vectors": {**given, "algorithm": "glove"}}
+    result = train_vectors(recipe, out=tmp_path / "run")
+    wv = load_vectors(tmp_path / "run")
+    near = {word for word, _ in wv.most_similar("monday", topn=6)}
+    assert near == {"tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 26))
+    assert lines[-1]["loss"] < lines[0]["loss"] / 2
+    assert "records_per_second" in lines[0]
+    assert result.loss == lines[-1]["loss"]
+
+
+def test_glove_resumes_to_the_same_bits(text, tmp_path, monkeypatch):
+    vectors = {"algorithm": "glove", "dim": 16, "threads": 2, "deterministic": True, "epochs": 6}
+    recipe = {**settings(text), "vectors": vectors}
+    train_vectors(recipe, out=tmp_path / "straight")
+
+    class StopsEarly(module.GloVeTrainer):
+        def run(self):
+            if self.job == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().run()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "GloVeTrainer", StopsEarly)
+        assert train_vectors(recipe, out=tmp_path / "run").job == 3
+    train_vectors({**recipe, "vectors": {**vectors, "threads": 1}}, out=tmp_path / "run", resume=True)
+    left_alone, resumed = (load_vectors(tmp_path / name).vectors for name in ("straight", "run"))
+    assert left_alone.tobytes() == resumed.tobytes()

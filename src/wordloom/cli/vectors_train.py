@@ -32,11 +32,15 @@ def command(
         Literal["skipgram", "cbow"] | None, typer.Option(help="[default: skipgram]")
     ] = None,
     dim: Annotated[int | None, typer.Option(help="Components of a vector.  [default: 100]")] = None,
-    window: Annotated[int | None, typer.Option(help="Words looked at to either side.  [default: 5]")] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Words looked at to either side.  [default: 5; GloVe 15]")
+    ] = None,
     negative: Annotated[int | None, typer.Option(help="Noise words for a window.  [default: 5]")] = None,
     min_count: Annotated[int | None, typer.Option(help="How often a word must occur.  [default: 5]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Times the text is read.  [default: 5]")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.025]")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Times the text is read.  [default: 5; GloVe 25]")
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.025; GloVe 0.05]")] = None,
     phrases: Annotated[
         int | None, typer.Option(help="Passes that join words to phrases.  [default: 0]")
     ] = None,
@@ -80,5 +84,5 @@ def command(
         progress.say(f"stopped at {result.job / result.jobs:.0%}; to go on:")
         progress.say(f"  wordloom vectors train {result.folder} --out {result.folder} --resume")
     else:
-        progress.say(f"done: {result.folder}  ({result.words_per_second:,.0f} words/s)")
+        progress.say(f"done: {result.folder}")
         progress.say(f"  wordloom vectors similar {result.folder} WORD")

@@ -148,8 +148,9 @@ class TrainingProgress:
 
     def _vectors(self, line: dict[str, Any]) -> None:
         loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}  "
+        unit = "words" if "words_per_second" in line else "records"
         state = (
-            f"epoch {line['epoch']}/{line['epochs']}  {loss}{line['words_per_second']:,.0f} words/s  "
+            f"epoch {line['epoch']}/{line['epochs']}  {loss}{line[f'{unit}_per_second']:,.0f} {unit}/s  "
             f"{_clock(line['seconds_left'])} left"
         )
         if self._bar is not None and self._task is not None:

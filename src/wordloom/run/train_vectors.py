@@ -26,13 +26,17 @@ from wordloom.training.hooks import cut_metrics
 from wordloom.training.stopping import stop_on_signals
 from wordloom.vector_recipe import VectorRecipe, load_vector_recipe
 from wordloom.vectors import (
+    Cooccurrences,
     FastTextVectors,
+    GloVe,
     KeyedVectors,
     Subwords,
     WordVocabulary,
+    count_cooccurrences,
     save_vectors,
     split_words,
 )
+from wordloom.vectors.glove_trainer import GloVeTrainer
 from wordloom.vectors.phrases import Phrases
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
@@ -50,7 +54,7 @@ class VectorResult:
     job: int
     jobs: int
     stopped: bool
-    words_per_second: float  # of training alone, over this process's part of the run
+    words_per_second: float  # (GloVe: records) of training alone, over this process's part of the run
     loss: float | None
 
 
@@ -183,9 +187,16 @@ class _Run:
 
     # -- vectors -----------------------------------------------------------------------------------------
 
-    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer:
-        units, V = None, len(vocabulary)
-        rows = V
+    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer | GloVeTrainer:
+        V, seed = len(vocabulary), self.recipe.seed
+        if s.algorithm == "glove":
+            cooccurrences = self._cooccurrences(shards, s)
+            model = GloVe(
+                V, dim=s.dim, x_max=s.x_max, alpha=s.power, learning_rate=s.alpha, seed=seed,
+                deterministic=s.deterministic, workers=s.threads,
+            )  # fmt: skip
+            return GloVeTrainer(model, cooccurrences, epochs=s.epochs)
+        units, rows = None, V
         if s.algorithm == "fasttext":
             subwords = self._subwords()
             units = subword_rows(subwords, vocabulary.words)
@@ -194,15 +205,28 @@ class _Run:
                 f"n-grams     {len(units[1]) / V - 1:.1f} a word, in {subwords.buckets:,} buckets"
             )
         corpus = TrainingCorpus.cut(shards)
-        return WordTrainer(
-            corpus, vocabulary.counts, s, seed=self.recipe.seed, threads=s.threads, units=units, rows=rows
-        )
+        return WordTrainer(corpus, vocabulary.counts, s, seed=seed, threads=s.threads, units=units, rows=rows)
+
+    def _cooccurrences(self, shards: TokenShards, s: Any) -> Cooccurrences:
+        with self.progress.counting("co-occurrences") as show:
+            found = count_cooccurrences(
+                shards,
+                window=s.window,
+                memory_mb=s.memory_mb,
+                workers=s.threads,
+                seed=self.recipe.seed,
+                progress=lambda at: show(at.done) if at.stage == "count" else None,
+            )
+        self.progress.say(f"records     {len(found):,} pairs of words within {s.window} of one another")
+        return found
 
     def _subwords(self) -> Subwords:
         s = self.recipe.vectors
         return Subwords(s.min_n, s.max_n, s.buckets if s.max_n else 0)
 
-    def _loop(self, trainer: WordTrainer, facts: dict[str, Any]) -> tuple[bool, float, float | None]:
+    def _loop(
+        self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]
+    ) -> tuple[bool, float, float | None]:
         """Portion after portion; returns whether it was stopped, words a second, and the last loss."""
         stop, words, spent, loss = threading.Event(), 0, 0.0, None
         first, saved = trainer.job, time.monotonic()
@@ -228,21 +252,21 @@ class _Run:
         return not trainer.done, words / spent if spent else 0.0, loss
 
     def _line(
-        self, trainer: WordTrainer, loss: float | None, rate: float, seconds_a_job: float
+        self, trainer: WordTrainer | GloVeTrainer, loss: float | None, rate: float, seconds_a_job: float
     ) -> dict[str, Any]:
-        epochs = self.recipe.vectors.epochs
+        epochs = self.recipe.vectors.settled().epochs
         return {
             "kind": "vectors",
             "job": trainer.job,
-            "epoch": min(epochs, 1 + trainer.job * epochs // trainer.jobs),
+            "epoch": 1 + (trainer.job - 1) * epochs // trainer.jobs,
             "epochs": epochs,
             "loss": loss,
             "alpha": trainer.alpha,
-            "words_per_second": round(rate, 1),
+            f"{trainer.unit}_per_second": round(rate, 1),
             "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
         }
 
-    def _finish(self, trainer: WordTrainer, vocabulary: WordVocabulary) -> None:
+    def _finish(self, trainer: WordTrainer | GloVeTrainer, vocabulary: WordVocabulary) -> None:
         """Leave the vectors in the run's folder itself."""
         words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
         vectors: KeyedVectors
@@ -255,7 +279,7 @@ class _Run:
 
     # -- where it stopped --------------------------------------------------------------------------------
 
-    def _save(self, trainer: WordTrainer, facts: dict[str, Any]) -> None:
+    def _save(self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]) -> None:
         """Write the state beside the last one, make it durable, and only then replace that."""
         temporary = self.state_file.with_name(".vectors.safetensors.tmp")
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
@@ -272,7 +296,7 @@ class _Run:
                 "before"
             ) from None
 
-    def _restore(self, trainer: WordTrainer, facts: dict[str, Any]) -> None:
+    def _restore(self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]) -> None:
         if not self.run.resume:
             return
         if not self.state_file.exists():

@@ -138,7 +138,10 @@ class WordTrainer:
         inputs: [rows, dim] a view of the input vectors: of words, then of n-grams where there are units.
         outputs: [V or V - 1, dim] a view of the output vectors.
         job: the next job, counted over all epochs; ``jobs`` of them are to do.
+        unit: what :class:`Figures` counts.
     """
+
+    unit = "words"
 
     def __init__(
         self,
