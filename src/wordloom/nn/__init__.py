@@ -9,20 +9,49 @@ Shapes use one alphabet, here and in every model::
 
 Every boolean mask is True where a position takes part (the polarity of
 ``torch.nn.functional.scaled_dot_product_attention``).
+
+Each name below is fetched when it is first used: what needs only the compiled kernels does without PyTorch,
+whose import takes longer than much of their work.
 """
 
-from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, causal_mask, set_attention_backend
-from wordloom.nn.cache import KeyValueCache
-from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
-from wordloom.nn.linear import Linear
-from wordloom.nn.norms import LayerNorm, RMSNorm
-from wordloom.nn.positions import (
-    Rotary,
-    apply_rotary,
-    halves_to_pairs,
-    pairs_to_halves,
-    sinusoidal_positions,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, causal_mask, set_attention_backend
+    from wordloom.nn.cache import KeyValueCache
+    from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
+    from wordloom.nn.linear import Linear
+    from wordloom.nn.norms import LayerNorm, RMSNorm
+    from wordloom.nn.positions import (
+        Rotary,
+        apply_rotary,
+        halves_to_pairs,
+        pairs_to_halves,
+        sinusoidal_positions,
+    )
+
+_HOMES = {
+    "ACTIVATIONS": "feed_forward",
+    "ATTENTION_BACKENDS": "attention",
+    "Attention": "attention",
+    "FeedForward": "feed_forward",
+    "GatedFeedForward": "feed_forward",
+    "KeyValueCache": "cache",
+    "LayerNorm": "norms",
+    "Linear": "linear",
+    "RMSNorm": "norms",
+    "Rotary": "positions",
+    "Swish": "feed_forward",
+    "apply_rotary": "positions",
+    "causal_mask": "attention",
+    "halves_to_pairs": "positions",
+    "pairs_to_halves": "positions",
+    "set_attention_backend": "attention",
+    "sinusoidal_positions": "positions",
+}
 
 __all__ = [
     "ACTIVATIONS",
@@ -43,3 +72,15 @@ __all__ = [
     "set_attention_backend",
     "sinusoidal_positions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wordloom.nn' has no attribute {name!r}")
+    value = getattr(import_module(f"wordloom.nn.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -18,6 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 __all__ = [
+    "bits_of",
     "bounds",
     "exact",
     "exp",

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from wordloom.vectors.machine import bits_of, lowest_bit, prefetch
+from wordloom.nn.program_parts import bits_of
+from wordloom.vectors.machine import lowest_bit, prefetch
 
 __all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
 

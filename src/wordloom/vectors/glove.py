@@ -174,7 +174,7 @@ class GloVe:
 
     def describe(self) -> str:
         """One line on what trains."""
-        from wordloom.vectors.machine import LANES
+        from wordloom.nn.vector_registers import LANES
 
         threads = f"{self.workers} thread{'s' * (self.workers > 1)}"
         if self.deterministic:
@@ -349,7 +349,7 @@ class GloVe:
 
 def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
     """Rows as the kernels take them, [V, 2, P]: components and bias 0, and every row on a cache line."""
-    from wordloom.vectors.machine import LANES
+    from wordloom.nn.vector_registers import LANES
 
     P = -(-(dim + 2) // LANES) * LANES
     room = np.empty(V * 2 * P + 16, dtype=np.float32)

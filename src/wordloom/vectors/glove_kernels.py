@@ -18,7 +18,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wordloom.vectors.machine import LANES, float_of, prefetch
+from wordloom.nn.program_parts import float_of
+from wordloom.nn.vector_registers import LANES
+from wordloom.vectors.machine import prefetch
 
 __all__ = ["count_blocks", "descend", "fill_blocks"]
 

@@ -1,36 +1,17 @@
-"""What kernels ask of the processor and numba has no word for.
-
-:mod:`wordloom.nn` has some of this too, but to import it is to import torch, which takes longer than counting
-a small corpus, and more memory.
-"""
+"""What the kernels of co-occurrences and GloVe ask of the processor and numba has no word for."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LANES", "bits_of", "float_of", "lowest_bit", "prefetch"]
+__all__ = ["lowest_bit", "prefetch"]
 
 _intrinsic: Any = intrinsic
-
-LANES = 16 if dict(llvm.get_host_cpu_features()).get("avx512f") else 8  # floats in a vector register
-
-
-@_intrinsic
-def float_of(_typing: Any, bits: Any) -> Any:
-    """The float32 that has these 32 bits."""
-    return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.FloatType())
-
-
-@_intrinsic
-def bits_of(_typing: Any, value: Any) -> Any:
-    """The 32 bits of a float32."""
-    return types.uint32(types.float32), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.IntType(32))
 
 
 @_intrinsic
