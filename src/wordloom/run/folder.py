@@ -18,7 +18,7 @@ __all__ = ["RunFolder", "resumed_recipe", "write_text"]
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
     *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
-    *("chat_template.jinja", ".*.tmp"),
+    *("chat_template.jinja", "vocabulary.json", ".*.tmp"),
 )
 # Settings that may change on resume: they decide what is seen and kept, not what is computed.
 _FREE_ON_RESUME = (

@@ -11,14 +11,19 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import MODELS, config_from, family_of
-from wordloom.weights import gpt, gpt2, llama
+from wordloom.weights import bag_of_words, gpt, gpt2, llama
 from wordloom.weights.formats import Format, refuse_unless
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
 
 log = logging.getLogger(__name__)
 
-FORMATS: dict[str, Format] = {"gpt": gpt.FORMAT, "gpt2": gpt2.FORMAT, "llama": llama.FORMAT}
+FORMATS: dict[str, Format] = {
+    "bag_of_words": bag_of_words.FORMAT,
+    "gpt": gpt.FORMAT,
+    "gpt2": gpt2.FORMAT,
+    "llama": llama.FORMAT,
+}
 
 # Models that transformers would read wrongly or not at all carry a model_type that it refuses.
 OWN = "wordloom-"
@@ -36,7 +41,7 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
     as null, because transformers would otherwise assume the released model's.
     """
     family = family_of(config)
-    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS}
+    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].generates}
     theirs = FORMATS[family].config_to(config)
     if theirs is None:
         return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
