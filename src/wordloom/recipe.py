@@ -175,7 +175,8 @@ class TrainSettings(Strict):
         if len(given) != 1:
             named = " and ".join(f"train.{name}" for name in given) or "none"
             raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+        settled = self.optimizer == "lbfgs"  # the batch is then all rows
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size and not settled:
             raise ValueError(
                 f"train.micro_batch_size {self.micro_batch_size} is above train.batch_size {self.batch_size}"
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
-from wordloom.models import MODELS, config_from, family_of
+from wordloom.models import config_from, family_of
 from wordloom.weights import bag_of_words, gpt, gpt2, llama
 from wordloom.weights.formats import Format, refuse_unless
 
@@ -19,10 +19,10 @@ __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_con
 log = logging.getLogger(__name__)
 
 FORMATS: dict[str, Format] = {
-    "bag_of_words": bag_of_words.FORMAT,
     "gpt": gpt.FORMAT,
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
+    "bag_of_words": bag_of_words.FORMAT,
 }
 
 # Models that transformers would read wrongly or not at all carry a model_type that it refuses.
@@ -65,7 +65,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     """
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
-    known |= {OWN + family: family for family in MODELS}
+    known |= {OWN + family: family for family, form in FORMATS.items() if form.generates}
     if model_type not in known:
         what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
         raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")
