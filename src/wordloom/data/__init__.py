@@ -6,7 +6,7 @@ Reading      :func:`documents`, :func:`pieces`, :func:`records`
 Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
 A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
 Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored
-Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of their
+Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
              texts, :class:`BagBatches` -> :class:`LabelBatch`
 """
 
