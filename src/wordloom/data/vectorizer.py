@@ -15,7 +15,7 @@ import os
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -37,7 +37,7 @@ VOCABULARY = "vocabulary.json"
 
 # Words and single punctuation marks of a text in ASCII, exactly as BERT's pre-tokenizer splits it.
 _ASCII_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]", re.ASCII)
-_AT_ONCE = 1024  # texts given to a tokenizer at a time
+_AT_ONCE = 512  # texts held at a time
 
 
 class Counted(NamedTuple):
@@ -84,13 +84,13 @@ class BagVectorizer:
     ) -> None:
         """Raises DataError for a setting that is not allowed, or a term that is there twice."""
         _check(split, max_ngram)
-        self.terms = list(terms)
         self.split, self.lower, self.max_ngram, self.tokenizer = split, lower, max_ngram, tokenizer
-        self._name()
+        self._name(list(terms))
         if len(self.ids) != len(self.terms):
             raise DataError(f"{len(self.terms) - len(self.ids)} terms are in the vocabulary twice")
 
-    def _name(self) -> None:
+    def _name(self, terms: list[str]) -> None:
+        self.terms = terms
         self.ids = {term: index for index, term in enumerate(self.terms)}
         self.vocab_size = len(self.terms)
 
@@ -133,20 +133,17 @@ class BagVectorizer:
         vectorizer = cls([], split=split, lower=lower, max_ngram=max_ngram, tokenizer=tokenizer)
         found: defaultdict[str, int] = defaultdict()
         found.default_factory = found.__len__  # a term that is new gets the next id
-        ids, ends = array("i"), array("q", [0])
-        for terms in vectorizer.split_texts(texts):
-            ids.extend(map(found.__getitem__, terms))
-            ends.append(len(ids))
-        if not ids:
+        ids, ends = _numbered(vectorizer.split_texts(texts), found.__getitem__)
+        if not len(ids):
             raise DataError("the texts hold no words; give text, or choose another split")
+        totals = np.bincount(ids)
         counts = _rows(ids, ends, len(found))
         all_terms = list(found)
-        kept = _kept(np.bincount(np.frombuffer(ids, np.int32)), min_count, max_terms)
+        kept = _kept(totals, min_count, max_terms)
         if len(kept) < len(all_terms):
             counts = counts[:, kept]
             all_terms = [all_terms[index] for index in kept.tolist()]
-        vectorizer.terms = all_terms
-        vectorizer._name()
+        vectorizer._name(all_terms)
         return vectorizer, Counted(counts, len(ids), len(ids) - int(counts.sum()))
 
     # -- counting ----------------------------------------------------------------------------------------
@@ -157,12 +154,12 @@ class BagVectorizer:
 
     def count(self, texts: Iterable[str]) -> Counted:
         """:meth:`counts`, and how many running terms were met and not known."""
-        ids, ends, known, n = array("i"), array("q", [0]), self.ids.get, 0
-        for terms in self.split_texts(texts):
-            n += len(terms)
-            ids.extend([index for index in map(known, terms) if index is not None])
-            ends.append(len(ids))
-        return Counted(_rows(ids, ends, len(self.terms)), n, n - len(ids))
+        known = self.ids
+        ids, ends = _numbered(self.split_texts(texts), lambda term: known.get(term, -1))
+        there = ids >= 0
+        before = np.concatenate(([0], np.cumsum(there)))  # known terms before each place
+        rows = _rows(ids[there], before[ends], len(self.terms))
+        return Counted(rows, len(ids), len(ids) - int(before[-1]))
 
     def split_texts(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """The terms of each text, in the order counted: its words, then its pairs of words, and so on."""
@@ -298,15 +295,31 @@ def _check(split: str, max_ngram: int) -> None:
         raise DataError(f"max_ngram {max_ngram} is not allowed; runs of 1 to 9 words are counted")
 
 
-def _rows(ids: array[int], ends: array[int], V: int) -> Any:
-    """CSR [N, V] int32 of running ids, those of text n up to ``ends[n + 1]``; equal ones are added up."""
+def _numbered(
+    texts: Iterable[list[str]], number: Callable[[str], int]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The number of every running term, and where each text begins and the last one ends: [n], [N + 1].
+
+    Some texts are held at a time: one call for many terms costs less than many calls.
+    """
+    parts: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+    lengths = array("q", [0])
+    texts = iter(texts)
+    while some := list(islice(texts, _AT_ONCE)):
+        sizes = list(map(len, some))
+        lengths.extend(sizes)
+        parts.append(np.fromiter(map(number, chain.from_iterable(some)), np.int32, sum(sizes)))
+    return np.concatenate(parts), np.cumsum(np.frombuffer(lengths, np.int64))
+
+
+def _rows(ids: NDArray[np.int32], ends: NDArray[np.int64], V: int) -> Any:
+    """CSR [N, V] int32 of running ids, those of text n up to ``ends[n + 1]``; equal ones are added up, in the
+    memory of ``ids``, which are no use afterwards."""
     from scipy.sparse import csr_matrix
 
-    columns = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
-    bounds = np.frombuffer(ends, np.int64)
-    if bounds[-1] <= np.iinfo(np.int32).max:
-        bounds = bounds.astype(np.int32)
-    rows = csr_matrix((np.ones(len(columns), np.int32), columns, bounds), shape=(len(ends) - 1, V), copy=True)
+    if ends[-1] <= np.iinfo(np.int32).max:
+        ends = ends.astype(np.int32)
+    rows = csr_matrix((np.ones(len(ids), np.int32), ids, ends), shape=(len(ends) - 1, V))
     rows.sum_duplicates()
     return rows
 

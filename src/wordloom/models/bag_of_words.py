@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_positive
-from wordloom.nn.bags import bag_sums
+from wordloom.nn.bags import bag_products
 
 __all__ = ["FEATURES", "BagOfWords", "BagOfWordsConfig"]
 
@@ -71,21 +71,20 @@ class BagOfWords(nn.Module):
 
     def forward(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """ids [n], counts [n], offsets [B + 1] (:class:`wordloom.data.Bags`) -> logits [B, C] float32."""
-        table = self.classifier.weight.t()  # [V, C]
+        weight = self.classifier.weight  # [C, V]
         if self.config.features == "tfidf":
-            table = table * self.idf[:, None]
             lengths = self._lengths(ids, counts, offsets)
-            logits = bag_sums(ids, counts, offsets, table.contiguous()) / lengths[:, None]
+            logits = bag_products(ids, counts, offsets, weight * self.idf) / lengths[:, None]
         else:
             weights = torch.ones_like(counts) if self.config.features == "binary" else counts
-            logits = bag_sums(ids, weights, offsets, table.contiguous())
+            logits = bag_products(ids, weights, offsets, weight)
         return (logits + self.classifier.bias).float()  # [B, C]
 
     @torch.no_grad()
     def _lengths(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """Euclidean length of every bag's tf-idf row, 1 for one without words: [B]."""
-        squares = self.idf.square()[:, None]  # [V, 1]
-        lengths = bag_sums(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
+        squares = self.idf.square()[None]  # [1, V]
+        lengths = bag_products(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
         return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 
     def init_weights(self, generator: torch.Generator | None = None) -> None:
