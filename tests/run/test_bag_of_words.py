@@ -349,6 +349,6 @@ def test_sst2_is_as_good_as_scikit_learn(tmp_path):
         peer = kind()
         theirs = LogisticRegression().fit(peer.fit_transform(texts), labels)
         assert result.metrics["accuracy"] >= theirs.score(peer.transform(dev_texts), dev_labels)
-    assert result.metrics["accuracy"] == pytest.approx(0.797, abs=0.006)
+    assert result.metrics["accuracy"] == pytest.approx(0.7936, abs=0.004)
     with pytest.raises(RecipeError, match="goes through all samples"):
         wordloom.load_recipe("bag-of-words-sst2", ["train.objective=causal_lm"])

@@ -122,7 +122,7 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
 
 def _state_bytes(settings: TrainSettings) -> int:
     """Bytes of optimizer state per weight: two moments, or L-BFGS's pairs, point, gradient, direction."""
-    return 4 * (2 * HISTORY + 3) if settings.optimizer == "lbfgs" else 8
+    return 4 * (2 * HISTORY + 4) if settings.optimizer == "lbfgs" else 8
 
 
 def check_fits(config: Any, settings: TrainSettings) -> None:
