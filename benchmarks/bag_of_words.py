@@ -9,8 +9,10 @@ peer's time by ours: by the recipe's (tf-idf), and by ours with the same kind of
 through the Trainer of ``wordloom train``, with the recipe's own settings.
 
 scikit-learn's sides: both vectorizers as they come, which is what most people run, and both on our words
-(white space; counts of 0 and 1 where ours are binary), also with the recipe's penalty (C = 4).  ``--commands N``: also N turns of the whole command
-in a process of its own, from start to saved model, beside a script that does the same with scikit-learn.
+(white space; counts of 0 and 1 where ours are binary), also with the recipe's penalty (C = 4).
+
+``--commands N``: also N turns of the whole command in a process of its own, from start to saved model, beside
+a script that does the same with scikit-learn.
 """
 
 from __future__ import annotations

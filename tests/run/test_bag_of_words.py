@@ -289,6 +289,7 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
         (["data.train=nowhere.tsv"], "no table or named data set 'nowhere.tsv'"),
         (["data.train=glue-rte/train"], "has 2 texts; a bag of words is made of one"),
         (["data.encoding_errors=bytes"], "is for running text"),
+        (["data.train=-.csv"], "standard input only once; name a file"),
         (["train.precision=bf16", "train.optimizer=adamw"], "trains in fp32"),
         (["train.keep_best=true"], "whose loss only falls"),
     ],

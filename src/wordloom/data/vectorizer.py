@@ -177,16 +177,11 @@ class BagVectorizer:
 
     def _tokens(self, texts: Iterable[str]) -> Iterator[list[str]]:
         assert self.tokenizer is not None
-        spelt, texts = self._spellings, iter(texts)
+        spelt, texts = _Spellings(self.tokenizer), iter(texts)
         while some := list(islice(texts, _AT_ONCE)):
             # "text": what is classified may quote anything, a special token's spelling too
             for ids in self.tokenizer.encode_batch(some, specials="text"):
                 yield [spelt[index] for index in ids.tolist()]
-
-    @cached_property
-    def _spellings(self) -> dict[int, str]:
-        assert self.tokenizer is not None
-        return dict(self.tokenizer._tokens)
 
     def _with_ngrams(self, words: list[str]) -> list[str]:
         runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.max_ngram + 1))
@@ -293,6 +288,17 @@ def _check(split: str, max_ngram: int) -> None:
         raise DataError(f"unknown split {split!r}; {did_you_mean(str(split), SPLITS)}")
     if not isinstance(max_ngram, int) or not 1 <= max_ngram <= 9:
         raise DataError(f"max_ngram {max_ngram} is not allowed; runs of 1 to 9 words are counted")
+
+
+class _Spellings(dict[int, str]):
+    """The tokens of the ids that have been asked for."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, index: int) -> str:
+        self[index] = token = self._tokenizer.id_to_token(index)
+        return token
 
 
 def _numbered(

@@ -49,6 +49,8 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
     d = recipe.data
     if d.encoding_errors == "bytes":
         raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
+    if any(source.startswith("-") for source in ([d.train] if isinstance(d.train, str) else d.train)):
+        raise RecipeError("data.train: rows are read more than once, standard input only once; name a file")
     split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
     return LabelledCorpus(
         sources=d.train,
