@@ -242,8 +242,8 @@ def without_effect(train: TrainSettings) -> list[str]:
 # Settings that only mean something for labelled rows, and only for running text.
 _OF_ROWS = {"data": ("text_column", "label_column", "header")}
 _OF_TEXT = {
-    "data": ("field", "separator", "order", "document_mask", "mask_document_starts"),
-    "train": ("evaluate_windows", "sample_every", "gradient_checkpointing"),
+    "data": ("field", "separator", "specials", "order", "document_mask", "mask_document_starts"),
+    "train": ("evaluate_windows", "sample_every"),
 }
 _INSTEAD = {
     "text_column": "the field of a text is data.field",

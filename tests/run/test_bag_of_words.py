@@ -292,6 +292,8 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
         (["data.train=-.csv"], "standard input only once; name a file"),
         (["train.precision=bf16", "train.optimizer=adamw"], "trains in fp32"),
         (["train.keep_best=true"], "whose loss only falls"),
+        (["train.seq_len=64"], r"train\.seq_len has no meaning for a bag of words"),
+        (["data.specials=text"], r"data\.specials has no meaning"),
     ],
 )
 def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):

@@ -28,6 +28,7 @@ from wordloom.weights import load_config, load_state, save_model
 __all__ = ["classification_task", "labelled_batches", "labelled_corpus"]
 
 _AT_ONCE = 1 << 14  # validation rows in a forward pass
+_OF_NETWORKS = ("seq_len", "attention_backend", "gradient_checkpointing", "compile")
 _SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
 
 
@@ -92,6 +93,9 @@ class _Rows:
 def bag_of_words_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.BagOfWords` over the words of the training rows."""
     s = recipe.train
+    for name in _OF_NETWORKS:
+        if getattr(s, name) != type(s).model_fields[name].default:
+            raise RecipeError(f"train.{name} has no meaning for a bag of words; leave it out")
     if s.precision not in ("auto", "fp32"):
         raise RecipeError(f'bag_of_words trains in fp32, not train.precision "{s.precision}"')
     corpus = labelled_corpus(recipe)
