@@ -21,6 +21,7 @@ _HOMES = {
     "LanguageModel": "run",
     "Recipe": "recipe",
     "Sampling": "generate",
+    "TextClassifier": "run",
     "Tokenizer": "text",
     "Trainer": "training",
     "WordloomError": "errors",
@@ -37,6 +38,7 @@ __all__ = [
     "LanguageModel",
     "Recipe",
     "Sampling",
+    "TextClassifier",
     "Tokenizer",
     "Trainer",
     "WordloomError",
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from wordloom.generate import Sampling
     from wordloom.models import build
     from wordloom.recipe import Recipe, load_recipe
-    from wordloom.run import LanguageModel, load, save, train
+    from wordloom.run import LanguageModel, TextClassifier, load, save, train
     from wordloom.text import Tokenizer
     from wordloom.training import Trainer
 

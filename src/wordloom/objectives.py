@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, CausalBatch
+from wordloom.data.label_batches import LabelBatch
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import product_dtype, widens
 
-__all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "linear_cross_entropy"]
+__all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "classification", "linear_cross_entropy"]
 
 # Logits made at once, in elements: 16 Mi is 64 MiB in float32, whatever the vocabulary.
 CHUNK_ELEMENTS = 1 << 24
@@ -41,7 +42,14 @@ def causal_lm(model: Any, batch: CausalBatch) -> Loss:
     return Loss(total, (batch.targets != IGNORE).sum())
 
 
-OBJECTIVES: dict[str, Objective] = {"causal_lm": causal_lm}
+def classification(model: Any, batch: LabelBatch) -> Loss:
+    """Softmax cross-entropy of the logits [B, C] that ``model(*inputs)`` gives against targets [B]."""
+    logits = model(*batch.inputs).float().t()[None]  # [1, C, B]: of few classes PyTorch's softmax is slow
+    total = F.cross_entropy(logits, batch.targets[None], ignore_index=IGNORE, reduction="sum")
+    return Loss(total, (batch.targets != IGNORE).sum())
+
+
+OBJECTIVES: dict[str, Objective] = {"causal_lm": causal_lm, "classification": classification}
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:

@@ -70,6 +70,10 @@ class DataSettings(Strict):
     order: Literal["permutation", "random"] = "permutation"
     document_mask: bool = False  # attention stays within a document
     mask_document_starts: bool | None = None  # first tokens unscored; None: as document_mask
+    # of labelled rows: columns by name, or by number from 1; None: as the data set says, else text and label
+    text_column: str | int | None = None
+    label_column: str | int | None = None
+    header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
 
     @model_validator(mode="after")
     def _one_validation(self) -> DataSettings:
@@ -123,10 +127,10 @@ class TrainSettings(Strict):
     seq_len: int = Field(256, ge=1)
     batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
     micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
-    objective: Literal["causal_lm"] = "causal_lm"
+    objective: Literal["causal_lm", "classification"] = "causal_lm"
 
     # optimizer
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
     learning_rate: float = Field(1e-3, gt=0)
     muon_learning_rate: float = Field(0.02, gt=0)  # of the blocks' matrices under "muon"; the rest use AdamW
     muon_momentum: float = Field(0.95, ge=0, lt=1)
@@ -134,6 +138,8 @@ class TrainSettings(Strict):
     beta2: float = Field(0.95, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.1, ge=0)  # on matrices only
+    l2: float = Field(1e-4, ge=0)  # lbfgs: l2 / 2 times the squares of matrices, beside the mean loss
+    tolerance: float = Field(1e-4, ge=0)  # lbfgs ends where no component of the gradient is above it
     clip: float | None = Field(1.0, gt=0)  # norm of all gradients
     ema: float | None = Field(
         None, gt=0, lt=1
@@ -172,19 +178,51 @@ class TrainSettings(Strict):
         if len(given) != 1:
             named = " and ".join(f"train.{name}" for name in given) or "none"
             raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+        settled = self.optimizer == "lbfgs"  # the batch is then all rows
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size and not settled:
             raise ValueError(
                 f"train.micro_batch_size {self.micro_batch_size} is above train.batch_size {self.batch_size}"
             )
+        if self.optimizer == "lbfgs":
+            self._check_lbfgs()
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         return self
+
+    def _check_lbfgs(self) -> None:
+        if self.objective != "classification":
+            raise ValueError(
+                'train.optimizer "lbfgs" goes through all samples at every step, which only '
+                'train.objective = "classification" does; use adamw or muon'
+            )
+        if self.ema is not None:
+            raise ValueError("train.ema averages noisy steps, and those of lbfgs are none; leave it out")
+        if self.keep_best:
+            raise ValueError("train.keep_best has no use with lbfgs, whose loss only falls; leave it out")
+        if self.precision not in ("auto", "fp32"):
+            raise ValueError(f'train.optimizer "lbfgs" needs fp32, not train.precision "{self.precision}"')
 
 
 # What a setting needs to have any effect, where that is another setting's value.
 _ONLY_WITH = {
     "muon_learning_rate": ("optimizer", ("muon",)),
     "muon_momentum": ("optimizer", ("muon",)),
+    **dict.fromkeys(
+        (
+            "batch_size",
+            "learning_rate",
+            "beta1",
+            "beta2",
+            "epsilon",
+            "weight_decay",
+            "clip",
+            "schedule",
+            "warmup_steps",
+        ),
+        ("optimizer", ("adamw", "muon")),
+    ),
+    "l2": ("optimizer", ("lbfgs",)),
+    "tolerance": ("optimizer", ("lbfgs",)),
     "decay_share": ("schedule", ("warmup_stable_decay",)),
     "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
     "sample_prompt": ("sample_every", None),
@@ -204,6 +242,19 @@ def without_effect(train: TrainSettings) -> list[str]:
     return lines
 
 
+# Settings that only mean something for labelled rows, and only for running text.
+_OF_ROWS = {"data": ("text_column", "label_column", "header")}
+_OF_TEXT = {
+    "data": ("field", "separator", "specials", "order", "document_mask", "mask_document_starts"),
+    "train": ("evaluate_windows", "sample_every"),
+}
+_INSTEAD = {
+    "text_column": "the field of a text is data.field",
+    "field": "the column of a text is data.text_column",
+    "sample_every": "a classifier writes no text: leave it out",
+}
+
+
 class Recipe(Strict):
     """A whole recipe; see the module docstring."""
 
@@ -216,6 +267,21 @@ class Recipe(Strict):
     tokenizer: TokenizerSettings
     model: dict[str, Any] = {}  # ``family`` or ``preset``, and settings of that family's config
     train: TrainSettings
+
+    @model_validator(mode="after")
+    def _data_of_the_objective(self) -> Recipe:
+        """Settings of rows are for rows, settings of running text for running text."""
+        rows = self.train.objective == "classification"
+        others = _OF_TEXT if rows else _OF_ROWS
+        for table, names in others.items():
+            settings: Any = getattr(self, table)
+            for name in names:
+                if getattr(settings, name) != type(settings).model_fields[name].default:
+                    hint = _INSTEAD.get(name, "leave it out")
+                    raise ValueError(
+                        f"{table}.{name} has no meaning for train.objective '{self.train.objective}'; {hint}"
+                    )
+        return self
 
     @model_validator(mode="after")
     def _something_to_evaluate(self) -> Recipe:
@@ -249,8 +315,8 @@ _FOREIGN = {
     "bf16": "precision",
     "save_interval": "save_every", "save_steps": "save_every", "eval_interval": "evaluate_every",
     "eval_steps": "evaluate_every", "eval_every": "evaluate_every", "log_interval": "log_every",
-    "logging_steps": "log_every", "do_lower_case": "lower", "text_column": "field",
-    "dataset_text_field": "field",
+    "logging_steps": "log_every", "do_lower_case": "lower", "dataset_text_field": "field",
+    "text_column_name": "text_column", "label_column_name": "label_column", "alpha": "l2",
     "val_split_fraction": "validation_fraction", "dataset": "train", "dataset_name": "train",
 }  # fmt: skip
 
@@ -339,7 +405,7 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
             for name in rivals:
                 values[table].pop(name, None)
     if "data.train" in given and isinstance(values.get("data"), dict):
-        for name in ("validation", "field", "separator"):
+        for name in ("validation", "field", "separator", "text_column", "label_column", "header"):
             values["data"].pop(name, None)
     if "tokenizer.path" in given:
         values["tokenizer"] = {}

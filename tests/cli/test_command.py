@@ -56,7 +56,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 def test_every_verb_has_a_line():
     said = run("--help").stdout
-    verbs = "train evaluate generate chat tokenize data vectors embed inspect demo"
+    verbs = "train evaluate generate chat predict tokenize data vectors embed inspect demo"
     for verb in verbs.split():
         assert f"  {verb} " in said
 

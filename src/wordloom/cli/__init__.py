@@ -11,7 +11,19 @@ from typing import Any
 
 import typer
 
-from wordloom.cli import chat, data, demo, embed, evaluate, generate, inspect, tokenize, train, vectors
+from wordloom.cli import (
+    chat,
+    data,
+    demo,
+    embed,
+    evaluate,
+    generate,
+    inspect,
+    predict,
+    tokenize,
+    train,
+    vectors,
+)
 from wordloom.cli.usage import UsageError, usage_line
 from wordloom.errors import WordloomError
 
@@ -27,6 +39,7 @@ app = typer.Typer(
 )
 app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
+app.command("predict")(predict.command)
 app.command("generate")(generate.command)
 app.command("chat")(chat.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")

@@ -45,7 +45,7 @@ def command(
     """
     from wordloom.errors import GenerationError, WordloomError
     from wordloom.generate import settings, stream_text
-    from wordloom.run import load
+    from wordloom.run import load_language_model
 
     given = sampling_flags(
         max_new_tokens=max_new_tokens,
@@ -55,7 +55,7 @@ def command(
         seed=seed,
         past=past,
     )
-    lm = load(checkpoint, device=device, dtype=dtype)
+    lm = load_language_model(checkpoint, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
     settled = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)

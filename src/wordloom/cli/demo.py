@@ -23,7 +23,7 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
-    from wordloom.run import load
+    from wordloom.run import load_language_model
     from wordloom.run.demo import DEMO_PROMPT, compare, train_demo
     from wordloom.run.progress import TrainingProgress
 
@@ -38,7 +38,7 @@ def command(
         return
     if result is None:
         progress.say(f"{folder} holds a finished run; --force trains it anew")
-    lm = load(folder)
+    lm = load_language_model(folder)
 
     table = Table(
         title="held-out text: bits per byte, lower is better", title_justify="left", box=None, pad_edge=False

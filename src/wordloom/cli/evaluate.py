@@ -22,12 +22,25 @@ from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
     from wordloom.evaluate import Scores
-    from wordloom.run import LanguageModel
+    from wordloom.run import LanguageModel, TextClassifier
 
 __all__ = ["command", "print_scores"]
 
 _LINE_SECONDS = 10.0  # between plain lines where there is no terminal
 _READING = ("field", "separator", "encoding_errors", "specials")  # options that say how files are read
+_ROWS = ("text_column", "label_column", "header")  # the same for labelled rows
+_TEXT = (
+    "task",
+    "window",
+    "stride",
+    "start",
+    "end",
+    "per_word",
+    "field",
+    "separator",
+    "specials",
+    "batch_size",
+)
 
 
 def command(
@@ -76,6 +89,21 @@ def command(
     specials: Annotated[
         Literal["refuse", "text", "interpret"], typer.Option(help="Special tokens written in the text.")
     ] = "refuse",
+    text_column: Annotated[
+        str | None,
+        typer.Option(help="classifiers: the rows' column of text, by name or number.  [default: text]"),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(help="classifiers: the column of the label, by name or number.  [default: label]"),
+    ] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="classifiers: whether a .csv or .tsv begins with names.  [default: where a name is given]",
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Windows per forward pass.  [default: about 8,192 tokens]", min=1)
     ] = None,
@@ -83,15 +111,30 @@ def command(
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model on any text; each score has a 95 % interval and a signature of its settings."""
+    """Score a model on any text, or a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet).
+
+    Each score has a 95 % interval and a signature of its settings.
+    """
+    from wordloom.run import is_classifier, load_classifier, load_language_model
+
+    if is_classifier(checkpoint):
+        refuse(ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT)
+        if not sources:
+            refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
+                   *_ROWS, "encoding_errors")  # fmt: skip
+        began = time.perf_counter()
+        classifier = load_classifier(checkpoint, device=device, dtype=dtype)
+        columns = (_column(text_column), _column(label_column), header)
+        scores = _classification(classifier, sources or [], columns, encoding_errors)
+        _print(scores, checkpoint, "classification", began, json=json)
+        return
+    refuse(ctx, f"{checkpoint} is a language model, which reads running text", *_ROWS)
     if task == "lambada":
         unused = ("window", "stride", "start", "end", "per_word", *_READING)
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)
     elif not sources:
         refuse(ctx, "without a FILE the text is read as the checkpoint's recipe says", *_READING)
-    from wordloom.run import load
-
-    lm = load(checkpoint, device=device, dtype=dtype)
+    lm = load_language_model(checkpoint, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise CheckpointError(
             f"{checkpoint} has no tokenizer, which text needs; put its tokenizer.json there"
@@ -113,12 +156,41 @@ def command(
             specials=specials,
             batch_size=batch_size,
         )
+    _print(scores, checkpoint, task, began, json=json)
+
+
+def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: bool) -> None:
     seconds = time.perf_counter() - began
     if json:
         facts = {"checkpoint": str(checkpoint), "task": task, "seconds": round(seconds, 3)}
         print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
     else:
         print_scores(Console(), scores, seconds)
+
+
+def _column(given: str | None) -> str | int | None:
+    """A column by name, or by number where only digits are given."""
+    return int(given) if given is not None and given.isdecimal() else given
+
+
+def _classification(
+    classifier: TextClassifier, sources: list[str], columns: tuple[Any, Any, bool | None], errors: str
+) -> Scores:
+    from wordloom.data.labels import LabelledCorpus
+    from wordloom.recipe import load_recipe
+    from wordloom.run.classification import labelled_corpus
+
+    if sources:
+        text, label, header = columns
+        corpus = LabelledCorpus(sources=sources, split="files", text=text, label=label, header=header,
+                                encoding_errors=errors)  # type: ignore[arg-type]  # fmt: skip
+        return classifier.evaluate(corpus)
+    path = Path(str(classifier.folder)) / "recipe.toml"
+    if not path.exists():
+        raise CheckpointError(
+            f"{classifier.folder} has no recipe.toml that names validation rows; give a file"
+        )
+    return classifier.evaluate(labelled_corpus(load_recipe(str(path))), part="validation")
 
 
 def _documents(

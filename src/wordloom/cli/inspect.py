@@ -1,4 +1,4 @@
-"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention]``."""
+"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|top-words]``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def command(
     model: Annotated[
         str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
     ],
-    view: Annotated[Literal["parameters", "attention"], typer.Argument(help="What to show.")] = "parameters",
+    view: Annotated[
+        Literal["parameters", "attention", "top-words"], typer.Argument(help="What to show.")
+    ] = "parameters",
     context: Annotated[
         int | None,
         typer.Option(help="parameters: keys per query in the costs (default: max_seq_len).", min=1),
@@ -40,30 +42,80 @@ def command(
         int | None, typer.Option(help="attention: the head, from 0 (default: the mean of all heads).", min=0)
     ] = None,
     png: Annotated[Path | None, typer.Option(help="attention: draw the heads into this file.")] = None,
+    top: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where a model's parameters are and what it costs, or what its heads attend to."""
+    """Show where a model's parameters are and what it costs, what its heads attend to, or which words speak
+    for each label of a bag of words."""
     if view == "parameters":
-        refuse(ctx, "the view 'parameters' reads no text", "prompt", "layer", "head", "png")
-        _parameters(model, context=context, json=json)
+        refuse(ctx, "the view 'parameters' reads no text", "prompt", "layer", "head", "png", "top")
+        _parameters(ctx, model, context=context, json=json)
+    elif view == "top-words":
+        why = "the view 'top-words' shows the words of a bag of words"
+        refuse(ctx, why, "prompt", "layer", "head", "png", "context")
+        _top_words(model, top, json=json)
     else:
-        refuse(ctx, "the view 'attention' counts no costs", "context")
+        refuse(ctx, "the view 'attention' counts no costs", "context", "top")
         if json:
             unused = ("head",) if png else ("layer", "head")
             refuse(ctx, "--json prints all layers and heads", *unused)
         _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
 
 
-def _parameters(name: str, *, context: int | None, json: bool) -> None:
+def _top_words(folder: str, k: int, *, json: bool) -> None:
+    from wordloom.run import load_classifier
+
+    words = load_classifier(folder).top_words(k)
+    if json:
+        print(json_module.dumps(words, ensure_ascii=False))
+        return
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for label in words:
+        made.add_column(Text(label))
+        made.add_column("weight", justify="right")
+    for row in zip(*words.values(), strict=True):
+        made.add_row(*(cell for word, weight in row for cell in (Text(_visible(word)), f"{weight:.3f}")))
+    Console().print(made)
+
+
+def _parameters(ctx: typer.Context, name: str, *, context: int | None, json: bool) -> None:
     from wordloom.inspect import parameter_table
 
     config = _config(name)
+    if not hasattr(config, "n_layers"):
+        refuse(ctx, "a bag of words attends to nothing", "context")
+        _bag_parameters(name, config, json=json)
+        return
     table = parameter_table(config, context=context)
     if json:
         settings = {key: value for key, value in vars(config).items() if value is not None}
         print(json_module.dumps({"model": name, "config": settings, **table.as_dict()}))
     else:
         print_parameters(Console(), name, config, table)
+
+
+def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
+    from wordloom.models import MODELS, family_of
+    from wordloom.models.cost import skeleton
+
+    shapes = {key: tuple(p.shape) for key, p in skeleton(config).named_parameters()}
+    total = sum(p.numel() for p in skeleton(config).parameters())
+    if json:
+        facts = {"model": name, "config": vars(config), "total": total}
+        print(json_module.dumps({**facts, "parameters": {key: list(shape) for key, shape in shapes.items()}}))
+        return
+    kind = MODELS[family_of(config)].model.__name__
+    words = f"{config.vocab_size:,} words ({config.features}), labels: {', '.join(config.labels)}"
+    Console().print(Text(f"{name}: {kind}, {words}", style="bold"), end="\n\n")
+    made = _table(None, "component", "shape", "parameters")
+    for key, shape in shapes.items():
+        size = 1
+        for side in shape:
+            size *= side
+        made.add_row(key, "×".join(map(str, shape)), f"{size:,}")
+    made.add_section()
+    made.add_row("total", "", f"{total:,}", style="bold")
+    Console().print(made)
 
 
 def _config(name: str) -> Any:
@@ -176,9 +228,9 @@ def _attention(
     if prompt is None:
         raise GenerationError("attention needs a text to read; give --prompt TEXT")
     from wordloom.inspect import attention_map
-    from wordloom.run import load
+    from wordloom.run import load_language_model
 
-    lm = load(folder)
+    lm = load_language_model(folder)
     if lm.tokenizer is None:
         raise CheckpointError(f"'{folder}' has no tokenizer to read the prompt with")
     ids = lm.tokenizer.prompt_ids(prompt)

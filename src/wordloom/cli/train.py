@@ -29,7 +29,7 @@ def command(
     """Train a model from a recipe; Ctrl-C saves and stops, --resume goes on to the same bit."""
     import logging
 
-    from wordloom.run import train
+    from wordloom.run import is_classifier, train
     from wordloom.run.progress import TrainingProgress
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
@@ -48,4 +48,6 @@ def command(
         progress.say(f"  wordloom train {result.folder} --out {result.folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
-        progress.say(f'  wordloom generate {result.folder} --prompt "..."')
+        classifies = is_classifier(result.folder)
+        then = f"predict {result.folder} FILE" if classifies else f'generate {result.folder} --prompt "..."'
+        progress.say(f"  wordloom {then}")

@@ -6,6 +6,8 @@ Reading      :func:`documents`, :func:`pieces`, :func:`records`
 Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
 A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
 Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored
+Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
+             texts, :class:`BagBatches` -> :class:`LabelBatch`
 """
 
 from __future__ import annotations
@@ -18,12 +20,18 @@ if TYPE_CHECKING:
     from wordloom.data.catalogue import DATASETS
     from wordloom.data.corpus import Corpus
     from wordloom.data.datasets import DatasetFile, DatasetInfo, fetch, resolve
+    from wordloom.data.label_batches import BagBatches, Bags, LabelBatch
+    from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.ledger import Ledger
     from wordloom.data.readers import Document, Piece, Record, documents, pieces, records
     from wordloom.data.shards import Progress, prepare
     from wordloom.data.storage import TokenShards
+    from wordloom.data.vectorizer import BagVectorizer
 
 _HOME = {
+    "BagBatches": "label_batches",
+    "BagVectorizer": "vectorizer",
+    "Bags": "label_batches",
     "CausalBatch": "batches",
     "CausalBatches": "batches",
     "Corpus": "corpus",
@@ -32,6 +40,9 @@ _HOME = {
     "DatasetInfo": "datasets",
     "Document": "readers",
     "IGNORE": "batches",
+    "LabelBatch": "label_batches",
+    "LabelledCorpus": "labels",
+    "LabelledRow": "labels",
     "Ledger": "ledger",
     "Piece": "readers",
     "Progress": "shards",
@@ -39,6 +50,7 @@ _HOME = {
     "TokenShards": "storage",
     "documents": "readers",
     "fetch": "datasets",
+    "labelled_rows": "labels",
     "pieces": "readers",
     "prepare": "shards",
     "records": "readers",
@@ -48,12 +60,18 @@ _HOME = {
 __all__ = [
     "DATASETS",
     "IGNORE",
+    "BagBatches",
+    "BagVectorizer",
+    "Bags",
     "CausalBatch",
     "CausalBatches",
     "Corpus",
     "DatasetFile",
     "DatasetInfo",
     "Document",
+    "LabelBatch",
+    "LabelledCorpus",
+    "LabelledRow",
     "Ledger",
     "Piece",
     "Progress",
@@ -61,6 +79,7 @@ __all__ = [
     "TokenShards",
     "documents",
     "fetch",
+    "labelled_rows",
     "pieces",
     "prepare",
     "records",

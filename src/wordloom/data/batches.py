@@ -249,3 +249,16 @@ class CausalBatches:
             divided += int(np.sum((start - phase) // self.seq_len != (end - 1 - phase) // self.seq_len))
             begin = int(end[-1])
         return divided
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch (a NamedTuple, perhaps of NamedTuples) on ``device``."""
+    if device.type == "cpu":
+        return batch
+    return type(batch)(*(_moved(part, device) for part in batch))
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    if isinstance(part, Tensor):
+        return part.to(device, non_blocking=True)
+    return to_device(part, device) if isinstance(part, tuple) else part

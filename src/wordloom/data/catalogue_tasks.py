@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wordloom.data.datasets import DatasetFile, DatasetInfo
+from wordloom.data.datasets import Columns, DatasetFile, DatasetInfo
 from wordloom.data.known_files import away, here
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
@@ -17,7 +17,9 @@ _GPTEACHER = "teknium1/GPTeacher/raw/481075123c29/"
 _REASONING, _KNOWLEDGE = "commonsense_reasoning", "world_knowledge"
 
 
-def _glue(name: str, title: str, licence: str, layout: str, **parts: DatasetFile) -> DatasetInfo:
+def _glue(
+    name: str, title: str, licence: str, layout: str, columns: Columns | None, **parts: DatasetFile
+) -> DatasetInfo:
     train, dev = (f"glue/{name}/{part}.tsv.gz" for part in ("train", "dev"))
     both = {
         "train": (here(train, f"{_GLUE}{name}/train.tsv"),),
@@ -32,6 +34,7 @@ def _glue(name: str, title: str, licence: str, layout: str, **parts: DatasetFile
         parts=both | {part: (file,) for part, file in parts.items()},
         format=None,
         layout=layout,
+        columns=columns,
     )
 
 
@@ -84,6 +87,7 @@ TASKS: dict[str, DatasetInfo] = {
         },
         format=None,
         layout="tab-separated text and label, no header",
+        columns=Columns((1,), 2),
     ),
     "glue-sst2": DatasetInfo(
         title="SST-2 as GLUE has it, all labelled phrases: 67,349 / 872",
@@ -97,18 +101,21 @@ TASKS: dict[str, DatasetInfo] = {
         },
         format=None,
         layout="tab-separated with header (sentence, label)",
+        columns=Columns(("sentence",), "label"),
     ),
     "glue-cola": _glue(
         "CoLA",
         "CoLA, linguistic acceptability: 8,551 / 1,043",
         "research use",
         "tab-separated, no header (source, label, mark, sentence)",
+        Columns((4,), 2),
     ),
     "glue-mrpc": _glue(
         "MRPC",
         "MRPC, paraphrases: 3,668 / 408 / 1,725",
         "research use",
         "tab-separated with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
+        Columns(("#1 String", "#2 String"), "Quality"),
         test=here("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
     ),
     "glue-rte": _glue(
@@ -116,12 +123,14 @@ TASKS: dict[str, DatasetInfo] = {
         "RTE, textual entailment: 2,490 / 277",
         "research use",
         "tab-separated with header (index, sentence1, sentence2, label)",
+        Columns(("sentence1", "sentence2"), "label"),
     ),
     "glue-stsb": _glue(
         "STS-B",
         "STS-B, sentence similarity: 5,749 / 1,500",
         "research use",
         "tab-separated with header (index, ..., sentence1, sentence2, score)",
+        None,  # a score is no label
     ),
     "squad-sample": DatasetInfo(
         title="SQuAD v1.1, 24 of the 48 dev articles and 4,000 training questions",

@@ -61,6 +61,7 @@ class DatasetInfo:
         format: how :func:`~wordloom.data.documents` reads it; ``None`` where it is no running text.
         field, separator: reader settings, where they differ from the defaults.
         layout: what the files hold, for those who parse them.
+        columns: where a table of labelled rows keeps texts and label; ``None`` for anything else.
         about_bytes: an approximate size where exact ones are not known.
         notes: what a user must know; for a set that may not be distributed, what to do instead.
     """
@@ -72,6 +73,7 @@ class DatasetInfo:
     parts: Mapping[str, tuple[DatasetFile, ...]]
     format: Format | None
     layout: str
+    columns: Columns | None = None
     field: Fields = "text"
     separator: str | None = None
     citation: str = ""
@@ -90,6 +92,21 @@ class DatasetInfo:
         if not sizes or None in sizes:
             return self.about_bytes
         return sum(size for size in sizes if size is not None)
+
+
+class Columns(NamedTuple):
+    """Where the rows of a table keep what: columns by name, or by number from 1.
+
+    Attributes:
+        texts: one column, or two for pairs of sentences.
+        label: the column of the label; ``None`` for texts without one.
+        header: whether the first line of a .csv or .tsv names its columns; ``None``: it does where a column
+            is given by name.
+    """
+
+    texts: tuple[str | int, ...]
+    label: str | int | None
+    header: bool | None = None
 
 
 class Fetched(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wordloom.data.sources import Fields, Source
@@ -20,6 +20,19 @@ def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> It
     Raises:
         DataError: pyarrow is missing, the file is no Parquet, a column is missing or holds no text.
     """
+    names = [field] if isinstance(field, str) else list(field)
+    for row in parquet_rows(file, names, meter):
+        yield " ".join(text or "" for text in row)
+
+
+def parquet_rows(
+    file: Source, names: Sequence[str], meter: Meter | None = None, *, whole_numbers: Sequence[str] = ()
+) -> Iterator[tuple[Any, ...]]:
+    """The columns ``names`` of each row, None where a cell is null; all hold text.
+
+    The columns in ``whole_numbers`` may hold those or booleans instead.  Raises DataError as
+    :func:`parquet_texts`.
+    """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -28,9 +41,6 @@ def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> It
             "reading .parquet needs the package pyarrow: pip install 'wordloom[parquet]'"
         ) from None
 
-    from wordloom.data.readers import missing_field
-
-    names = [field] if isinstance(field, str) else list(field)
     meter = meter or Meter()
     with tempfile.TemporaryFile() as spooled:
         content: Any = file.path
@@ -42,19 +52,12 @@ def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> It
         try:
             table = pq.ParquetFile(content)
             for name in names:
-                if name not in table.schema_arrow.names:
-                    raise DataError(missing_field(file.name, name, table.schema_arrow.names))
-                kind = table.schema_arrow.field(name).type
-                if pa.types.is_dictionary(kind):
-                    kind = kind.value_type
-                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-                    raise DataError(f"{file.name}: column '{name}' holds {kind}, not text (string)")
+                _check_column(file, table.schema_arrow, name, whole_numbers=name in whole_numbers)
             groups = table.metadata.num_row_groups
             for group in range(groups):
-                for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=names):
+                for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
                     columns = [batch.column(name).to_pylist() for name in names]
-                    for row in zip(*columns, strict=True):
-                        yield " ".join(text or "" for text in row)
+                    yield from zip(*columns, strict=True)
                 meter.read += sum(
                     table.metadata.row_group(group).column(c).total_compressed_size
                     for c in range(table.metadata.num_columns)
@@ -62,3 +65,22 @@ def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> It
         except (pa.ArrowException, OSError) as error:
             what = str(error).splitlines()[0]
             raise DataError(f"{file.name}: not a readable Parquet file ({what}); write it again") from error
+
+
+def _check_column(file: Source, schema: Any, name: str, *, whole_numbers: bool) -> None:
+    """Raise DataError unless the column is there and holds what is wanted of it."""
+    from pyarrow import types
+
+    from wordloom.data.readers import missing_field
+
+    if name not in schema.names:
+        raise DataError(missing_field(file.name, name, schema.names))
+    kind = schema.field(name).type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind):
+        return
+    if whole_numbers and (types.is_integer(kind) or types.is_boolean(kind)):
+        return
+    wanted = "text (string) or whole numbers" if whole_numbers else "text (string)"
+    raise DataError(f"{file.name}: column '{name}' holds {kind}, not {wanted}")

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias
 
 from wordloom.errors import DataError, did_you_mean
 
-Format: TypeAlias = Literal["text", "jsonl", "json", "parquet", "wikipedia", "brown"]
+# csv and tsv are tables of labelled rows (:mod:`wordloom.data.labels`), never a corpus of running text
+Format: TypeAlias = Literal["text", "jsonl", "json", "parquet", "wikipedia", "brown", "csv", "tsv"]
 PathLike: TypeAlias = str | os.PathLike[str]
 Sources: TypeAlias = PathLike | Iterable[PathLike]
 Fields: TypeAlias = str | Sequence[str]

@@ -1,11 +1,13 @@
 """Scoring models: every score carries an interval, where one is defined, and a signature of its settings.
 
 :func:`perplexity` scores any text (loss, perplexity, bits per byte); :func:`lambada` last words;
+:func:`classification` labelled rows (accuracy, macro-F1);
 :func:`evaluate_batches` an objective over batches, while training runs.  :mod:`wordloom.evaluate.references`
 measures what a compressor and an n-gram make of the same bytes.
 """
 
 from wordloom.evaluate.batches import evaluate_batches
+from wordloom.evaluate.classification import classification, judge
 from wordloom.evaluate.lambada import Passage, lambada, passages
 from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
@@ -15,7 +17,9 @@ __all__ = [
     "RatioStatistics",
     "Score",
     "Scores",
+    "classification",
     "evaluate_batches",
+    "judge",
     "lambada",
     "passages",
     "perplexity",

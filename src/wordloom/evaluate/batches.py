@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from wordloom.data.batches import to_device
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import RatioStatistics, Score, signature
@@ -37,8 +38,7 @@ def evaluate_batches(
     sums = torch.zeros(6, dtype=torch.float64)
     with evaluating(model):
         for batch in batches:
-            moved = (x.to(device) if isinstance(x, Tensor) else x for x in batch)
-            loss = objective(model, type(batch)(*moved))
+            loss = objective(model, to_device(batch, device))
             x, y = float(loss.total), float(loss.count)
             sums += torch.tensor([1.0, x, y, x * x, x * y, y * y], dtype=torch.float64)
     if reduce is not None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models import gpt, gpt2, llama
+from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
@@ -23,6 +24,8 @@ __all__ = [
     "GPT2",
     "MODELS",
     "PRESETS",
+    "BagOfWords",
+    "BagOfWordsConfig",
     "CausalLM",
     "Family",
     "GPT2Config",
@@ -66,6 +69,7 @@ MODELS: dict[str, Family] = {
     "gpt": Family(GPTConfig, GPT),
     "gpt2": Family(GPT2Config, GPT2),
     "llama": Family(LlamaConfig, Llama),
+    "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
 }
 
 PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS}

@@ -1,6 +1,17 @@
 """Where the parts of the house meet: load a folder, train a recipe.  The command line calls these."""
 
-from wordloom.run.load import LanguageModel, load, save
+from wordloom.run.classifier import TextClassifier
+from wordloom.run.load import LanguageModel, is_classifier, load, load_classifier, load_language_model, save
 from wordloom.run.train import TrainResult, train
 
-__all__ = ["LanguageModel", "TrainResult", "load", "save", "train"]
+__all__ = [
+    "LanguageModel",
+    "TextClassifier",
+    "TrainResult",
+    "is_classifier",
+    "load",
+    "load_classifier",
+    "load_language_model",
+    "save",
+    "train",
+]

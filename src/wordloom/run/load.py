@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from wordloom.data.vectorizer import BagVectorizer
 from wordloom.errors import CheckpointError, DeviceError, GenerationError, did_you_mean
 from wordloom.generate import (
     NextToken,
@@ -22,11 +23,22 @@ from wordloom.generate import (
     settings,
     stream_text,
 )
+from wordloom.models import family_of
+from wordloom.run.classifier import TextClassifier
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
-from wordloom.weights import load_model, save_model
+from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights.configs import FORMATS
 
-__all__ = ["DTYPES", "LanguageModel", "load", "save"]
+__all__ = [
+    "DTYPES",
+    "LanguageModel",
+    "is_classifier",
+    "load",
+    "load_classifier",
+    "load_language_model",
+    "save",
+]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -91,17 +103,60 @@ class LanguageModel:
         return self.tokenizer
 
 
-def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> LanguageModel:
+def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
+    A :class:`LanguageModel`, or a :class:`~wordloom.run.classifier.TextClassifier` for a bag of words.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.
     """
+    if is_classifier(folder):
+        return load_classifier(folder, device=device, dtype=dtype)
+    return load_language_model(folder, device=device, dtype=dtype)
+
+
+def is_classifier(folder: str | Path) -> bool:
+    """Whether the model in ``folder`` tells classes apart; raises CheckpointError as :func:`load`."""
+    return not FORMATS[family_of(load_config(folder))].generates
+
+
+def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextClassifier:
+    """As :func:`load`, for classifiers; raises CheckpointError for a language model."""
     folder = Path(folder)
-    if dtype != "auto" and dtype not in DTYPES:
-        raise DeviceError(f"unknown dtype {dtype!r}; {did_you_mean(dtype, ['auto', *DTYPES])}")
+    if _dtype(dtype) not in (None, torch.float32):
+        raise DeviceError(f"a bag of words computes in fp32, not in {dtype}; leave the dtype out")
+    if not is_classifier(folder):
+        raise CheckpointError(
+            f"{folder} holds a language model, which tells no classes apart; train a classifier with "
+            'train.objective = "classification"'
+        )
+    model: Any = load_model(folder, dtype=torch.float32, device=choose_device(device))
+    vectorizer = BagVectorizer.from_pretrained(folder)
+    if (len(vectorizer), vectorizer.max_ngram) != (model.config.vocab_size, model.config.max_ngram):
+        raise CheckpointError(
+            f"{folder}: the vocabulary has {len(vectorizer):,} terms of up to {vectorizer.max_ngram} words, "
+            f"the model {model.config.vocab_size:,} of up to {model.config.max_ngram}; they do not belong "
+            "together"
+        )
+    return TextClassifier(model=model.eval(), vectorizer=vectorizer, config=model.config, folder=folder)
+
+
+def _dtype(name: str) -> torch.dtype | None:
+    if name != "auto" and name not in DTYPES:
+        raise DeviceError(f"unknown dtype {name!r}; {did_you_mean(name, ['auto', *DTYPES])}")
+    return DTYPES.get(name)
+
+
+def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> LanguageModel:
+    """As :func:`load`, for models that write text; raises CheckpointError for a classifier."""
+    folder, kept = Path(folder), _dtype(dtype)
+    if is_classifier(folder):
+        raise CheckpointError(
+            f"{folder} holds a bag of words, which tells classes apart and writes no text; use "
+            f"`wordloom predict {folder} FILE`"
+        )
     place = choose_device(device)
-    model: Any = load_model(folder, dtype=DTYPES.get(dtype), device=place)
+    model: Any = load_model(folder, dtype=kept, device=place)
     model.eval()
     has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
     tokenizer = Tokenizer.from_pretrained(folder) if has_tokenizer else None
@@ -132,6 +187,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def save(lm: LanguageModel, folder: str | Path, *, overwrite: bool = False) -> None:
+def save(lm: LanguageModel | TextClassifier, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
-    save_model(lm.model, Path(folder), tokenizer=lm.tokenizer, overwrite=overwrite)
+    reader = lm.vectorizer if isinstance(lm, TextClassifier) else lm.tokenizer
+    save_model(lm.model, Path(folder), tokenizer=reader, overwrite=overwrite)

@@ -24,15 +24,20 @@ __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
 
 @contextmanager
 def finished_weights(trainer: Trainer) -> Iterator[Any]:
-    """The model as it would be saved if training ended here: averaged where asked, in evaluation mode."""
+    """The model as it would be saved if training ended here, in evaluation mode: averaged where asked; under
+    L-BFGS the best point of its search, which the weights themselves have already left."""
     model = trainer.model
+    lbfgs = trainer.optimizer.lbfgs
     model.eval()
     try:
-        if trainer.average is None:
-            yield model
-        else:
+        if trainer.average is not None:
             with trainer.average.applied(model):
                 yield model
+        elif lbfgs is not None:
+            with lbfgs.at_point():
+                yield model
+        else:
+            yield model
     finally:
         model.train()
 

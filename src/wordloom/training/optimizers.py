@@ -1,6 +1,6 @@
-"""Optimizers: fused AdamW, and Muon for the blocks' matrices with AdamW for the rest.
+"""Optimizers: fused AdamW, Muon for the blocks' matrices with AdamW for the rest, and L-BFGS.
 
-Weight decay acts on matrices only: gains, biases and other vectors are left alone.
+Weight decay, and L-BFGS's l2, act on matrices only: gains, biases and other vectors are left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from wordloom.nn.linear import has_fast_bf16
 from wordloom.recipe import TrainSettings
+from wordloom.training.lbfgs import LBFGS
 
 __all__ = ["MasterWeights", "Muon", "Optimizer", "build_optimizer", "orthogonalise"]
 
@@ -93,12 +94,17 @@ class MasterWeights:
 
 
 class Optimizer:
-    """One or two torch optimizers that share a schedule; peak rates are kept in the groups."""
+    """One or two torch optimizers that share a schedule, or L-BFGS; peak rates are kept in the groups."""
 
     def __init__(
-        self, parts: dict[str, torch.optim.Optimizer], names: dict[Tensor, str], master: MasterWeights | None
+        self,
+        parts: dict[str, torch.optim.Optimizer],
+        names: dict[Tensor, str],
+        master: MasterWeights | None,
+        lbfgs: LBFGS | None = None,
     ) -> None:
         self.parts = parts
+        self.lbfgs = lbfgs  # instead of the parts
         self.names = names  # of the parameters the parts hold, for a state that outlives their order
         self.master = master
         for part in parts.values():
@@ -110,7 +116,27 @@ class Optimizer:
             for group in part.param_groups:
                 group["lr"] = group["peak"] * share
 
-    def step(self) -> None:
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of all parts."""
+        if self.lbfgs is not None:
+            return self.lbfgs.param_groups
+        return [group for part in self.parts.values() for group in part.param_groups]
+
+    @property
+    def learning_rate(self) -> float:
+        """What the last step used: of AdamW's part, or the step length that L-BFGS found."""
+        return float(self.groups[0]["lr"])
+
+    @property
+    def converged(self) -> bool:
+        """Whether more steps would change nothing; only L-BFGS can tell."""
+        return self.lbfgs is not None and self.lbfgs.converged
+
+    def step(self, loss: float) -> None:
+        """One step from the gradients that the parameters hold; ``loss`` is the mean they are of."""
+        if self.lbfgs is not None:
+            self.lbfgs.evaluated(loss)
         for part in self.parts.values():
             part.step()
         if self.master is not None:
@@ -119,6 +145,8 @@ class Optimizer:
     def state_tensors(self) -> dict[str, Tensor]:
         """Every tensor of the state as ``optimizer.<parameter>.<what>``, and the master weights."""
         tensors = {}
+        if self.lbfgs is not None:
+            tensors = {f"optimizer.lbfgs.{name}": value for name, value in self.lbfgs.memory.items()}
         for part in self.parts.values():
             for parameter, state in part.state.items():
                 for key, value in state.items():
@@ -130,6 +158,9 @@ class Optimizer:
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of :meth:`state_tensors`; the keys must be exactly those of this optimizer."""
+        if self.lbfgs is not None:
+            for name, value in self.lbfgs.memory.items():
+                value.copy_(tensors[f"optimizer.lbfgs.{name}"])
         for part in self.parts.values():
             for group in part.param_groups:
                 for parameter in group["params"]:
@@ -164,6 +195,13 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
         {"params": matrices, "weight_decay": s.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
+    if s.optimizer == "lbfgs":
+        penalised = [
+            {"params": group["params"], "l2": l2}
+            for group, l2 in zip(groups, (s.l2, 0.0), strict=True)
+            if group["params"]
+        ]
+        return Optimizer({}, names, master, LBFGS(penalised, tolerance=s.tolerance))
     device = next(model.parameters()).device.type
     parts: dict[str, torch.optim.Optimizer] = {
         "adamw": torch.optim.AdamW(

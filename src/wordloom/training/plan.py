@@ -14,11 +14,21 @@ from wordloom.models.cost import flops_per_token, skeleton
 from wordloom.nn.linear import widens
 from wordloom.recipe import TrainSettings
 from wordloom.training.average import WeightAverage
+from wordloom.training.lbfgs import HISTORY
 from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
 from wordloom.training.trainer import Trainer, to_device
 
-__all__ = ["Plan", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
+__all__ = ["Costs", "Plan", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a sample takes: operations to train on a token of it, and how many tokens it has."""
+
+    flops_per_token: int
+    tokens_per_sample: float
+    dense: bool  # the operations are mostly matrix products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +43,7 @@ class Plan:
     available_bytes: int
     flops_per_token: int
     tokens_per_step: int
-    peak_flops: float
+    peak_flops: float | None  # None: the steps are no matrix products
     step_seconds: float | None = None
     total_steps: int | None = None
 
@@ -54,7 +64,8 @@ class Plan:
             f"{self.gradient_bytes / mb:,.0f}, optimizer {self.optimizer_bytes / mb:,.0f}, activations "
             f"{self.activation_bytes / mb:,.0f} (free: {self.available_bytes / mb:,.0f} MB)",
             f"compute     {self.flops_per_token:,} FLOPs per token, {self.flops_per_step:.3g} per step of "
-            f"{self.tokens_per_step:,} tokens; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s",
+            f"{self.tokens_per_step:,} tokens"
+            + (f"; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s" if self.peak_flops else ""),
         ]
         if self.total_steps is not None:
             tokens = self.total_steps * self.tokens_per_step
@@ -67,20 +78,24 @@ class Plan:
         return lines
 
 
-def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
+def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None) -> Plan:
     """Measure ``trainer`` without changing it: afterwards its weights and state are what they were.
+
+    ``costs`` None: those of a causal language model on windows of ``seq_len`` tokens.
 
     Raises DeviceError when the run needs more memory than is free, with the three settings to change.
     """
     s = trainer.settings
     parameters = list(trainer.model.parameters())
     weights = sum(p.numel() * p.element_size() for p in parameters)
-    held = sum(
-        p.numel() for part in trainer.optimizer.parts.values() for g in part.param_groups for p in g["params"]
-    )
+    held = sum(p.numel() for group in trainer.optimizer.groups for p in group["params"])
     muon = trainer.optimizer.parts.get("muon")
     in_muon = sum(p.numel() for g in muon.param_groups for p in g["params"]) if muon else 0
-    optimizer = 8 * (held - in_muon) + 4 * in_muon
+    optimizer = _state_bytes(s) * (held - in_muon) + 4 * in_muon
+    if costs is None:
+        each = flops_per_token(trainer.model, context=s.seq_len).training
+        costs = Costs(flops_per_token=each, tokens_per_sample=s.seq_len, dense=True)
+    dtype = trainer.precision.compute_dtype
     if trainer.optimizer.master is not None:
         optimizer += 8 * held  # master copies and their gradients
     if trainer.average is not None:
@@ -91,11 +106,13 @@ def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
         weight_bytes=weights,
         gradient_bytes=weights,
         optimizer_bytes=optimizer,
-        activation_bytes=_activation_bytes(trainer) * micro,
+        activation_bytes=_activation_bytes(trainer, 1) * micro
+        if costs.dense
+        else _activation_bytes(trainer, micro),
         available_bytes=_available_bytes(trainer.device),
-        flops_per_token=flops_per_token(trainer.model, context=s.seq_len).training,
-        tokens_per_step=s.batch_size * s.seq_len,
-        peak_flops=measure_peak_flops(trainer.device, trainer.precision.compute_dtype),
+        flops_per_token=costs.flops_per_token,
+        tokens_per_step=round(s.batch_size * costs.tokens_per_sample),
+        peak_flops=measure_peak_flops(trainer.device, dtype) if costs.dense else None,
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
         raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s))
@@ -103,11 +120,17 @@ def make_plan(trainer: Trainer, *, timed_steps: int) -> Plan:
     return Plan(**{**plan.__dict__, "step_seconds": seconds})
 
 
+def _state_bytes(settings: TrainSettings) -> int:
+    """Bytes of optimizer state per weight: two moments, or L-BFGS's pairs, point, gradient, direction."""
+    return 4 * (2 * HISTORY + 4) if settings.optimizer == "lbfgs" else 8
+
+
 def check_fits(config: Any, settings: TrainSettings) -> None:
     """Before anything is allocated: raise DeviceError when weights, gradients and optimizer will not fit."""
     device = choose_device(settings.device)
     parameters = sum(p.numel() for p in skeleton(config).parameters())
-    each = 16 if settings.precision != "bf16-pure" else 20  # bf16-pure: 2 + 2, and 4 + 4 + 8 for the masters
+    each = 8 + _state_bytes(settings)  # weights and gradients
+    each += 4 if settings.precision == "bf16-pure" else 0  # 2 + 2, and 4 + 4 + 8 for the masters
     each += 4 if settings.ema else 0
     available = _available_bytes(device)
     if parameters * each > available:
@@ -182,8 +205,8 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * n**3 / best
 
 
-def _activation_bytes(trainer: Trainer) -> int:
-    """Bytes one window's forward pass keeps for the backward pass: distinct storages autograd saves."""
+def _activation_bytes(trainer: Trainer, samples: int) -> int:
+    """Bytes a forward pass keeps for the backward pass: distinct storages autograd saves."""
     kept: dict[int, int] = {}
     own = {p.untyped_storage().data_ptr() for p in trainer.model.parameters()}
 
@@ -193,7 +216,7 @@ def _activation_bytes(trainer: Trainer) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    batch: Any = to_device(trainer.batches.batch(0, 1), trainer.device)
+    batch: Any = to_device(trainer.batches.batch(0, samples), trainer.device)
     trainer.model.train()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
         loss = trainer.objective(trainer.model, batch)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from wordloom.data.batches import IGNORE
+from wordloom.data.batches import IGNORE, to_device
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
@@ -55,7 +55,8 @@ class Hook:
 
 
 class Trainer:
-    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps.
+    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps, or until they
+    change nothing any more (L-BFGS).
 
     ``model`` is moved to the device and precision of ``settings``.  ``run`` returns "done", or "stopped"
     after SIGTERM, Ctrl-C or :meth:`stop`.
@@ -138,16 +139,18 @@ class Trainer:
         loss = total / count if count else math.nan
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse(loss, norm)
-        self.optimizer.step()
+        self.optimizer.step(loss)
         if self.average is not None:
             self.average.update(self.model)
         self.step += 1
         self.samples += s.batch_size
+        if self.optimizer.converged:
+            self.total_steps = self.step
         return {
             "step": self.step,
             "loss_total": total,
             "loss_count": count,
-            "learning_rate": share * s.learning_rate,
+            "learning_rate": self.optimizer.learning_rate,
             "gradient_norm": norm,
             "seconds": time.perf_counter() - began,
             "data_seconds": waited,
@@ -158,20 +161,27 @@ class Trainer:
         count = sum(int(_scored(part)) for part in parts)
         total = 0.0
         for index, part in enumerate(parts):
-            torch.manual_seed(dropout_seed(self.seed, self.step, index))
+            self._seed_dropout(index)
             with self.precision.autocast():
                 loss = self.objective(self.model, part)
             torch.autograd.backward(loss.total / max(1, count))
             total += float(loss.total.detach())
         return total, count
 
+    def _seed_dropout(self, micro: int) -> None:
+        seed = dropout_seed(self.seed, self.step, micro)
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(
+                seed
+            )  # torch.manual_seed also notes it for every device not used
+        else:
+            torch.manual_seed(seed)
+
     def _clip(self) -> float:
         """The norm of all gradients, which are scaled down to ``clip`` when above it."""
-        parameters = [
-            p for part in self.optimizer.parts.values() for g in part.param_groups for p in g["params"]
-        ]
+        parameters = [p for group in self.optimizer.groups for p in group["params"]]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if self.settings.clip is not None:
+        if self.settings.clip is not None and self.optimizer.lbfgs is None:  # which needs true gradients
             nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
         return float(norm)
 
@@ -208,15 +218,10 @@ class Trainer:
             self.average.load_state_tensors(tensors)
         self.step, self.samples = values["step"], values["samples"]
         self.total_steps, self.seed = values["total_steps"], values["seed"]
+        if self.optimizer.converged:
+            self.total_steps = self.step
         for hook in self.hooks:
             hook.load_state_dict(values["hooks"].get(type(hook).__name__, {}))
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch (a NamedTuple) on ``device``."""
-    if device.type == "cpu":
-        return batch
-    return type(batch)(*(x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for x in batch))
 
 
 def _scored(batch: Any) -> Tensor:

@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
-from wordloom.models import MODELS, config_from, family_of
-from wordloom.weights import gpt, gpt2, llama
+from wordloom.models import config_from, family_of
+from wordloom.weights import bag_of_words, gpt, gpt2, llama
 from wordloom.weights.formats import Format, refuse_unless
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
 
 log = logging.getLogger(__name__)
 
-FORMATS: dict[str, Format] = {"gpt": gpt.FORMAT, "gpt2": gpt2.FORMAT, "llama": llama.FORMAT}
+FORMATS: dict[str, Format] = {
+    "gpt": gpt.FORMAT,
+    "gpt2": gpt2.FORMAT,
+    "llama": llama.FORMAT,
+    "bag_of_words": bag_of_words.FORMAT,
+}
 
 # Models that transformers would read wrongly or not at all carry a model_type that it refuses.
 OWN = "wordloom-"
@@ -36,7 +41,7 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
     as null, because transformers would otherwise assume the released model's.
     """
     family = family_of(config)
-    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS}
+    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].generates}
     theirs = FORMATS[family].config_to(config)
     if theirs is None:
         return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
@@ -60,7 +65,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     """
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
-    known |= {OWN + family: family for family in MODELS}
+    known |= {OWN + family: family for family, form in FORMATS.items() if form.generates}
     if model_type not in known:
         what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
         raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")

@@ -36,14 +36,15 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
     """
     form = FORMATS[family_of(config)]
     names = on_meta(config).state_dict().keys()
-    tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
+    tied = ("lm_head.weight", "token_embedding.weight") if getattr(config, "tie_embeddings", False) else None
+    n_layers = getattr(config, "n_layers", 0)
     if form.config_to(config) is None if own is None else own:
         rows = [Row(name, (name,)) for name in names]
-        return Renaming.of(rows, names=names, n_layers=config.n_layers, tied=tied)
+        return Renaming.of(rows, names=names, n_layers=n_layers, tied=tied)
     return Renaming.of(
         form.table,
         names=names,
-        n_layers=config.n_layers,
+        n_layers=n_layers,
         tied=tied,
         prefixes=form.prefixes,
         ignored=form.ignored,

@@ -28,6 +28,7 @@ class Format:
     ignored: Sequence[Ignored]
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
     config_to: Callable[[Any], dict[str, Any] | None]
+    generates: bool = True  # text: its folder then says which tokens begin and end one
 
 
 # Heads of other tasks that were saved with the same body.

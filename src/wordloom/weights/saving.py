@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError
-from wordloom.weights.configs import TOKEN_IDS, config_to_theirs
+from wordloom.models import family_of
+from wordloom.weights.configs import FORMATS, TOKEN_IDS, config_to_theirs
 from wordloom.weights.folders import on_meta, renaming_of
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS
@@ -99,7 +100,8 @@ def save_model(
             _write_weights(temporary, renaming, state, dtype, limit)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
-            _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
+            if FORMATS[family_of(config)].generates:
+                _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
             _write_json(temporary / "config.json", theirs)
             for path in temporary.iterdir():
                 _fsync(path)

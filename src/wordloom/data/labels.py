@@ -1,0 +1,386 @@
+"""Labelled rows: texts and a label out of ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files.
+
+A ``.csv`` is read by its quotes (RFC 4180), a ``.tsv`` by its tabs alone, as the public sets are written:
+there a quotation mark is a character like any other.  A row with another number of fields than the first,
+and a row without a label, are errors; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from wordloom.data.datasets import Columns, files_of, local_files, names_dataset
+from wordloom.data.readers import _lines, _objects, _sound, missing_field
+from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
+from wordloom.data.streams import EncodingErrors, Meter, text_blocks
+from wordloom.errors import DataError, did_you_mean
+
+__all__ = ["LabelledCorpus", "LabelledRow", "labelled_rows", "sorted_labels", "unseen_label"]
+
+Column: TypeAlias = str | int
+TABLES: dict[str, Format] = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+_DEFAULT = Columns(("text",), "label")
+_LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many a document
+
+
+class LabelledRow(NamedTuple):
+    """One row: its texts (two for a pair of sentences), its label where one is read, and where it stands."""
+
+    texts: tuple[str, ...]
+    label: str | None
+    source: str
+    line: int  # of a .jsonl, .csv or .tsv, from 1; elsewhere the number of the row, from 1
+
+    @property
+    def place(self) -> str:
+        """The row for an error message."""
+        return f"{self.source}, line {self.line:,}"
+
+
+def labelled_rows(
+    sources: Sources,
+    *,
+    text: Column | Sequence[Column] | None = None,
+    label: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    labels: bool = True,
+) -> Iterator[LabelledRow]:
+    """Every row of ``sources``, in order.
+
+    Args:
+        sources: files, folders (their tables, sorted), globs, ``"-"`` for a .tsv on standard input
+            (``-.csv``, ``-.jsonl`` ... for the others), or named sets such as ``sst2/train``.  Compressed
+            files (.gz, .xz, .bz2, .zst) are read as they are.
+        text: the column of the text, or of several texts, by name or by number from 1.  Default: what a
+            named set says, else ``"text"``.
+        label: the column of the label.  Default: what a named set says, else ``"label"``.
+        header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
+            is given by name.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+        labels: read labels at all; else each row's is None.
+
+    Raises:
+        DataError: a missing file or column, another number of fields than before, an empty label, a label
+            that is neither text nor a whole number; each names file and line.
+    """
+    if encoding_errors not in ("strict", "replace"):
+        raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
+    for file, known in _tables(sources):
+        texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
+        column = known.label if label is None else label
+        given = text is not None or label is not None
+        headed = header if header is not None or given else known.header
+        columns = Columns(texts, column if labels else None, headed)
+        if labels and column is None:
+            raise DataError(f"{file.name}: its labels are in no column that is known; say which")
+        yield from _rows(file, columns, encoding_errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledCorpus:
+    """Labelled rows and the rule that divides them, as :class:`wordloom.data.Corpus` divides documents.
+
+    ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation.  ``"hash"``: by a hash of
+    each row's texts, so that equal texts fall on one side.  ``"files"``: validation is
+    ``validation_sources``.  The other arguments are those of :func:`labelled_rows`.
+    """
+
+    sources: Sources
+    validation_sources: Sources = ()
+    split: Literal["tail", "hash", "files"] = "tail"
+    validation_fraction: float = 0.1
+    text: Column | Sequence[Column] | None = None
+    label: Column | None = None
+    header: bool | None = None
+    encoding_errors: EncodingErrors = "strict"
+
+    def rows(self, part: Literal["train", "validation"]) -> Iterator[LabelledRow]:
+        """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`."""
+        held_out = part == "validation"
+        if self.split == "files":
+            yield from self._read(self.validation_sources if held_out else self.sources)
+            return
+        rows = self._read(self.sources)
+        if self.split == "hash":
+            yield from (row for row in rows if (_position(row) < self.validation_fraction) == held_out)
+            return
+        n = sum(1 for _ in self._read(self.sources)) if self.validation_fraction else 0
+        edge = n - int(n * self.validation_fraction)
+        for number, row in enumerate(rows):
+            if (number >= edge and bool(n)) == held_out:
+                yield row
+
+    def describe_split(self) -> str:
+        """The split in words."""
+        if self.split == "files":
+            return "files: validation is a source of its own"
+        if not self.validation_fraction:
+            return "everything is training"
+        what = "last rows" if self.split == "tail" else "hash of each row's text"
+        return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {what}"
+
+    def _read(self, sources: Sources) -> Iterator[LabelledRow]:
+        return labelled_rows(
+            sources,
+            text=self.text,
+            label=self.label,
+            header=self.header,
+            encoding_errors=self.encoding_errors,
+        )
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different ``labels``: by number where all are whole numbers, else in alphabetical order.
+
+    Raises DataError below two, which leave nothing to tell apart.
+    """
+    found = set(labels)
+    if len(found) < 2:
+        only = f"only the label {next(iter(found))!r}" if found else "no row"
+        raise DataError(f"the training rows hold {only}; classification takes two labels or more")
+    whole = all(label.isascii() and label.removeprefix("-").isdigit() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+
+
+def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
+    """The error for a row whose label none of the training rows had."""
+    hint = did_you_mean(str(row.label), known)
+    return DataError(f"{row.place}: the label {row.label!r} was not seen in training; {hint}")
+
+
+def _position(row: LabelledRow) -> float:
+    """Where in [0, 1) the hash of a row's texts falls."""
+    digest = hashlib.sha256("\x1f".join(row.texts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+# ----------------------------------------------------------------------------------------------- files
+
+
+def _tables(sources: Sources) -> Iterator[tuple[Source, Columns]]:
+    """The files that ``sources`` stand for, and where those of a named set keep what."""
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if not given:
+        raise DataError("no source given; name at least one table, folder, glob or data set")
+    for source in given:
+        item = os.fspath(source)
+        path = os.path.expanduser(item)
+        if names_dataset(item):
+            info = files_of(item)[0]
+            if info.columns is None:
+                raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
+            for known in local_files(item):
+                yield _described(str(known)), info.columns
+        elif os.path.isdir(path):
+            for file in _folder(path):
+                yield _described(file), _DEFAULT
+        elif glob.has_magic(path) and not os.path.exists(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            if not matches:
+                raise DataError(f"no file matches '{item}'; check the pattern (quote it)")
+            for match in matches:
+                yield _described(match), _DEFAULT
+        else:
+            if not os.path.exists(path) and not item.startswith("-"):
+                raise DataError(f"no table or named data set '{item}'; {_near(path)}")
+            yield _described(path), _DEFAULT
+
+
+def _near(path: str) -> str:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f"the folder '{folder}' does not exist"
+    tables = [name for name in sorted(os.listdir(folder)) if _suffixes(name)[0] in TABLES]
+    return did_you_mean(os.path.basename(path), tables) if tables else f"'{folder}' holds no table"
+
+
+def _folder(folder: str) -> list[str]:
+    found = []
+    for directory, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = (name for name in sorted(files) if not name.startswith(".") and _suffixes(name)[0] in TABLES)
+        found += [os.path.join(directory, name) for name in names]
+    if not found:
+        raise DataError(f"folder '{folder}' holds no table; allowed: {', '.join(TABLES)}")
+    return found
+
+
+def _described(path: str) -> Source:
+    suffix, compression = _suffixes(path)
+    if path.startswith("-"):
+        return Source(
+            path="-", name="standard input", format=TABLES.get(suffix, "tsv"), compression=compression
+        )
+    if suffix not in TABLES:
+        allowed = f"{', '.join(TABLES)}, each also compressed ({', '.join(COMPRESSIONS)})"
+        raise DataError(f"'{path}' is no table that is known by its name; allowed: {allowed}")
+    return Source(path=path, name=path, format=TABLES[suffix], compression=compression)
+
+
+def _suffixes(path: str) -> tuple[str, str | None]:
+    stem, last = os.path.splitext(os.path.basename(path).lower())
+    return (os.path.splitext(stem)[1], COMPRESSIONS[last]) if last in COMPRESSIONS else (last, None)
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
+    match file.format:
+        case "csv" | "tsv":
+            cells = _separated(file, columns, errors)
+        case "parquet":
+            cells = _parquet(file, columns)
+        case _:
+            cells = _json(file, columns, errors)
+    n = len(columns.texts)
+    for line, values in cells:
+        place = f"{file.name}, line {line:,}"
+        texts = tuple(_text(value, place, errors) for value in values[:n])
+        label = None if columns.label is None else _label(values[n], place)
+        yield LabelledRow(texts, label, file.name, line)
+
+
+def _text(value: Any, place: str, errors: EncodingErrors) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{place}: the text is {value!r}, which is no text")
+    return _sound(value, errors, place)
+
+
+def _label(value: Any, place: str) -> str:
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float | list | dict):
+        raise DataError(f"{place}: the label is {value!r}; a label is text or a whole number")
+    label = (value or "").strip()
+    if not label:
+        raise DataError(f"{place}: the label is empty; give the row one, or take it out")
+    return str(label)
+
+
+def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    """Line number and wanted cells of every row of a .csv or .tsv."""
+    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
+    named = any(isinstance(column, str) for column in wanted)
+    headed = named if columns.header is None else columns.header
+    if named and not headed:
+        names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
+        raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
+    rows = (_comma if file.format == "csv" else _tabs)(file, errors)
+    width, places = 0, list[int]()
+    for line, row in rows:
+        if not width:
+            width = len(row)
+            places = [_place(column, row, file, headed=headed) for column in wanted]
+            if headed:
+                continue
+        if len(row) != width:
+            found = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
+            raise DataError(
+                f"{file.name}, line {line:,}: {found} where the first line has {width}; mend the file"
+                + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
+            )
+        yield line, [row[place] for place in places]
+
+
+def _fields(n: int) -> str:
+    return "field" if n == 1 else "fields"
+
+
+def _place(column: Column, first: list[str], file: Source, *, headed: bool) -> int:
+    """Which field of a row ``column`` is."""
+    if isinstance(column, int):
+        if not 1 <= column <= len(first):
+            raise DataError(
+                f"{file.name}, line 1: has {len(first)} {_fields(len(first))} and no column {column}; "
+                f"allowed: 1 to {len(first)}"
+            )
+        return column - 1
+    if first.count(column) > 1:
+        raise DataError(f"{file.name}, line 1: {first.count(column)} columns are called '{column}'; "
+                        "give the number of the one that is meant")  # fmt: skip
+    if column not in first:
+        raise DataError(_missing(f"{file.name}, line 1", column, first))
+    return first.index(column)
+
+
+def _missing(place: str, column: str, there: Iterable[str]) -> str:
+    what, _, _ = missing_field(place, column, list(there)).partition(" Say which one:")
+    return (
+        f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
+        "holds the text and which the label (in a recipe data.text_column and data.label_column)"
+    )
+
+
+def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
+    for number, line in _numbered(file, errors):
+        yield number, line.removesuffix("\r").split("\t")
+
+
+def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+    reader = csv.reader((line + "\n" for _, line in _numbered(file, errors)), strict=True)
+    first = 1  # line of the row that comes next; a quoted field may go over several
+    try:
+        for row in reader:
+            yield first, row
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{file.name}, line {first:,}: not valid CSV ({error}); mend the file") from None
+
+
+def _numbered(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
+    """The lines of a file, from 1; the break at its end begins no line."""
+    held: str | None = None
+    number = 0
+    for line in _lines(text_blocks(file, errors), "", "\n"):
+        if held is not None:
+            number += 1
+            yield number, held
+        held = line
+    if held:
+        yield number + 1, held
+
+
+def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    wanted = _names(file, columns)
+    for record in _objects(file, errors, Meter()):
+        for name in wanted:
+            if name not in record.value:
+                raise DataError(_missing(f"{file.name}, line {record.line:,}", name, record.value))
+        yield record.line, [record.value[name] for name in wanted]
+
+
+def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
+    from wordloom.data.parquet import parquet_rows
+
+    wanted = _names(file, columns)
+    whole = [] if columns.label is None else [wanted[-1]]
+    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole), 1):
+        yield number, list(row)
+
+
+def _names(file: Source, columns: Columns) -> list[str]:
+    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
+    for column in wanted:
+        if not isinstance(column, str):
+            raise DataError(f"{file.name}: its columns have names; say which, not the number {column}")
+    return [str(column) for column in wanted]

@@ -1,0 +1,102 @@
+"""Bag of words: multinomial logistic regression on the counts of a text's words, whatever their order.
+
+The oldest text classifier (Maron 1961; tf-idf after Sparck Jones 1972, in scikit-learn's form):
+
+    logits = features(counts) W^T + b,      W [C, V]
+
+- ``counts``: how often each word occurs.  ``binary``: whether it does.
+- ``tfidf``: counts times ln((1 + N) / (1 + df)) + 1, the row divided by its Euclidean length.
+
+Parameters: C V + C.  The idf [V] is a buffer, saved with the weights: what a text's features are is the
+model's own matter.  A row's length divides its logits instead of its features, and the idf multiplies the
+columns of W, so no weighted copy of the batch is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.checks import check_positive
+from wordloom.nn.bags import bag_products
+
+__all__ = ["FEATURES", "BagOfWords", "BagOfWordsConfig"]
+
+FEATURES = ("counts", "binary", "tfidf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BagOfWordsConfig:
+    """Settings; ``vocab_size`` is V, ``id2label`` the names of the C classes by number ("0", "1", ...)."""
+
+    vocab_size: int
+    id2label: Mapping[str, Any]
+    features: str = "tfidf"
+    max_ngram: int = 1  # how many words in a row may be one feature; the vocabulary holds them
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "max_ngram")
+        if self.features not in FEATURES:
+            raise ConfigError(
+                f"unknown features {self.features!r}; {did_you_mean(str(self.features), FEATURES)}"
+            )
+        names = [str(name) for name in self.id2label.values()]
+        if list(self.id2label) != [str(number) for number in range(len(names))] or len(names) < 2:
+            raise ConfigError(
+                f'id2label names two classes or more, numbered "0", "1", ...; not {dict(self.id2label)!r}'
+            )
+        if len(set(names)) != len(names):
+            raise ConfigError(f"id2label gives two classes one name: {', '.join(names)}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in order."""
+        return tuple(str(name) for name in self.id2label.values())
+
+
+class BagOfWords(nn.Module):
+    """Logits [B, C] of bags of words; see the module."""
+
+    def __init__(self, config: BagOfWordsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.classifier = nn.Linear(config.vocab_size, len(config.id2label))
+        self.idf: Tensor
+        self.register_buffer("idf", torch.ones(config.vocab_size) if config.features == "tfidf" else None)
+
+    def forward(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
+        """ids [n], counts [n], offsets [B + 1] (:class:`wordloom.data.Bags`) -> logits [B, C] float32."""
+        weight = self.classifier.weight  # [C, V]
+        if self.config.features == "tfidf":
+            lengths = self._lengths(ids, counts, offsets)
+            logits = bag_products(ids, counts, offsets, weight * self.idf) / lengths[:, None]
+        else:
+            weights = torch.ones_like(counts) if self.config.features == "binary" else counts
+            logits = bag_products(ids, weights, offsets, weight)
+        return (logits + self.classifier.bias).float()  # [B, C]
+
+    @torch.no_grad()
+    def _lengths(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
+        """Euclidean length of every bag's tf-idf row, 1 for one without words: [B]."""
+        squares = self.idf.square()[None]  # [1, V]
+        lengths = bag_products(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
+        return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Zero: the objective is convex, every start leads to one end, and zero says nothing yet.
+
+        The idf is 1 until it is set from the training rows.
+        """
+        with torch.no_grad():
+            self.classifier.weight.zero_()
+            self.classifier.bias.zero_()
+            if self.idf is not None:
+                self.idf.fill_(1.0)
+
+    def tie_weights(self) -> None:
+        """Nothing is tied."""

@@ -1,0 +1,157 @@
+"""Causal language models in a training run: windows of tokens, attention kernels, samples of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data.batches import to_device
+from wordloom.errors import RecipeError, did_you_mean
+from wordloom.evaluate import evaluate_batches
+from wordloom.generate import Sampling, generate_text
+from wordloom.models import PRESETS, build, config_from, family_of
+from wordloom.nn import set_attention_backend
+from wordloom.nn.attention import running_kernel
+from wordloom.objectives import OBJECTIVES
+from wordloom.recipe import Recipe
+from wordloom.run.prepare import Prepared, prepare_recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import check_fits
+from wordloom.training.precision import compile_blocks
+from wordloom.weights import load_model, load_state, save_model
+
+__all__ = ["causal_task"]
+
+
+def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Next-token prediction on the recipe's text; ``given`` is a checkpoint to begin with."""
+    tokenizer = Tokenizer.from_pretrained(given) if given else None
+    prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
+
+    def build_model() -> Any:
+        model = _model(recipe, prepared, given)
+        set_attention_backend(model, recipe.train.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=prepared.tokenizer, overwrite=overwrite)
+
+    return Task(
+        settings=recipe.train,
+        batches=prepared.batches,
+        fingerprints={"data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint},
+        ledger=prepared.ledger_json(),
+        build_model=build_model,
+        settle=lambda trainer: _settle(trainer, recipe),
+        evaluate=None if prepared.validation is None else _evaluator(recipe, prepared),
+        sample=_sampler(recipe, prepared.tokenizer),
+        save=save,
+    )
+
+
+def _settle(trainer: Trainer, recipe: Recipe) -> str:
+    """Gradient checkpointing and compilation, and which attention kernel then runs."""
+    s, model = recipe.train, trainer.model
+    if s.gradient_checkpointing:
+        checkpoint_blocks(model)
+    compiled = compile_blocks(model, s, trainer.device)
+    attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
+    tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
+    kernel = running_kernel(
+        s.attention_backend,
+        head_dim=attention.head_dim,
+        device=trainer.device,
+        dtype=trainer.precision.compute_dtype,
+        dropout=attention.dropout,
+        masked=recipe.data.document_mask,
+        elements=0 if compiled.startswith("compiled") else tokens * attention.n_heads * attention.head_dim,
+    )
+    return f"{compiled}, attention kernel '{kernel}'"
+
+
+def _model(recipe: Recipe, prepared: Prepared, given: Path | None) -> Any:
+    """The recipe's model, fresh or with the weights of the checkpoint ``given``.
+
+    A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
+    everything but dropout and max_seq_len.
+    """
+    if given is not None and not recipe.model:
+        model: Any = load_model(given, dtype=torch.float32)
+    else:
+        model = _new_model(recipe, prepared)
+        if given is not None:
+            load_state(model, given)
+    if model.config.vocab_size < prepared.tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
+            f"{prepared.tokenizer.vocab_size}; raise it, or leave it out"
+        )
+    return model
+
+
+def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
+    settings = dict(recipe.model)
+    preset = settings.pop("preset", None)
+    family = settings.pop("family", None)
+    if (preset is None) == (family is None):
+        raise RecipeError("give either model.family with its settings, or model.preset")
+    if preset is not None:
+        if preset not in PRESETS:
+            raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+        base = PRESETS[preset]
+        family = family_of(base)
+        settings = {**vars(base), "vocab_size": prepared.tokenizer.vocab_size, **settings}
+    settings.setdefault("vocab_size", prepared.tokenizer.vocab_size)
+    settings.setdefault("max_seq_len", recipe.train.seq_len)
+    config = config_from(family, **settings)
+    if config.max_seq_len < recipe.train.seq_len:
+        raise RecipeError(
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; "
+            "raise the one or lower the other"
+        )
+    check_fits(config, recipe.train)
+    return build(config, generator=torch.Generator().manual_seed(recipe.seed))
+
+
+def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, float]]:
+    """Validation loss over sequential windows, each target scored once with the context its window gives."""
+    s = recipe.train
+    validation, shards = prepared.validation, prepared.validation_shards
+    assert validation is not None
+    assert shards is not None
+    windows = min(validation.samples_per_epoch, s.evaluate_windows or validation.samples_per_epoch)
+    rows = s.micro_batch_size or s.batch_size
+
+    def evaluate(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        cut = ((start, min(rows, windows - start)) for start in range(0, windows, rows))
+        batches = (to_device(validation.batch(start, count), device) for start, count in cut)
+        loss = evaluate_batches(model, OBJECTIVES[s.objective], batches).value
+        assert loss is not None
+        figures = {"loss": loss}
+        whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
+        if whole and prepared.tokenizer.lossless:
+            # the text's first token has nothing before it and costs what a uniform guess does
+            nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
+            figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
+        return figures
+
+    return evaluate
+
+
+def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
+    s = recipe.train
+    sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
+
+    def sample(model: Any) -> str:
+        return s.sample_prompt + str(generate_text(model, tokenizer, s.sample_prompt, sampling))
+
+    return sample

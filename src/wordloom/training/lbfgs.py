@@ -1,0 +1,207 @@
+"""L-BFGS, one evaluation of loss and gradient at a step, for a loss that is the same at every step.
+
+Liu and Nocedal 1989, "On the limited memory BFGS method"; the two loops are algorithm 7.4 of Nocedal and
+Wright 2006, begun from the diagonal of Gilbert and Lemaréchal 1989 ("Some numerical experiments with
+variable-storage quasi-Newton algorithms", section 4.2, as in their M1QN3): the curvature along a frequent
+word's weight is hundreds of times that along a rare one's, and the diagonal saved a third of the steps.
+torch.optim.LBFGS asks for the loss again and again within one step; here the search along a
+direction goes on from step to step, so the loop that trains everything else trains this too, and a run can
+be stopped and resumed anywhere, in the middle of a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["HISTORY", "LBFGS"]
+
+HISTORY = 10  # pairs kept, as most use
+_SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
+_NOISE = 1e-6  # of the loss: what rounding in float32 may hide
+_SHORTEST = 1e-10  # a step below this share of the direction finds nothing any more
+
+
+class _Numbers(NamedTuple):
+    """What is remembered besides vectors."""
+
+    evaluations: float = 0.0
+    pairs: float = 0.0  # ever kept
+    loss: float = 0.0  # with penalty, at the point
+    slope: float = 0.0  # of the loss along the direction, at the point
+    length: float = 1.0  # of the step under way
+    converged: float = 0.0
+
+
+class LBFGS:
+    """Minimises loss + l2 / 2 * (sum of squares of the groups that have ``l2``).
+
+    After :meth:`evaluated` the parameters are where to evaluate next; :meth:`at_point` puts them, for a
+    while, where the loss was lowest so far.  The length of a step is found by backtracking (Armijo's
+    condition, quadratic interpolation), so the learning rate of a schedule plays no part.
+
+    Args:
+        groups: parameter groups, each with ``l2``.
+        history: m, pairs of steps and gradient changes that stand for the curvature.
+        tolerance: where no component of the gradient is larger, :attr:`converged` is set.
+
+    Attributes:
+        memory: everything that is remembered, P elements in all parameters together.
+    """
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, history: int = HISTORY, tolerance: float = 1e-4
+    ) -> None:
+        self.param_groups = [{**group, "lr": 1.0} for group in groups]
+        self.history, self.tolerance = history, tolerance
+        self._parameters: list[nn.Parameter] = [p for group in self.param_groups for p in group["params"]]
+        device = self._parameters[0].device
+        l2 = [torch.full((p.numel(),), g["l2"]) for g in self.param_groups for p in g["params"]]
+        self._l2 = torch.cat(l2).to(device)  # [P]
+        P = self._l2.numel()
+        self.memory: dict[str, Tensor] = {
+            "point": torch.zeros(P, device=device),
+            "gradient": torch.zeros(P, device=device),  # at the point, with the penalty's
+            "direction": torch.zeros(P, device=device),  # from the point
+            "steps": torch.zeros(history, P, device=device),  # pair n stands in row n mod m
+            "changes": torch.zeros(history, P, device=device),  # of the gradient along them
+            "products": torch.zeros(history, dtype=torch.float64),  # step times change
+            "diagonal": torch.ones(P, device=device),  # of the inverse Hessian, before the pairs
+            "numbers": torch.tensor(_Numbers(), dtype=torch.float64),
+        }
+
+    @property
+    def converged(self) -> bool:
+        return bool(self._numbers.converged)
+
+    @property
+    def _numbers(self) -> _Numbers:
+        return _Numbers(*self.memory["numbers"].tolist())
+
+    @contextmanager
+    def at_point(self) -> Iterator[None]:
+        """Within the block the parameters are at the best point evaluated so far; then as they were."""
+        if not self._numbers.evaluations:
+            yield
+            return
+        own = _flat(self._parameters)
+        self._set(self.memory["point"])
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    @torch.no_grad()
+    def evaluated(self, loss: float) -> None:
+        """Take the gradients that the parameters hold, of the mean ``loss`` there, and move on."""
+        at = _flat(self._parameters)  # [P]
+        gradient = _flat([_gradient(p) for p in self._parameters]).addcmul_(self._l2, at)
+        value = loss + 0.5 * float((self._l2 * at) @ at)
+        now = self._numbers
+        if now.evaluations and not self._accepted(value, gradient, now):
+            self._shorten(value, now)
+            return
+        pairs = self._remember(at, gradient, int(now.pairs)) if now.evaluations else 0
+        self.memory["point"].copy_(at)
+        self.memory["gradient"].copy_(gradient)
+        now = now._replace(evaluations=now.evaluations + 1, pairs=pairs, loss=value)
+        if float(gradient.abs().max()) <= self.tolerance:
+            self._stay(now)
+            return
+        direction = self._scaled(gradient, pairs).neg_()
+        self.memory["direction"].copy_(direction)
+        length = 1.0 if pairs else 1.0 / float(gradient.norm())  # before the first pair: a distance of 1
+        self._go(now._replace(slope=float(direction @ gradient), length=length))
+
+    def _accepted(self, value: float, gradient: Tensor, now: _Numbers) -> bool:
+        """Whether the loss fell enough; where rounding hides that, whether the slope says so."""
+        if value <= now.loss + _SUFFICIENT * now.length * now.slope:
+            return True
+        # Hager and Zhang 2005, equation 4.1
+        here = float(gradient @ self.memory["direction"])
+        return value <= now.loss + _NOISE * abs(now.loss) and here <= (2 * _SUFFICIENT - 1) * now.slope
+
+    def _shorten(self, value: float, now: _Numbers) -> None:
+        """Go on at the lowest point of the parabola through what is known, within reason."""
+        promised = now.slope * now.length
+        lowest = promised * now.length / (2 * (promised - (value - now.loss)))
+        length = min(max(lowest, 0.1 * now.length), 0.5 * now.length)
+        now = now._replace(evaluations=now.evaluations + 1, length=length)
+        if length < _SHORTEST:
+            self._stay(now)
+        else:
+            self._go(now)
+
+    def _remember(self, at: Tensor, gradient: Tensor, pairs: int) -> int:
+        """Keep the step taken and how the gradient changed; returns how many were ever kept."""
+        step, change = at - self.memory["point"], gradient - self.memory["gradient"]
+        product = float(step @ change)
+        if product <= 1e-10 * float(change @ change):  # no curvature that could be used
+            return pairs
+        self._rescale(step, change, product, first=not pairs)
+        row = pairs % self.history
+        self.memory["steps"][row] = step
+        self.memory["changes"][row] = change
+        self.memory["products"][row] = product
+        return pairs + 1
+
+    def _rescale(self, step: Tensor, change: Tensor, product: float, *, first: bool) -> None:
+        """The diagonal that a BFGS update of diag(D)^-1, scaled to the newest curvature, has: [P]."""
+        d = self.memory["diagonal"]
+        if first:
+            d.fill_(product / float(change @ change))
+        scale = float((d * change) @ change) / product
+        flat = step / d
+        b = change.square().div_(product).addcdiv_(torch.full_like(d, scale), d)
+        b.addcmul_(flat, flat, value=-scale / float(step @ flat))
+        # positive in exact arithmetic
+        d.copy_(torch.where(b > 0, 1 / b, d))
+
+    def _scaled(self, gradient: Tensor, pairs: int) -> Tensor:
+        """The inverse Hessian that the pairs stand for, times ``gradient`` [P], by the two loops."""
+        q = gradient.clone()
+        rows = [pair % self.history for pair in range(max(0, pairs - self.history), pairs)]
+        steps, changes = self.memory["steps"].unbind(), self.memory["changes"].unbind()
+        products: list[float] = self.memory["products"].tolist()
+        shares = [0.0] * self.history
+        for row in reversed(rows):
+            shares[row] = float(steps[row] @ q) / products[row]
+            q.add_(changes[row], alpha=-shares[row])
+        q.mul_(self.memory["diagonal"])
+        for row in rows:
+            q.add_(steps[row], alpha=shares[row] - float(changes[row] @ q) / products[row])
+        return q
+
+    def _go(self, now: _Numbers) -> None:
+        """Put the parameters where the loss is to be evaluated next."""
+        self._set(torch.add(self.memory["point"], self.memory["direction"], alpha=now.length))
+        self._note(now)
+
+    def _stay(self, now: _Numbers) -> None:
+        """Nothing is left to gain: put the parameters at the point, for good."""
+        self._set(self.memory["point"])
+        self._note(now._replace(length=0.0, converged=1.0))
+
+    def _note(self, now: _Numbers) -> None:
+        self.memory["numbers"].copy_(torch.tensor(now, dtype=torch.float64))
+        for group in self.param_groups:
+            group["lr"] = now.length
+
+    @torch.no_grad()
+    def _set(self, values: Tensor) -> None:
+        start = 0
+        for p in self._parameters:
+            p.copy_(values[start : start + p.numel()].view_as(p))
+            start += p.numel()
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors])
