@@ -7,6 +7,7 @@
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
     training      word2vec and fastText over token shards, portion by portion
     kernels       ... compiled by numba; ``plain`` says the same in numpy
+    torch_training    word2vec on a GPU: many windows at once
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     subwords      fastText's character n-grams and runs of words, by hash
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 _HOMES = {
     "WordTrainer": "training",
+    "TorchWordTrainer": "torch_training",
     "TrainingCorpus": "training",
     "Phrases": "phrases",
     "Agreement": "judging",
@@ -87,6 +89,7 @@ __all__ = [
     "TextEmbedder",
     "TextReport",
     "TokenVectors",
+    "TorchWordTrainer",
     "TrainingCorpus",
     "UnknownWordError",
     "VocabularyReport",
@@ -133,6 +136,7 @@ if TYPE_CHECKING:
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
     from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
+    from wordloom.vectors.torch_training import TorchWordTrainer
     from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 
