@@ -58,7 +58,7 @@ def test_a_gpu_is_taken_where_it_can_do_it(gpu):
 
 
 def test_threads_do_nothing_on_a_gpu():
-    with pytest.raises(RecipeError, match="vectors.threads has no effect with vectors.device 'cuda'"):
+    with pytest.raises(RecipeError, match=r"vectors\.threads has no effect with vectors\.device 'cuda'"):
         load_vector_recipe(
             {"name": "t", "data": {"train": "x"}}, ["vectors.threads=2", "vectors.device=cuda"]
         )
@@ -106,9 +106,8 @@ def test_a_run_goes_on_on_another_device_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TorchWordTrainer", Pretends)
     monkeypatch.setattr(module, "vector_device", lambda _: (torch.device("cuda"), ""))
     heard = Heard()
-    ended = train_vectors(
-        settings, ["vectors.device=cuda"], out=tmp_path / "run", resume=True, progress=heard
-    )
+    settings["vectors"]["device"] = "cuda"
+    ended = train_vectors(settings, out=tmp_path / "run", resume=True, progress=heard)
     assert ended.job == ended.jobs > 6
     said = [line for line in heard.lines if line.startswith("going on")]
     assert len(said) == 1
