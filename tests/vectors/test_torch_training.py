@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
 
-from wordloom.errors import NonFiniteError, VectorError
+from wordloom.errors import DeviceError, NonFiniteError, VectorError
 from wordloom.vectors import plain
 from wordloom.vectors.kernels import Tables
 from wordloom.vectors.sampling import keep_probabilities
@@ -292,6 +292,19 @@ def test_vectors_that_grow_beyond_bounds_end_the_training() -> None:
         finish(made)
 
 
+def test_a_device_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+    made = trainer()
+    monkeypatch.setattr(made, "step", full)
+    with pytest.raises(DeviceError, match="cpu has no room: CUDA out of memory; lower vectors"):
+        made.run()
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(DeviceError, match="has no room"):
+        trainer()
+
+
 @pytest.mark.parametrize("changed", [{"negative": 0}, {"algorithm": "fasttext"}, {"algorithm": "glove"}])
 def test_what_has_no_kernel_is_told(changed: dict[str, Any]) -> None:
     with pytest.raises(VectorError, match=r"is not trained on a GPU; set vectors\.device=cpu"):
@@ -312,7 +325,27 @@ def test_groups_fill_tiles_and_hold_what_they_must(window: int, negative: int, V
 
 def test_steps_of_rows_met_too_often_weigh_as_much_as_of_those_just_not() -> None:
     met = torch.tensor([0.0, 1.0, 99.0, 100.0, 101.0, 1e6])
-    assert (damping(met) * met).tolist() == pytest.approx([0.0, 1.0, 99.0, 100.0, 100.0, 100.0])
+    assert (damping(met, 0.025) * met).tolist() == pytest.approx([0.0, 1.0, 99.0, 100.0, 100.0, 100.0])
+    assert (damping(met, 1e-4) * met).tolist() == pytest.approx([0.0, 1.0, 99.0, 100.0, 101.0, 25_000.0])
+    assert damping(met, 1e4)[1] == damping(met, 0.0)[-1] == 1.0  # one step is never made smaller
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_large_batches_learn_only_by_steps_scaled_down(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_DAMPED": 1e9, "_BATCHES": 1}.items():  # 3456 windows whatever the vocabulary
+        monkeypatch.setattr(f"wordloom.vectors.torch_training.{name}", value)
+    if not scaled:
+        monkeypatch.setattr("wordloom.vectors.torch_training._LOAD", 1e9)
+    made = trainer(zipf(*[9000] * 40), fresh=True, sample=0, epochs=4)
+    assert made.shape.groups == 64
+    if not scaled:
+        with pytest.raises(NonFiniteError):
+            finish(made)
+        return
+    while not made.done:
+        figures = made.run()
+    assert figures.loss is not None
+    assert figures.loss < 6 * np.log(2)  # what vectors of zeros cost
 
 
 # -- quality -----------------------------------------------------------------------------------------------

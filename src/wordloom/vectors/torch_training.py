@@ -9,12 +9,14 @@ A negative weighs negative / K, so that what a window is expected to learn is wh
 ``negative`` of its own (sharing over a batch: Ji et al. 2016, arXiv:1604.04661).
 
 All changes of a batch are worked out by the rows as they stood before it.  The rows met most often would
-move by the sum of hundreds of steps that know nothing of each other: those steps are scaled down, see
-:func:`damping`.
+move by the sum of hundreds of steps that know nothing of each other, and overshoot: those steps are scaled
+down, see :func:`damping`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad, softplus
 
 from wordloom.data.permutation import keyed
-from wordloom.errors import VectorError
+from wordloom.errors import DeviceError, VectorError
 from wordloom.vectors.kernels import Part
 from wordloom.vectors.sampling import alias_table, keep_probabilities
 from wordloom.vectors.training import Figures, Schedule, Settings, TrainingCorpus, check_shape, scatter
@@ -34,7 +36,7 @@ __all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "what_is_
 _DRAWS = 13  # purpose of the random numbers drawn from one seed
 _ROWS, _COLUMNS = 64, 128  # a GPU multiplies matrices in tiles of this size: groups are made to fill them
 _GROUPS = 64  # groups of a batch at most
-_STALE = 100.0  # pairs that a row may be expected to meet in a batch before its steps are scaled down
+_LOAD = 2.5  # learning rate times the pairs that a row meets in a batch: beyond, its steps are scaled down
 _DAMPED = 16.0  # times that at most: a small vocabulary has batches of fewer groups
 _BATCHES = 5000  # of a whole run at least: a small corpus has batches of fewer groups
 _LOOK = 8  # the loss is taken of one batch in this many
@@ -97,7 +99,8 @@ class TorchWordTrainer(Schedule):
             seed: names the random numbers.
             device: where the vectors live, with everything that is drawn.
 
-        Raises VectorError for hierarchical softmax, which has no kernel here.
+        Raises VectorError for hierarchical softmax, which has no kernel here, DeviceError where the vectors
+        do not fit on the device.
         """
         super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
@@ -113,7 +116,8 @@ class TorchWordTrainer(Schedule):
         self._often = [self._here(often.astype(np.float32)) for often in _meetings(counts, s)]
         began = np.empty((V, s.dim), dtype=np.float32)
         scatter(began, s.dim, seed)
-        self._inputs, self._outputs = self._here(began), torch.zeros(V, s.dim, device=self._device)
+        with _room_on(self._device):
+            self._inputs, self._outputs = self._here(began), torch.zeros(V, s.dim, device=self._device)
         L, R, K, _ = self.shape
         apart = torch.arange(R)[:, None] - torch.arange(L) - s.window
         apart[apart == 0] = _BITS  # a word is not around itself
@@ -151,7 +155,10 @@ class TorchWordTrainer(Schedule):
 
     def run(self) -> Figures:
         """Train on the next portion of jobs."""
-        part = self.portion(self.job)
+        with _room_on(self._device):
+            return self._run(self.portion(self.job))
+
+    def _run(self, part: Part) -> Figures:
         draw = self.draw(part)
         G, B = len(draw.reach), self.shape.groups
         batches = -(-G // B)
@@ -180,14 +187,12 @@ class TorchWordTrainer(Schedule):
         ends = self._here(part.ends)
         places = torch.arange(len(ids), device=self._device)
         pieces = torch.searchsorted(ends, places, right=True)
-        last_piece = self._here(np.asarray(part.jobs[1:], dtype=np.int64))
-        rates = self._here(part.rates)[torch.searchsorted(last_piece, pieces, right=True)]
+        rates = self._here(part.rates)[torch.searchsorted(self._here(part.jobs[1:]), pieces, right=True)]
         kept = (self._keep[ids] >= self._bits(len(ids))).nonzero().squeeze(1)
         n = len(kept)
         G = -(-n // L)
         reach = torch.randint(1, s.window + 1, (n,), generator=self._random, device=self._device)
         ahead, behind = s.window, s.window + max(G, 1) * L - n
-
         return Draw(
             pad(ids[kept], (ahead, behind)).unfold(0, R, L)[:G],
             pad(pieces[kept], (ahead, behind), value=-1).unfold(0, R, L)[:G],
@@ -260,8 +265,7 @@ class TorchWordTrainer(Schedule):
 
     def _scales(self, rate: float, groups: int) -> tuple[Tensor, Tensor]:
         windows = groups * self.shape.windows
-        falling = rate / self.settings.alpha
-        inputs, outputs = (damping(often * windows * falling) for often in self._often)
+        inputs, outputs = (damping(often * windows, rate) for often in self._often)
         return inputs, outputs
 
     # -- where it stopped --------------------------------------------------------------------------------
@@ -278,6 +282,17 @@ class TorchWordTrainer(Schedule):
         self.job = int(state["job"][0])
 
 
+@contextmanager
+def _room_on(device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+        raise DeviceError(
+            f"{device} has no room: {reason}; lower vectors.dim, or set vectors.device=cpu"
+        ) from None
+
+
 def what_is_missing(settings: Any) -> str | None:
     """What of ``settings`` has no kernel here, in words, or None."""
     algorithm = getattr(settings, "algorithm", "word2vec")
@@ -288,12 +303,15 @@ def what_is_missing(settings: Any) -> str | None:
     return None
 
 
-def damping(meetings: Tensor) -> Tensor:
+def damping(meetings: Tensor, rate: float) -> Tensor:
     """What a row's steps in one batch are multiplied by, for how many pairs it is expected to meet in it.
 
-    One where they are _STALE or fewer; beyond, so little that together they weigh as much as _STALE.
+    A row that meets n pairs whose vectors have lengths near 1 and point the same way moves, by steps that
+    do not see each other, up to rate n / 4 times as far as would be best, and swings ever wider beyond 2.
+    So rate n is held to _LOAD; but never is a row given less than one whole step.
     """
-    return (_STALE / meetings.clamp(min=_STALE)).float()
+    allowed = max(1.0, _LOAD / rate) if rate else float("inf")
+    return torch.clamp(allowed / meetings.clamp(min=1e-30), max=1.0).float()
 
 
 def _meetings(counts: NDArray[np.int64], s: Settings) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -302,7 +320,7 @@ def _meetings(counts: NDArray[np.int64], s: Settings) -> tuple[NDArray[Any], NDA
     trained, drawn = trained / trained.sum(), drawn / drawn.sum()
     around = s.window + 1.0  # words on average
     predictions = around if s.architecture == "skipgram" else 1.0
-    return around * trained, predictions * (trained + s.negative * drawn)
+    return around * (1 + s.negative) * trained, predictions * (trained + s.negative * drawn)
 
 
 def shape_of(counts: NDArray[np.int64], s: Settings, words: int) -> Shape:
@@ -316,5 +334,5 @@ def shape_of(counts: NDArray[np.int64], s: Settings, words: int) -> Shape:
     K = _COLUMNS * -(-(L + max(L, s.negative)) // _COLUMNS) - L
     met = max(often.max() for often in _meetings(counts, s))
     kept = (counts * keep_probabilities(counts, s.sample)).sum() / counts.sum()
-    most = min(_DAMPED * _STALE / met, s.epochs * words * kept / _BATCHES)
+    most = min(_DAMPED * max(1.0, _LOAD / s.alpha) / met, s.epochs * words * kept / _BATCHES)
     return Shape(L, R, K, int(np.clip(most / L, 1, _GROUPS)))
