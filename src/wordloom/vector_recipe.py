@@ -103,7 +103,10 @@ class VectorSettings(Strict):
         None, ge=0
     )  # share of a word above which it is passed over at times; 0: never
 
-    deterministic: bool = False  # the same vectors whatever the number of threads
+    device: str = "auto"  # auto: CUDA where it is and can do it, else cpu; cpu, cuda, cuda:1
+    deterministic: bool = (
+        False  # the same vectors whatever the number of threads; on a GPU: by the same GPU and torch
+    )
     threads: int | None = Field(None, ge=1)  # None: one for every processor
     save_minutes: float = Field(5.0, gt=0)  # between two saves of where it stands
 
@@ -129,6 +132,10 @@ class VectorSettings(Strict):
                     f"vectors.{name} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
                     f"or set vectors.algorithm to {' or '.join(map(repr, algorithms))}"
                 )
+        if self.threads is not None and self.device not in ("auto", "cpu"):
+            raise ValueError(
+                f"vectors.threads has no effect with vectors.device '{self.device}': leave out one of them"
+            )
         if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
             raise ValueError(
                 f"vectors.min_alpha {self.min_alpha:g} is above vectors.alpha {self.settled().alpha:g}; "

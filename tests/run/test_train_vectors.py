@@ -40,7 +40,7 @@ def text(tmp_path):
 
 
 def settings(text, **vectors):
-    vectors = {"dim": 16, "threads": 2, "sample": 0.0, "epochs": 2, **vectors}
+    vectors = {"dim": 16, "threads": 2, "device": "cpu", "sample": 0.0, "epochs": 2, **vectors}
     return {"name": "t", "data": {"train": str(text)}, "vectors": vectors}
 
 

@@ -46,6 +46,10 @@ def command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Names the random numbers.  [default: 1]")] = None,
     threads: Annotated[int | None, typer.Option(help="[default: one for every processor]")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="auto, cpu, cuda or cuda:1; auto: cuda where it is.  [default: auto]"),
+    ] = None,
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="The same vectors for any number of threads; slower.")
     ] = False,
@@ -64,7 +68,8 @@ def command(
         "vectors.algorithm": algorithm, "vectors.architecture": architecture, "vectors.dim": dim,
         "vectors.window": window, "vectors.negative": negative, "words.min_count": min_count,
         "vectors.epochs": epochs, "vectors.alpha": alpha, "words.phrases": phrases, "seed": seed,
-        "vectors.threads": threads, "vectors.deterministic": "true" if deterministic else None,
+        "vectors.threads": threads, "vectors.device": device,
+        "vectors.deterministic": "true" if deterministic else None,
     }  # fmt: skip
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
     source: Any = recipe

@@ -22,6 +22,7 @@ from wordloom.data.shards import SEGMENT
 from wordloom.errors import CheckpointError
 from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.vector_device import vector_device
 from wordloom.training.hooks import cut_metrics
 from wordloom.training.stopping import stop_on_signals
 from wordloom.vector_recipe import VectorRecipe, load_vector_recipe
@@ -38,12 +39,14 @@ from wordloom.vectors import (
 )
 from wordloom.vectors.glove_trainer import GloVeTrainer
 from wordloom.vectors.phrases import Phrases
+from wordloom.vectors.torch_training import TorchWordTrainer
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
 __all__ = ["VectorResult", "subword_rows", "train_vectors"]
 
-# Settings that may change on resume: they decide how fast, not what is learnt.
-_FREE_ON_RESUME = ("vectors.threads", "vectors.save_minutes")
+# Settings that may change on resume: they decide how fast, not what is learnt, though on another device it
+# comes out by other random numbers.
+_FREE_ON_RESUME = ("vectors.threads", "vectors.device", "vectors.save_minutes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,9 @@ def train_vectors(
         return _Run(loaded, folder, progress).train()
 
 
+Trainer = WordTrainer | TorchWordTrainer | GloVeTrainer
+
+
 class _Run:
     def __init__(self, recipe: VectorRecipe, run: RunFolder, progress: TrainingProgress) -> None:
         self.recipe, self.run, self.progress = recipe, run, progress
@@ -102,18 +108,23 @@ class _Run:
 
     def train(self) -> VectorResult:
         say, s = self.progress.say, self.recipe.vectors.settled()
+        self.device, why = vector_device(s)  # first of all: words are counted for minutes
         vocabulary = self._vocabulary()
         with self.progress.data("text") as show:
             shards = prepare(self.corpus, vocabulary, part="all", specials="text", progress=show)
         say(f"words       {len(shards):,} to train on, in {len(shards.ends):,} documents")
         trainer = self._trainer(vocabulary, shards, s)
-        facts = {"data": shards.fingerprint, "vocabulary": vocabulary.fingerprint}
+        facts = {
+            "data": shards.fingerprint,
+            "vocabulary": vocabulary.fingerprint,
+            "device": trainer.device,
+        }
         self._restore(trainer, facts)
         if not self.run.resume:
             self.run.begin(self.recipe, json.dumps({"train": shards.ledger.as_dict()}, indent=1))
             vocabulary.save(self.path)
         cut_metrics(self.path / "metrics.jsonl", trainer.job, key="job")
-        say(f"running     {trainer.kernel}")
+        say(f"running     {trainer.kernel}{why}")
         if trainer.job:
             say(f"resuming at {trainer.job / trainer.jobs:.0%}: job {trainer.job:,} of {trainer.jobs:,}")
         stopped, rate, loss = self._loop(trainer, facts)
@@ -187,7 +198,7 @@ class _Run:
 
     # -- vectors -----------------------------------------------------------------------------------------
 
-    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer | GloVeTrainer:
+    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> Trainer:
         V, seed = len(vocabulary), self.recipe.seed
         if s.algorithm == "glove":
             cooccurrences = self._cooccurrences(shards, s)
@@ -196,6 +207,9 @@ class _Run:
                 deterministic=s.deterministic, workers=s.threads,
             )  # fmt: skip
             return GloVeTrainer(model, cooccurrences, epochs=s.epochs)
+        if self.device is not None:
+            corpus = TrainingCorpus.cut(shards)
+            return TorchWordTrainer(corpus, vocabulary.counts, s, seed=seed, device=self.device)
         units, rows = None, V
         if s.algorithm == "fasttext":
             subwords = self._subwords()
@@ -224,9 +238,7 @@ class _Run:
         s = self.recipe.vectors
         return Subwords(s.min_n, s.max_n, s.buckets if s.max_n else 0)
 
-    def _loop(
-        self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]
-    ) -> tuple[bool, float, float | None]:
+    def _loop(self, trainer: Trainer, facts: dict[str, Any]) -> tuple[bool, float, float | None]:
         """Portion after portion; returns whether it was stopped, words a second, and the last loss."""
         stop, words, spent, loss = threading.Event(), 0, 0.0, None
         first, saved = trainer.job, time.monotonic()
@@ -252,7 +264,7 @@ class _Run:
         return not trainer.done, words / spent if spent else 0.0, loss
 
     def _line(
-        self, trainer: WordTrainer | GloVeTrainer, loss: float | None, rate: float, seconds_a_job: float
+        self, trainer: Trainer, loss: float | None, rate: float, seconds_a_job: float
     ) -> dict[str, Any]:
         epochs = self.recipe.vectors.settled().epochs
         return {
@@ -266,7 +278,7 @@ class _Run:
             "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
         }
 
-    def _finish(self, trainer: WordTrainer | GloVeTrainer, vocabulary: WordVocabulary) -> None:
+    def _finish(self, trainer: Trainer, vocabulary: WordVocabulary) -> None:
         """Leave the vectors in the run's folder itself."""
         words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
         vectors: KeyedVectors
@@ -279,7 +291,7 @@ class _Run:
 
     # -- where it stopped --------------------------------------------------------------------------------
 
-    def _save(self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]) -> None:
+    def _save(self, trainer: Trainer, facts: dict[str, Any]) -> None:
         """Write the state beside the last one, make it durable, and only then replace that."""
         temporary = self.state_file.with_name(".vectors.safetensors.tmp")
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
@@ -296,7 +308,7 @@ class _Run:
                 "before"
             ) from None
 
-    def _restore(self, trainer: WordTrainer | GloVeTrainer, facts: dict[str, Any]) -> None:
+    def _restore(self, trainer: Trainer, facts: dict[str, Any]) -> None:
         if not self.run.resume:
             return
         if not self.state_file.exists():
@@ -317,6 +329,12 @@ class _Run:
                     "--out"
                 )
         trainer.restore(state)
+        before = metadata.get("device", "cpu")
+        if before != trainer.device and not trainer.done:
+            self.progress.say(
+                f"going on    on {trainer.device} with what was learnt on {before}: other random numbers "
+                "follow, so the vectors are not those that either alone would have come to"
+            )
 
 
 def subword_rows(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -11,6 +11,7 @@
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
     subwords      fastText's character n-grams and runs of words, by hash
     fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
+    torch_training    word2vec on a GPU: many windows at once
     cooccurrence  how often words stand near one another, counted in bounded memory
     glove         GloVe by AdaGrad; ``glove_twin`` says the same in numpy
     judging       analogies in bulk, and agreement with people on how similar words are
@@ -54,6 +55,7 @@ _HOMES = {
     "TextEmbedder": "text_embeddings",
     "TextReport": "text_embeddings",
     "TokenVectors": "checkpoints",
+    "TorchWordTrainer": "torch_training",
     "TrainingCorpus": "training",
     "UnknownWordError": "keyed",
     "VocabularyReport": "vocabulary",
@@ -100,6 +102,7 @@ __all__ = [
     "TextEmbedder",
     "TextReport",
     "TokenVectors",
+    "TorchWordTrainer",
     "TrainingCorpus",
     "UnknownWordError",
     "VocabularyReport",
@@ -154,6 +157,7 @@ if TYPE_CHECKING:
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
     from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
+    from wordloom.vectors.torch_training import TorchWordTrainer
     from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 

@@ -22,9 +22,10 @@ class GloVeTrainer:
         job: the next portion of records, counted over all epochs; ``jobs`` of them are to do.
         alpha: the learning rate; AdaGrad divides it as it goes.
         unit: what :class:`Figures` counts.
+        device: where it runs.
     """
 
-    unit = "records"
+    unit, device = "records", "cpu"
 
     def __init__(self, model: GloVe, cooccurrences: Cooccurrences, *, epochs: int) -> None:
         self.model, self.cooccurrences, self.epochs = model, cooccurrences, epochs

@@ -32,7 +32,7 @@ from wordloom.vectors.kernels import (
 )
 from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
 
-__all__ = ["JOB", "PORTION", "Figures", "TrainingCorpus", "WordTrainer"]
+__all__ = ["JOB", "PORTION", "Figures", "Schedule", "TrainingCorpus", "WordTrainer", "check_shape", "scatter"]
 
 JOB = 10_000  # words at most that one thread takes at a time, and that a piece of text has (as in gensim)
 PORTION = 256  # jobs between two looks at the clock: about a second
@@ -131,17 +131,56 @@ def _gather(ends: Any, most: int) -> Any:
     return jobs[: n + 1].copy()
 
 
-class WordTrainer:
-    """Trains input and output vectors on a corpus, portion by portion.
+class Schedule:
+    """Which jobs are trained on next, and at what learning rate: the same on every device.
+
+    Attributes:
+        job: the next job, counted over all epochs; ``jobs`` of them are to do.
+        device: where it runs, as torch calls it.
+        unit: what :class:`Figures` counts.
+    """
+
+    device = "cpu"
+    unit = "words"
+
+    def __init__(self, corpus: TrainingCorpus, settings: Settings, seed: int) -> None:
+        self.corpus, self.settings, self.seed = corpus, settings, seed
+        self.job, self.jobs = 0, settings.epochs * (len(corpus.jobs) - 1)
+
+    @property
+    def done(self) -> bool:
+        return self.job >= self.jobs
+
+    @property
+    def alpha(self) -> float:
+        """The learning rate of the next job."""
+        s = self.settings
+        return max(s.alpha - (s.alpha - s.min_alpha) * self.job / self.jobs, s.min_alpha)
+
+    def portion(self, job: int) -> Part:
+        """The jobs from ``job`` on that are done in one go; an epoch's last portion may be shorter."""
+        s, J = self.settings, len(self.corpus.jobs) - 1
+        epoch, first = divmod(job, J)
+        last = min(J, first + PORTION)
+        number = np.arange(epoch * J + first, epoch * J + last, dtype=np.uint64)
+        rates = np.maximum(s.alpha - (s.alpha - s.min_alpha) * number / self.jobs, s.min_alpha)
+        return self.corpus.part(first, last, rates.astype(np.float32), keyed(self.seed, _SEEDS, number))
+
+    def diverged(self) -> NonFiniteError:
+        """What is raised where the vectors are numbers no longer."""
+        return NonFiniteError(
+            f"the vectors have grown beyond bounds by job {self.job:,} of {self.jobs:,}: alpha "
+            f"{self.settings.alpha:g} is too high for this corpus; lower it"
+        )
+
+
+class WordTrainer(Schedule):
+    """Trains input and output vectors on a corpus, portion by portion, on the processor's cores.
 
     Attributes:
         inputs: [rows, dim] a view of the input vectors: of words, then of n-grams where there are units.
         outputs: [V or V - 1, dim] a view of the output vectors.
-        job: the next job, counted over all epochs; ``jobs`` of them are to do.
-        unit: what :class:`Figures` counts.
     """
-
-    unit = "words"
 
     def __init__(
         self,
@@ -165,10 +204,9 @@ class WordTrainer:
             units: (starts [V + 1], rows [N]) the rows a word is the mean of (fastText); None: its own.
             rows: input vectors in all where there are units.
         """
+        super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
-        self.corpus, self.settings, self.seed = corpus, s, seed
         self.threads = threads or len(os.sched_getaffinity(0))
-        self.job, self.jobs = 0, s.epochs * (len(corpus.jobs) - 1)
         skipgram = s.architecture == "skipgram"
         self._words, path = _words(counts, s, units)
         self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
@@ -186,7 +224,7 @@ class WordTrainer:
             batch=_batch(counts, s) if s.deterministic else 0,
         )
         inputs = aligned(V if rows is None else rows, stride)
-        _scatter(inputs, s.dim, seed)
+        scatter(inputs, s.dim, seed)
         outputs = aligned(V if s.negative else max(1, V - 1), stride)
         self._tables = Tables(inputs, outputs)
         self._desks = desks(DESKS if s.deterministic else self.threads, self._method, job=JOB)
@@ -201,16 +239,6 @@ class WordTrainer:
         return self._tables.outputs[:, : self._dim]
 
     @property
-    def done(self) -> bool:
-        return self.job >= self.jobs
-
-    @property
-    def alpha(self) -> float:
-        """The learning rate of the next job."""
-        s = self.settings
-        return max(s.alpha - (s.alpha - s.min_alpha) * self.job / self.jobs, s.min_alpha)
-
-    @property
     def kernel(self) -> str:
         """One line: what runs, on how many threads, and whether it can be repeated."""
         s = self.settings
@@ -221,15 +249,6 @@ class WordTrainer:
             else "fast: not deterministic, two runs differ"
         )
         return f"{s.architecture}, {how}, numba kernel on {self.threads} threads ({mode})"
-
-    def portion(self, job: int) -> Part:
-        """The jobs from ``job`` on that are done in one go; an epoch's last portion may be shorter."""
-        s, J = self.settings, len(self.corpus.jobs) - 1
-        epoch, first = divmod(job, J)
-        last = min(J, first + PORTION)
-        number = np.arange(epoch * J + first, epoch * J + last, dtype=np.uint64)
-        rates = np.maximum(s.alpha - (s.alpha - s.min_alpha) * number / self.jobs, s.min_alpha)
-        return self.corpus.part(first, last, rates.astype(np.float32), keyed(self.seed, _SEEDS, number))
 
     def run(self) -> Figures:
         """Train on the next portion of jobs."""
@@ -250,10 +269,7 @@ class WordTrainer:
         self.job += jobs
         words, windows, loss, pairs = figures.sum(axis=0)[:4]
         if not np.isfinite(loss):
-            raise NonFiniteError(
-                f"the vectors have grown beyond bounds by job {self.job:,} of {self.jobs:,}: alpha "
-                f"{s.alpha:g} is too high for this corpus; lower it"
-            )
+            raise self.diverged()
         return Figures(int(words), int(windows), float(loss / pairs) if pairs else None)
 
     def _on_threads(self, work: Callable[[int], None]) -> None:
@@ -270,13 +286,18 @@ class WordTrainer:
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on from ``state``; raises VectorError where it is of other vectors."""
         for name, ours in (("inputs", self.inputs), ("outputs", self.outputs)):
-            if state[name].shape != ours.shape:
-                raise VectorError(
-                    f"the saved {name} are {list(state[name].shape)}, these {list(ours.shape)}: another "
-                    "vocabulary or dim; start again, or put back what was there"
-                )
+            check_shape(name, state[name], ours.shape)
             ours[:] = state[name]
         self.job = int(state["job"][0])
+
+
+def check_shape(name: str, saved: NDArray[Any], shape: tuple[int, ...]) -> None:
+    """Raises VectorError where vectors that were saved are of another shape than those here."""
+    if saved.shape != shape:
+        raise VectorError(
+            f"the saved {name} are {list(saved.shape)}, these {list(shape)}: another "
+            "vocabulary or dim; start again, or put back what was there"
+        )
 
 
 def _words(
@@ -311,7 +332,7 @@ def _batch(counts: NDArray[np.int64], s: Settings) -> int:
     return int(np.clip(_STALE / (met * DESKS), 1, MOST))
 
 
-def _scatter(inputs: NDArray[np.float32], dim: int, seed: int) -> None:
+def scatter(inputs: NDArray[np.float32], dim: int, seed: int) -> None:
     """Fill rows evenly between -1/(2 dim) and 1/(2 dim), a stretch at a time."""
     random = np.random.default_rng([seed, _START])
     step = max(1, (1 << 22) // dim)
