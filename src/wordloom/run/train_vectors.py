@@ -36,7 +36,7 @@ from wordloom.vectors import (
 from wordloom.vectors.phrases import Phrases
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
-__all__ = ["VectorResult", "subword_rows", "train_vectors"]
+__all__ = ["VectorResult", "VectorRun", "subword_rows", "train_vectors"]
 
 # Settings that may change on resume: they decide how fast, not what is learnt.
 _FREE_ON_RESUME = ("vectors.threads", "vectors.save_minutes")
@@ -76,10 +76,20 @@ def train_vectors(
     with RunFolder(path, resume=resume, force=force) as folder:
         if resume:
             refuse_changes(loaded, folder.saved_recipe(VectorRecipe), free=_FREE_ON_RESUME)
-        return _Run(loaded, folder, progress).train()
+        return _kind_of_run(loaded)(loaded, folder, progress).train()
 
 
-class _Run:
+def _kind_of_run(recipe: VectorRecipe) -> type[VectorRun]:
+    if recipe.vectors.algorithm != "fasttext-supervised":
+        return VectorRun
+    from wordloom.run.train_supervised import SupervisedRun
+
+    return SupervisedRun
+
+
+class VectorRun:
+    """One run: words are counted, ids prepared, vectors learnt, and the run's folder filled."""
+
     def __init__(self, recipe: VectorRecipe, run: RunFolder, progress: TrainingProgress) -> None:
         self.recipe, self.run, self.progress = recipe, run, progress
         self.path = run.path
@@ -126,7 +136,8 @@ class _Run:
 
     # -- words -------------------------------------------------------------------------------------------
 
-    def _vocabulary(self) -> WordVocabulary:
+    def _vocabulary(self) -> Any:
+        """What text is encoded by: a WordVocabulary, counted, or that of the run to go on with."""
         w, say = self.recipe.words, self.progress.say
         if self.run.resume and (self.path / "vocabulary.tsv").exists():
             return WordVocabulary.load(self.path, split=w.split, lower=w.lower)
@@ -183,7 +194,7 @@ class _Run:
 
     # -- vectors -----------------------------------------------------------------------------------------
 
-    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> WordTrainer:
+    def _trainer(self, vocabulary: Any, shards: TokenShards, s: Any) -> WordTrainer:
         units, V = None, len(vocabulary)
         rows = V
         if s.algorithm == "fasttext":
@@ -242,7 +253,7 @@ class _Run:
             "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
         }
 
-    def _finish(self, trainer: WordTrainer, vocabulary: WordVocabulary) -> None:
+    def _finish(self, trainer: Any, vocabulary: Any) -> None:
         """Leave the vectors in the run's folder itself."""
         words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
         vectors: KeyedVectors

@@ -7,8 +7,11 @@
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
     training      word2vec and fastText over token shards, portion by portion
     kernels       ... compiled by numba; ``plain`` says the same in numpy
+    supervised    fastText's classifier over labelled text; ``supervised_kernels`` and ``plain_supervised``
+                  as above, ``labelled_text`` the words and labels
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
+    conversion    one format into another
     subwords      fastText's character n-grams and runs of words, by hash
     fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
     judging       analogies in bulk, and agreement with people on how similar words are
@@ -39,13 +42,17 @@ _HOMES = {
     "Agreement": "judging",
     "Analogies": "judging",
     "Axis": "directions",
+    "Conversion": "conversion",
     "FastTextArgs": "fasttext_model",
     "FastTextClassifier": "fasttext_classifier",
     "FastTextModel": "fasttext_model",
     "FastTextVectors": "fasttext_vectors",
     "KeyedVectors": "keyed",
+    "LabelScore": "fasttext_classifier",
+    "LabelledVocabulary": "labelled_text",
     "Section": "judging",
     "Subwords": "subwords",
+    "SupervisedTrainer": "supervised",
     "TextEmbedder": "text_embeddings",
     "TextReport": "text_embeddings",
     "TokenVectors": "checkpoints",
@@ -54,6 +61,8 @@ _HOMES = {
     "WordMap": "maps",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
+    "convert_vectors": "conversion",
+    "cut_lines": "supervised",
     "evaluate_word_analogies": "judging",
     "evaluate_word_pairs": "judging",
     "huffman": "sampling",
@@ -76,14 +85,18 @@ __all__ = [
     "Agreement",
     "Analogies",
     "Axis",
+    "Conversion",
     "FastTextArgs",
     "FastTextClassifier",
     "FastTextModel",
     "FastTextVectors",
     "KeyedVectors",
+    "LabelScore",
+    "LabelledVocabulary",
     "Phrases",
     "Section",
     "Subwords",
+    "SupervisedTrainer",
     "TextEmbedder",
     "TextReport",
     "TokenVectors",
@@ -94,6 +107,8 @@ __all__ = [
     "WordTrainer",
     "WordVocabulary",
     "alias_table",
+    "convert_vectors",
+    "cut_lines",
     "evaluate_word_analogies",
     "evaluate_word_pairs",
     "huffman",
@@ -114,8 +129,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wordloom.vectors.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.conversion import Conversion, convert_vectors
     from wordloom.vectors.directions import Axis, project
-    from wordloom.vectors.fasttext_classifier import FastTextClassifier
+    from wordloom.vectors.fasttext_classifier import FastTextClassifier, LabelScore
     from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
     from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
     from wordloom.vectors.fasttext_vectors import FastTextVectors
@@ -128,10 +144,12 @@ if TYPE_CHECKING:
         evaluate_word_pairs,
     )
     from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
+    from wordloom.vectors.labelled_text import LabelledVocabulary
     from wordloom.vectors.maps import WordMap, word_map
     from wordloom.vectors.phrases import Phrases
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
+    from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
     from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
     from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words

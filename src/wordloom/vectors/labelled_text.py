@@ -120,8 +120,10 @@ class LabelledVocabulary:
             )
         kept = [*words, *labels, *rare]
         return cls(
-            *([name for name, _ in some] for some in (words, labels, rare)),
-            counts=[number for _, number in kept],
+            [name for name, _ in words],
+            [name for name, _ in labels],
+            [name for name, _ in rare],
+            [number for _, number in kept],
             lower=lower,
             label_prefix=label_prefix,
         )
@@ -151,9 +153,9 @@ class LabelledVocabulary:
         try:
             text = (Path(folder) / "vocabulary.tsv").read_bytes().decode("utf-8")
             rows = [line.split("\t") for line in text.split("\n")[:-1]]
-            groups = ([name for name, _, kind in rows if kind == one] for one in _KINDS)
+            words, labels, rare = ([name for name, _, kind in rows if kind == one] for one in _KINDS)
             counts = [int(count) for _, count, _ in rows]
-            return cls(*groups, counts=counts, lower=lower, label_prefix=label_prefix)
+            return cls(words, labels, rare, counts, lower=lower, label_prefix=label_prefix)
         except (OSError, ValueError) as error:
             raise VectorError(
                 f"cannot read the vocabulary in {folder}: {error}; start again with --force"

@@ -75,6 +75,7 @@ class SupervisedTrainer(WordTrainer):
         *,
         seed: int,
         threads: int | None = None,
+        min_count: int = 1,
     ) -> None:
         """Lays out the rows: inputs evenly between -1/dim and 1/dim, outputs 0, as fastText has them.
 
@@ -84,6 +85,7 @@ class SupervisedTrainer(WordTrainer):
             settings: see :class:`wordloom.recipe.VectorSettings`.
             seed: names the random numbers.
             threads: None: one for every processor that this process may use.
+            min_count: of the vocabulary, to be kept with the model.
 
         Raises VectorError for settings that do not fit one another.
         """
@@ -91,7 +93,7 @@ class SupervisedTrainer(WordTrainer):
         self.corpus, self.vocabulary, self.settings, self.seed = corpus, vocabulary, s, seed
         self.threads = threads or len(os.sched_getaffinity(0))
         self.job, self.jobs = 0, s.epochs * (len(corpus.jobs) - 1)
-        self.args = _args(s)
+        self.args = _args(s, min_count)
         V, L = len(vocabulary.words), len(vocabulary.labels)
         starts, rows = _rows(vocabulary, self.args.subwords)
         loss = LOSSES.index(self.args.loss)
@@ -112,8 +114,8 @@ class SupervisedTrainer(WordTrainer):
         inputs, outputs = aligned(V + self.args.buckets, stride), aligned(L, stride)
         scatter(inputs, s.dim, seed, s.dim / 2)
         self._tables = Tables(inputs, outputs)
-        self._desks: Any = kernels.desks(DESKS if s.deterministic else self.threads, self._lines)
-        self._desk_table = desk_table(self._desks)
+        desks: Any = kernels.desks(DESKS if s.deterministic else self.threads, self._lines)
+        self._desks, self._desk_table = desks, desk_table(desks)
 
     @property
     def kernel(self) -> str:
@@ -149,7 +151,7 @@ class SupervisedTrainer(WordTrainer):
         )
 
 
-def _args(s: Any) -> FastTextArgs:
+def _args(s: Any, min_count: int) -> FastTextArgs:
     """The settings in fastText's terms; without n-grams and runs there are no buckets."""
     ngrams = bool(Subwords(s.min_n, s.max_n, s.buckets))
     return FastTextArgs(
@@ -157,7 +159,7 @@ def _args(s: Any) -> FastTextArgs:
         loss=s.loss,
         dim=s.dim,
         epochs=s.epochs,
-        min_count=getattr(s, "min_count", 1),
+        min_count=min_count,
         negative=s.negative,
         word_ngrams=s.word_ngrams,
         buckets=s.buckets if ngrams or s.word_ngrams > 1 else 0,

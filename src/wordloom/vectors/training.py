@@ -253,9 +253,15 @@ class WordTrainer:
     def _on_threads(self, together: Any, apart: Any, *arguments: Any) -> None:
         """Run one of two programs on every thread: it is given ``arguments``, the desks, and which it is."""
         shared = (*arguments, self._desk_table.ctypes.data, np.zeros(16, dtype=np.int64))
-        program, more = (together, (self.threads,)) if self.settings.deterministic else (apart, ())
+
+        def work(thread: int) -> None:
+            if self.settings.deterministic:
+                together(*shared, thread, self.threads)
+            else:
+                apart(*shared, thread)
+
         with ThreadPoolExecutor(self.threads) as pool:
-            for future in [pool.submit(program, *shared, t, *more) for t in range(self.threads)]:
+            for future in [pool.submit(work, thread) for thread in range(self.threads)]:
                 future.result()
 
     # -- where it stopped --------------------------------------------------------------------------------
