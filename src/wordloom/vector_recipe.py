@@ -34,14 +34,16 @@ _CONSTANTS = {
     "fasttext": (0.05, 0.05, 0.0, 1e-4),
 }
 
-_FASTTEXT = ("min_n", "max_n", "buckets")  # settings of fastText alone
-_SUPERVISED = ("loss", "word_ngrams", "label_prefix")  # ... of its supervised mode alone
-# Settings that its supervised mode has not, by table
-_UNSUPERVISED = {
-    "words": ("phrases", "phrase_min_count", "phrase_threshold"),
-    "vectors": ("architecture", "window", "exponent", "mean", "hierarchical_softmax", "constants", "sample"),
+# settings that some algorithms have no use for
+_WINDOWED = ("word2vec", "fasttext")
+_ONLY_WITH = {
+    **dict.fromkeys(("min_n", "max_n", "buckets"), ("fasttext", "fasttext-supervised")),
+    **dict.fromkeys(("loss", "word_ngrams", "label_prefix"), ("fasttext-supervised",)),
+    **dict.fromkeys(("architecture", "window", "hierarchical_softmax"), _WINDOWED),
+    **dict.fromkeys(("exponent", "mean", "constants", "sample"), _WINDOWED),
 }
-# Its own defaults, where they differ
+_PHRASES = ("phrases", "phrase_min_count", "phrase_threshold")  # of words, which labelled lines have not
+# The defaults of fastText's supervised mode, where they differ
 _SUPERVISED_DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {"split": "whitespace", "lower": False, "min_count": 1},
     "vectors": {"min_n": 0, "max_n": 0, "alpha": 0.1, "min_alpha": 0.0},
@@ -113,14 +115,13 @@ class VectorSettings(Strict):
                 "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
                 "vectors.hierarchical_softmax=true"
             )
-        if self.algorithm != "word2vec" and self.max_n < self.min_n:
+        if self.algorithm != "word2vec" and 0 < self.max_n < self.min_n:
             raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
-        for names, of in ((_FASTTEXT, "fasttext"), (_SUPERVISED, "fasttext-supervised")):
-            changed = _changed(self, names)
-            if changed and not self.algorithm.startswith(of):
+        for name, algorithms in _ONLY_WITH.items():
+            if self.algorithm not in algorithms and _changed(self, [name]):
                 raise ValueError(
-                    f"vectors.{changed[0]} has no effect with vectors.algorithm '{self.algorithm}': leave it "
-                    f"out or set vectors.algorithm='{of}'"
+                    f"vectors.{name} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
+                    f"or set vectors.algorithm to {' or '.join(map(repr, algorithms))}"
                 )
         if self.algorithm == "fasttext-supervised" and self.loss != "ns" and self.negative != 5:
             raise ValueError(
@@ -188,12 +189,10 @@ class VectorRecipe(Strict):
                 "words.split 'words' would cut labels: vectors.algorithm 'fasttext-supervised' splits at "
                 "white space; leave it out"
             )
-        for table, names in _UNSUPERVISED.items():
-            if changed := _changed(getattr(self, table), names):
-                raise ValueError(
-                    f"{table}.{changed[0]} has no effect with vectors.algorithm 'fasttext-supervised': leave "
-                    "it out"
-                )
+        if changed := _changed(self.words, _PHRASES):
+            raise ValueError(
+                f"words.{changed[0]} has no effect with vectors.algorithm 'fasttext-supervised': leave it out"
+            )
         return self
 
     def as_dict(self) -> dict[str, Any]:

@@ -188,15 +188,15 @@ def _trained(source: Path) -> dict[str, Any]:
         return {}
     try:
         recipe = tomllib.loads((source / "recipe.toml").read_text(encoding="utf-8"))
-        vectors, words = recipe["vectors"], recipe["words"]
+        vectors = recipe["vectors"]
+        if vectors.get("algorithm", "word2vec") not in ("word2vec", "fasttext"):
+            return {}
+        same = {name: vectors[name] for name in ("window", "epochs", "negative", "sample") if name in vectors}
         return {
+            **same,
             "model": vectors["architecture"],
             "loss": "hs" if vectors["hierarchical_softmax"] else "ns",
-            "window": vectors["window"],
-            "epochs": vectors["epochs"],
-            "negative": vectors["negative"],
-            "min_count": words["min_count"],
-            **({"sample": vectors["sample"]} if "sample" in vectors else {}),
+            "min_count": recipe["words"]["min_count"],
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise VectorError(f"'{source}': its recipe.toml is damaged ({error}); put it back") from None
