@@ -209,6 +209,11 @@ def test_mistakes_are_one_line(trained, tmp_path):
         assert says in str(done.exception)
 
 
+def test_words_of_a_classifier_are_asked_like_any(trained):
+    facts = json.loads(run("similar", trained, "monday", "--topn", 3, "--json").stdout)
+    assert {answer["word"] for answer in facts["answers"]} == {"tuesday", "friday", "sunday"}
+
+
 def test_the_command_converts(trained, tmp_path):
     done = run("convert", trained, tmp_path / "words.txt")
     assert done.exit_code == 0

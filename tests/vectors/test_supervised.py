@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from types import SimpleNamespace
 from typing import Any
 
@@ -284,3 +285,28 @@ def test_lines_end_where_documents_do() -> None:
     v = LabelledVocabulary.count(["__label__a x\n__label__a y", "\n"])
     corpus = cut_lines(Shards(["__label__a x\n__label__a y", "__label__a x\n"], v), v.eos_id)
     assert corpus.ends.tolist() == [3, 6, 9, 10]
+
+
+# -- against the C++ tool ----------------------------------------------------------------------------------
+
+# Accuracy on SST-2's development set of fastText 0.9.2 with its defaults, 2 threads, seeds 1, 2 and 3
+FASTTEXTS = {1: (0.7787, 0.7821, 0.7775), 2: (0.7236, 0.7271, 0.7259)}
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("word_ngrams", [1, 2])
+def test_classifiers_are_as_good_as_fasttexts(data, word_ngrams: int, deterministic: bool) -> None:
+    def lines(name: str) -> list[str]:
+        rows = gzip.decompress((data / "sst2" / f"{name}.tsv.gz").read_bytes()).decode().splitlines()
+        return ["__label__{1} {0}\n".format(*row.rsplit("\t", 1)) for row in rows]
+
+    made = trainer(
+        given="".join(lines("train")), dim=100, alpha=0.1, epochs=5, word_ngrams=word_ngrams, threads=2,
+        buckets=2_000_000, deterministic=deterministic,
+    )  # fmt: skip
+    made.outputs[:] = 0
+    finish(made)
+    score = FastTextClassifier(made.model()).test(line.rstrip("\n") for line in lines("dev"))
+    assert score.examples == 872
+    theirs = FASTTEXTS[word_ngrams]
+    assert min(theirs) - 0.008 < score.precision < max(theirs) + 0.012
