@@ -35,22 +35,21 @@ _CONSTANTS = {
 }
 
 # settings that some algorithms have no use for
+_WINDOWED = ("word2vec", "fasttext")
 _ONLY_WITH = {
-    **dict.fromkeys(("min_n", "max_n", "buckets"), ("fasttext",)),
+    **dict.fromkeys(("min_n", "max_n", "buckets"), ("fasttext", "fasttext-supervised")),
+    **dict.fromkeys(("loss", "word_ngrams", "label_prefix"), ("fasttext-supervised",)),
     **dict.fromkeys(("x_max", "power", "memory_mb"), ("glove",)),
-    **dict.fromkeys(
-        (
-            "architecture",
-            "negative",
-            "hierarchical_softmax",
-            "exponent",
-            "mean",
-            "constants",
-            "min_alpha",
-            "sample",
-        ),
-        ("word2vec", "fasttext"),
-    ),
+    **dict.fromkeys(("architecture", "hierarchical_softmax"), _WINDOWED),
+    **dict.fromkeys(("exponent", "mean", "constants", "sample"), _WINDOWED),
+    **dict.fromkeys(("negative", "min_alpha"), (*_WINDOWED, "fasttext-supervised")),
+    "window": (*_WINDOWED, "glove"),
+}
+_PHRASES = ("phrases", "phrase_min_count", "phrase_threshold")  # of words, which labelled lines have not
+# The defaults of fastText's supervised mode, where they differ
+_SUPERVISED_DEFAULTS: dict[str, dict[str, Any]] = {
+    "words": {"split": "whitespace", "lower": False, "min_count": 1},
+    "vectors": {"min_n": 0, "max_n": 0, "alpha": 0.1, "min_alpha": 0.0},
 }
 
 
@@ -78,10 +77,11 @@ class WordSettings(Strict):
 class VectorSettings(Strict):
     """What is learnt and how; the defaults are gensim's.
 
-    ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.
+    ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.  The algorithm
+    ``fasttext-supervised`` has the defaults of fastText's command ``supervised``.
     """
 
-    algorithm: Literal["word2vec", "fasttext", "glove"] = "word2vec"
+    algorithm: Literal["word2vec", "fasttext", "fasttext-supervised", "glove"] = "word2vec"
     architecture: Literal["skipgram", "cbow"] = "skipgram"
     dim: int = Field(100, ge=1)
     window: int | None = Field(None, ge=1)  # words to either side at most; None: 5, GloVe 15
@@ -91,6 +91,9 @@ class VectorSettings(Strict):
     min_n: int = Field(3, ge=0)  # fastText: letters of the shortest n-gram; 0: none at all
     max_n: int = Field(6, ge=0)  # ... of the longest
     buckets: int = Field(2_000_000, ge=1)  # ... vectors that all n-grams share
+    loss: Literal["softmax", "ns", "hs", "ova"] = "softmax"  # supervised; ova: one classifier a label
+    word_ngrams: int = Field(1, ge=1)  # ... words in the longest run that has a vector
+    label_prefix: str = Field("__label__", pattern=r"^\S+$")  # ... words that begin so are labels
     mean: bool = True  # CBOW: the mean of the words around, else their sum
     x_max: float = Field(100.0, gt=0)  # GloVe: counts from here on weigh the same; 10 suits small corpora
     power: float = Field(0.75, gt=0)  # ... and those below by (count / x_max) ** power
@@ -121,13 +124,10 @@ class VectorSettings(Strict):
                 "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
                 "vectors.hierarchical_softmax=true"
             )
-        if self.algorithm == "fasttext" and 0 < self.max_n < self.min_n:
+        if self.algorithm in _ONLY_WITH["min_n"] and 0 < self.max_n < self.min_n:
             raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
         for name, algorithms in _ONLY_WITH.items():
-            if (
-                self.algorithm not in algorithms
-                and getattr(self, name) != type(self).model_fields[name].default
-            ):
+            if self.algorithm not in algorithms and _changed(self, [name]):
                 raise ValueError(
                     f"vectors.{name} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
                     f"or set vectors.algorithm to {' or '.join(map(repr, algorithms))}"
@@ -135,6 +135,11 @@ class VectorSettings(Strict):
         if self.threads is not None and self.device not in ("auto", "cpu"):
             raise ValueError(
                 f"vectors.threads has no effect with vectors.device '{self.device}': leave out one of them"
+            )
+        if self.algorithm == "fasttext-supervised" and self.loss != "ns" and self.negative != 5:
+            raise ValueError(
+                f"vectors.negative has no effect with vectors.loss '{self.loss}': leave it out or set "
+                "vectors.loss='ns'"
             )
         if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
             raise ValueError(
@@ -177,6 +182,37 @@ class VectorRecipe(Strict):
     words: WordSettings = Field(default_factory=lambda: WordSettings.model_validate({}))
     vectors: VectorSettings = Field(default_factory=lambda: VectorSettings.model_validate({}))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _supervised_defaults(cls, values: Any) -> Any:
+        """What is not given stands as fastText's supervised mode has it, where that is what is asked for."""
+        if not isinstance(values, dict) or not isinstance(vectors := values.get("vectors"), dict):
+            return values
+        if vectors.get("algorithm") != "fasttext-supervised":
+            return values
+        filled = {
+            table: {**defaults, **given}
+            for table, defaults in _SUPERVISED_DEFAULTS.items()
+            if isinstance(given := values.get(table, {}), dict)
+        }
+        return {**values, **filled}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VectorRecipe:
+        """The supervised mode refuses what would do nothing."""
+        if self.vectors.algorithm != "fasttext-supervised":
+            return self
+        if self.words.split != "whitespace":
+            raise ValueError(
+                "words.split 'words' would cut labels: vectors.algorithm 'fasttext-supervised' splits at "
+                "white space; leave it out"
+            )
+        if changed := _changed(self.words, _PHRASES):
+            raise ValueError(
+                f"words.{changed[0]} has no effect with vectors.algorithm 'fasttext-supervised': leave it out"
+            )
+        return self
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, nothing left out but what is None."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -184,6 +220,12 @@ class VectorRecipe(Strict):
     def to_toml(self) -> str:
         """The recipe as a TOML file that :func:`load_vector_recipe` reads back to an equal recipe."""
         return tomli_w.dumps(self.as_dict(), multiline_strings=True)
+
+
+def _changed(settings: Strict, names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that have another value than the default."""
+    fields = type(settings).model_fields
+    return [name for name in names if getattr(settings, name) != fields[name].default]
 
 
 def shipped_vector_recipes() -> dict[str, Path]:

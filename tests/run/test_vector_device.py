@@ -94,7 +94,7 @@ def test_a_run_goes_on_on_another_device_and_says_so(tmp_path, monkeypatch):
     heard = Heard()
     with monkeypatch.context() as patch:
         patch.setattr(module, "WordTrainer", StopsEarly)
-        patch.setattr(module._Run, "_finish", lambda *_: None)
+        patch.setattr(module.VectorRun, "_finish", lambda *_: None)
         train_vectors(settings, out=tmp_path / "run", progress=heard)
     assert any(line.startswith("running     skipgram") and "numba kernel" in line for line in heard.lines)
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from wordloom.cli import vectors_evaluate, vectors_similar, vectors_train, vectors_views
+from wordloom.cli import (
+    vectors_convert,
+    vectors_evaluate,
+    vectors_predict,
+    vectors_similar,
+    vectors_train,
+    vectors_views,
+)
 from wordloom.cli.signed_words import SignedWords
 
 __all__ = ["app"]
@@ -17,3 +24,5 @@ app.command("evaluate")(vectors_evaluate.evaluate)
 app.command("neighbours")(vectors_views.neighbours)
 app.command("dot")(vectors_similar.dot)
 app.command("axis")(vectors_views.axis)
+app.command("predict")(vectors_predict.predict)
+app.command("convert")(vectors_convert.convert)

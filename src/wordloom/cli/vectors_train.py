@@ -26,7 +26,7 @@ def command(
         typer.Option(help="The text: files, folders, globs, '-', or a data set.  Repeatable."),
     ] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="word2vec, fasttext or glove.  [default: word2vec]")
+        str | None, typer.Option(help="word2vec, fasttext or fasttext-supervised.  [default: word2vec]")
     ] = None,
     architecture: Annotated[
         Literal["skipgram", "cbow"] | None, typer.Option(help="[default: skipgram]")
@@ -90,4 +90,6 @@ def command(
         progress.say(f"  wordloom vectors train {result.folder} --out {result.folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
-        progress.say(f"  wordloom vectors similar {result.folder} WORD")
+        supervised = (result.folder / "model.bin").exists()
+        question = "predict {} FILE" if supervised else "similar {} WORD"
+        progress.say(f"  wordloom vectors {question.format(result.folder)}")

@@ -42,7 +42,7 @@ from wordloom.vectors.phrases import Phrases
 from wordloom.vectors.torch_training import TorchWordTrainer
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
-__all__ = ["VectorResult", "subword_rows", "train_vectors"]
+__all__ = ["VectorResult", "VectorRun", "subword_rows", "train_vectors"]
 
 # Settings that may change on resume: they decide how fast, not what is learnt, though on another device it
 # comes out by other random numbers.
@@ -83,13 +83,23 @@ def train_vectors(
     with RunFolder(path, resume=resume, force=force) as folder:
         if resume:
             refuse_changes(loaded, folder.saved_recipe(VectorRecipe), free=_FREE_ON_RESUME)
-        return _Run(loaded, folder, progress).train()
+        return _kind_of_run(loaded)(loaded, folder, progress).train()
 
 
 Trainer = WordTrainer | TorchWordTrainer | GloVeTrainer
 
 
-class _Run:
+def _kind_of_run(recipe: VectorRecipe) -> type[VectorRun]:
+    if recipe.vectors.algorithm != "fasttext-supervised":
+        return VectorRun
+    from wordloom.run.train_supervised import SupervisedRun
+
+    return SupervisedRun
+
+
+class VectorRun:
+    """One run: words are counted, ids prepared, vectors learnt, and the run's folder filled."""
+
     def __init__(self, recipe: VectorRecipe, run: RunFolder, progress: TrainingProgress) -> None:
         self.recipe, self.run, self.progress = recipe, run, progress
         self.path = run.path
@@ -141,7 +151,8 @@ class _Run:
 
     # -- words -------------------------------------------------------------------------------------------
 
-    def _vocabulary(self) -> WordVocabulary:
+    def _vocabulary(self) -> Any:
+        """What text is encoded by: a WordVocabulary, counted, or that of the run to go on with."""
         w, say = self.recipe.words, self.progress.say
         if self.run.resume and (self.path / "vocabulary.tsv").exists():
             return WordVocabulary.load(self.path, split=w.split, lower=w.lower)
@@ -198,7 +209,7 @@ class _Run:
 
     # -- vectors -----------------------------------------------------------------------------------------
 
-    def _trainer(self, vocabulary: WordVocabulary, shards: TokenShards, s: Any) -> Trainer:
+    def _trainer(self, vocabulary: Any, shards: TokenShards, s: Any) -> Trainer:
         V, seed = len(vocabulary), self.recipe.seed
         if s.algorithm == "glove":
             cooccurrences = self._cooccurrences(shards, s)
@@ -278,7 +289,7 @@ class _Run:
             "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
         }
 
-    def _finish(self, trainer: Trainer, vocabulary: WordVocabulary) -> None:
+    def _finish(self, trainer: Any, vocabulary: Any) -> None:
         """Leave the vectors in the run's folder itself."""
         words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
         vectors: KeyedVectors

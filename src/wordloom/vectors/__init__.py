@@ -14,6 +14,8 @@
     torch_training    word2vec on a GPU: many windows at once
     cooccurrence  how often words stand near one another, counted in bounded memory
     glove         GloVe by AdaGrad; ``glove_twin`` says the same in numpy
+    supervised    fastText's classifier over labelled text
+    conversion    one format into another
     judging       analogies in bulk, and agreement with people on how similar words are
     checkpoints   the same questions of any model: its token rows
     terms         king - man + woman, as people write it
@@ -39,6 +41,7 @@ _HOMES = {
     "Agreement": "judging",
     "Analogies": "judging",
     "Axis": "directions",
+    "Conversion": "conversion",
     "CooccurrenceProgress": "cooccurrence",
     "CooccurrenceReport": "cooccurrence",
     "Cooccurrences": "cooccurrence",
@@ -49,9 +52,12 @@ _HOMES = {
     "GloVe": "glove",
     "GloVeProgress": "glove",
     "KeyedVectors": "keyed",
+    "LabelScore": "fasttext_classifier",
+    "LabelledVocabulary": "labelled_text",
     "Phrases": "phrases",
     "Section": "judging",
     "Subwords": "subwords",
+    "SupervisedTrainer": "supervised",
     "TextEmbedder": "text_embeddings",
     "TextReport": "text_embeddings",
     "TokenVectors": "checkpoints",
@@ -63,7 +69,9 @@ _HOMES = {
     "WordTrainer": "training",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
+    "convert_vectors": "conversion",
     "count_cooccurrences": "cooccurrence",
+    "cut_lines": "supervised",
     "evaluate_word_analogies": "judging",
     "evaluate_word_pairs": "judging",
     "huffman": "sampling",
@@ -86,6 +94,7 @@ __all__ = [
     "Agreement",
     "Analogies",
     "Axis",
+    "Conversion",
     "CooccurrenceProgress",
     "CooccurrenceReport",
     "Cooccurrences",
@@ -96,9 +105,12 @@ __all__ = [
     "GloVe",
     "GloVeProgress",
     "KeyedVectors",
+    "LabelScore",
+    "LabelledVocabulary",
     "Phrases",
     "Section",
     "Subwords",
+    "SupervisedTrainer",
     "TextEmbedder",
     "TextReport",
     "TokenVectors",
@@ -110,7 +122,9 @@ __all__ = [
     "WordTrainer",
     "WordVocabulary",
     "alias_table",
+    "convert_vectors",
     "count_cooccurrences",
+    "cut_lines",
     "evaluate_word_analogies",
     "evaluate_word_pairs",
     "huffman",
@@ -131,6 +145,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wordloom.vectors.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.conversion import Conversion, convert_vectors
     from wordloom.vectors.cooccurrence import (
         CooccurrenceProgress,
         CooccurrenceReport,
@@ -138,7 +153,7 @@ if TYPE_CHECKING:
         count_cooccurrences,
     )
     from wordloom.vectors.directions import Axis, project
-    from wordloom.vectors.fasttext_classifier import FastTextClassifier
+    from wordloom.vectors.fasttext_classifier import FastTextClassifier, LabelScore
     from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
     from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
     from wordloom.vectors.fasttext_vectors import FastTextVectors
@@ -152,10 +167,12 @@ if TYPE_CHECKING:
         evaluate_word_pairs,
     )
     from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
+    from wordloom.vectors.labelled_text import LabelledVocabulary
     from wordloom.vectors.maps import WordMap, word_map
     from wordloom.vectors.phrases import Phrases
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
+    from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
     from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
     from wordloom.vectors.torch_training import TorchWordTrainer
     from wordloom.vectors.training import TrainingCorpus, WordTrainer

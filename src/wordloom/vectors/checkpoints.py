@@ -37,8 +37,9 @@ _END_OF_WORD = "</w>"  # the first GPT's
 
 
 def open_vectors(path: str | os.PathLike[str], *, rows: Rows | None = None) -> KeyedVectors:
-    """The vectors at ``path``: a vector file or folder (:func:`wordloom.vectors.load_vectors`), or the token
-    rows of a model's checkpoint folder, ours or transformers'.
+    """The vectors at ``path``: a vector file or folder (:func:`wordloom.vectors.load_vectors`), the words'
+    of the fastText classifier in a run's folder, or the token rows of a model's checkpoint folder, ours or
+    transformers'.
 
     Of a checkpoint one tensor is read, not the model.  ``rows`` says which: ``embedding`` (the default), or
     ``head``, the rows of the output layer, which are the same ones where a model ties the two.
@@ -54,10 +55,12 @@ def open_vectors(path: str | os.PathLike[str], *, rows: Rows | None = None) -> K
     if folder.is_dir() and not (folder / "vectors.json").exists():
         if (folder / "config.json").exists():
             return _token_vectors(folder, rows or "embedding")
-        raise VectorError(
-            f"'{folder}' holds neither word vectors (vectors.json) nor a trained model (config.json); "
-            "give another folder, or a file of vectors"
-        )
+        if not (folder / "model.bin").exists():
+            raise VectorError(
+                f"'{folder}' holds neither word vectors (vectors.json) nor a trained model (config.json, "
+                "model.bin); give another folder, or a file of vectors"
+            )
+        folder = folder / "model.bin"
     if rows is not None:
         raise VectorError(f"'{folder}' holds word vectors, not a model that has {rows} rows; leave out rows")
     return load_vectors(folder)

@@ -3,7 +3,12 @@ rows of a line's words, n-grams and runs of words, and a linear layer on top."""
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +18,27 @@ from wordloom.vectors.fasttext_model import FastTextModel
 from wordloom.vectors.sampling import huffman
 from wordloom.vectors.subwords import END_OF_LINE, word_hash, word_hashes, word_ngrams
 
-__all__ = ["FastTextClassifier"]
+__all__ = ["FastTextClassifier", "LabelScore"]
 
 _SPACE = re.compile("[ \n\r\t\v\f\0]+")  # what fastText's reader of words takes for white space, no more
+
+
+class LabelScore(NamedTuple):
+    """How far predictions agree with labels, as fastText's ``test`` counts it.
+
+    Attributes:
+        examples: lines that were judged: those with a known label and a part that the model knows.
+        precision: how many of the labels predicted were right; NaN where none were predicted.
+        recall: how many of the known labels were predicted.
+        passed_over: lines that could not be judged.
+        unknown: labels that the model does not know, which count neither way.
+    """
+
+    examples: int
+    precision: float
+    recall: float
+    passed_over: int
+    unknown: int
 
 
 class FastTextClassifier:
@@ -27,11 +50,12 @@ class FastTextClassifier:
         labels: its L labels, prefix and all.
     """
 
-    def __init__(self, model: FastTextModel, *, label_prefix: str = "__label__") -> None:
+    def __init__(self, model: FastTextModel, *, label_prefix: str = "__label__", lower: bool = False) -> None:
         """
         Args:
             model: a supervised one.
             label_prefix: words that begin so are labels, known or not, and no part of the text.
+            lower: whether it was trained on words in lower case; labels are taken as they stand.
 
         Raises:
             VectorError: the model is not supervised, or has no labels.
@@ -43,7 +67,7 @@ class FastTextClassifier:
             )
         self.model = model
         self.labels = list(model.labels)
-        self._prefix = label_prefix
+        self._prefix, self._lower = label_prefix, lower
         self._known_labels = frozenset(self.labels)
         self._ids = {word: row for row, word in enumerate(model.words)}
         self._starts, self._ngrams = model.args.subwords.table(model.words)
@@ -54,6 +78,36 @@ class FastTextClassifier:
             assert model.label_counts is not None
             self._tree = huffman(model.label_counts)
 
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> FastTextClassifier:
+        """The classifier of a fastText model, or of the folder of a run that trained one: it holds
+        ``model.bin``, and its recipe says what labels begin with.
+
+        Raises:
+            VectorError: there is none at ``path``, or it is damaged.
+        """
+        from wordloom.vectors.fasttext_format import load_fasttext
+
+        path, settings = Path(path), {}
+        if path.is_dir():
+            settings = _recipe_of(path)
+            path = path / "model.bin"
+            if not path.exists():
+                raise VectorError(
+                    f"'{path.parent}' holds no classifier: it has no model.bin; give a run of 'vectors train "
+                    "--algorithm fasttext-supervised' that came to its end, or a fastText model"
+                )
+        return cls(load_fasttext(path), **settings)
+
+    def _words(self, text: str) -> list[str]:
+        """The words and labels of a line, which ends with the first ``</s>``."""
+        if "\n" in text:
+            raise VectorError("there is a line break in the text; give one line at a time")
+        words = [*filter(None, _SPACE.split(text)), END_OF_LINE]
+        if self._lower:
+            words = [word if word.startswith(self._prefix) else word.lower() for word in words]
+        return words[: words.index(END_OF_LINE) + 1]
+
     def rows(self, text: str) -> NDArray[np.int64]:
         """The rows of the input matrix that stand for a line of text, as Dictionary::getLine has them: each
         word's own and its n-grams', and after all words the runs' of ``word_ngrams`` words.  The line ends
@@ -62,12 +116,10 @@ class FastTextClassifier:
         Raises:
             VectorError: there is a line break in ``text``.
         """
-        if "\n" in text:
-            raise VectorError("there is a line break in the text; give one line at a time")
         V, args = len(self.model.words), self.model.args
         rows: list[int] = []
         hashes: list[int] = []
-        for word in [*filter(None, _SPACE.split(text)), END_OF_LINE]:
+        for word in self._words(text):
             row = self._ids.get(word)
             if row is None:
                 if word in self._known_labels or word.startswith(self._prefix):
@@ -78,8 +130,6 @@ class FastTextClassifier:
                 rows.append(row)
                 rows.extend((V + self._ngrams[self._starts[row] : self._starts[row + 1]]).tolist())
                 hashes.append(int(self._hashes[row]))
-            if word == END_OF_LINE:
-                break
         runs = word_ngrams(np.array(hashes, dtype=np.uint32), args.word_ngrams, args.buckets)
         return np.concatenate([np.array(rows, dtype=np.int64), V + runs])
 
@@ -119,3 +169,52 @@ class FastTextClassifier:
             return []
         best = np.argsort(-p, kind="stable")[: len(p) if k == -1 else k]
         return [(self.labels[label], float(p[label])) for label in best if p[label] >= threshold]
+
+    def labels_of(self, text: str) -> tuple[list[str], int]:
+        """The labels that stand in a line: those known, and how many others.
+
+        Raises:
+            VectorError: there is a line break in ``text``.
+        """
+        words = self._words(text)
+        known = [word for word in words if word in self._known_labels]
+        others = [w for w in words if w.startswith(self._prefix) and w not in self._known_labels]
+        return known, len(others)
+
+    def test(self, lines: Iterable[str], k: int = 1, threshold: float = 0.0) -> LabelScore:
+        """Predict at most ``k`` labels for each line, and compare with those that stand in it.
+
+        Raises:
+            VectorError: no line has a label that the model knows; or as :meth:`predict`.
+        """
+        examples = right = predicted = labels = passed_over = unknown = 0
+        for line in lines:
+            known, others = self.labels_of(line)
+            unknown += others
+            if not known or not len(self.rows(line)):
+                passed_over += 1
+                continue
+            answers = [label for label, _ in self.predict(line, k, threshold)]
+            examples += 1
+            predicted, labels = predicted + len(answers), labels + len(known)
+            right += sum(label in known for label in answers)
+        if not examples:
+            raise VectorError(
+                f"none of {passed_over:,} lines has a label that the model knows and a word to judge by; its "
+                f"labels begin like {self.labels[0]!r}"
+            )
+        precision = right / predicted if predicted else float("nan")
+        return LabelScore(examples, precision, right / labels, passed_over, unknown)
+
+
+def _recipe_of(folder: Path) -> dict[str, Any]:
+    """What a run's recipe says of text: what labels begin with, and whether words are in lower case."""
+    try:
+        recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
+        return {"label_prefix": recipe["vectors"]["label_prefix"], "lower": recipe["words"]["lower"]}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VectorError(
+            f"'{folder}': its recipe.toml is damaged ({error}); give model.bin itself"
+        ) from None

@@ -29,7 +29,7 @@ from wordloom.vectors.keyed import KeyedVectors
 from wordloom.vectors.subwords import Subwords
 from wordloom.vectors.whole_files import durable, new_file, opened, temporary, written
 
-__all__ = ["load_vectors", "load_word2vec", "save_vectors", "save_word2vec"]
+__all__ = ["is_fasttext", "load_vectors", "load_word2vec", "save_vectors", "save_word2vec"]
 
 Progress = Callable[[int, int | None], None]
 
@@ -95,7 +95,7 @@ def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
     """
     folder = Path(path)
     if not folder.is_dir():
-        return _fasttext_vectors(folder) if _is_fasttext(folder) else load_word2vec(folder)
+        return _fasttext_vectors(folder) if is_fasttext(folder) else load_word2vec(folder)
     try:
         about = json.loads((folder / "vectors.json").read_bytes())
         words = (folder / "words.txt").read_bytes().decode("utf-8").split("\n")[:-1]
@@ -129,7 +129,8 @@ def _mapped(path: Path) -> NDArray[np.float32]:
     return np.load(path, mmap_mode="r").view(np.ndarray)
 
 
-def _is_fasttext(path: Path) -> bool:
+def is_fasttext(path: Path) -> bool:
+    """Whether a file begins as fastText's models do."""
     try:
         with opened(path) as file:
             return file.read(len(_FASTTEXT)) == _FASTTEXT

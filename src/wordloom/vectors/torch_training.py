@@ -115,7 +115,7 @@ class TorchWordTrainer(Schedule):
         self._keep, self._share, self._other = (self._here(a.astype(np.int64)) for a in (keep, share, other))
         self._often = [self._here(often.astype(np.float32)) for often in _meetings(counts, s)]
         began = np.empty((V, s.dim), dtype=np.float32)
-        scatter(began, s.dim, seed)
+        scatter(began, s.dim, seed, s.dim)
         with _room_on(self._device):
             self._inputs, self._outputs = self._here(began), torch.zeros(V, s.dim, device=self._device)
         L, R, K, _ = self.shape

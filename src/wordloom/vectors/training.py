@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -32,7 +31,17 @@ from wordloom.vectors.kernels import (
 )
 from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
 
-__all__ = ["JOB", "PORTION", "Figures", "Schedule", "TrainingCorpus", "WordTrainer", "check_shape", "scatter"]
+__all__ = [
+    "JOB",
+    "PORTION",
+    "Figures",
+    "Schedule",
+    "TrainingCorpus",
+    "WordTrainer",
+    "check_shape",
+    "gather",
+    "scatter",
+]
 
 JOB = 10_000  # words at most that one thread takes at a time, and that a piece of text has (as in gensim)
 PORTION = 256  # jobs between two looks at the clock: about a second
@@ -95,7 +104,7 @@ class TrainingCorpus:
         ends = np.ascontiguousarray(shards.ends, dtype=np.int64)
         lengths = np.diff(ends, prepend=0)
         pieces = _cut(ends, int((-(-lengths // JOB)).sum()), JOB)
-        return cls(shards, pieces, _gather(pieces, JOB))
+        return cls(shards, pieces, gather(pieces, JOB))
 
     def part(self, first: int, last: int, rates: NDArray[np.float32], seeds: NDArray[np.uint64]) -> Part:
         """Jobs ``first`` to ``last`` (excluded), read into memory."""
@@ -119,7 +128,7 @@ def _cut(ends: Any, pieces: int, most: int) -> Any:
 
 
 @njit(cache=True)
-def _gather(ends: Any, most: int) -> Any:
+def gather(ends: Any, most: int) -> Any:
     """[J + 1]: the first piece of each job, and how many pieces there are."""
     jobs, n, begin = np.empty(ends.shape[0] + 1, np.int64), 1, 0
     jobs[0] = 0
@@ -224,7 +233,7 @@ class WordTrainer(Schedule):
             batch=_batch(counts, s) if s.deterministic else 0,
         )
         inputs = aligned(V if rows is None else rows, stride)
-        scatter(inputs, s.dim, seed)
+        scatter(inputs, s.dim, seed, s.dim)
         outputs = aligned(V if s.negative else max(1, V - 1), stride)
         self._tables = Tables(inputs, outputs)
         self._desks = desks(DESKS if s.deterministic else self.threads, self._method, job=JOB)
@@ -252,27 +261,34 @@ class WordTrainer(Schedule):
 
     def run(self) -> Figures:
         """Train on the next portion of jobs."""
-        s, part = self.settings, self.portion(self.job)
+        part = self.portion(self.job)
         jobs = len(part.rates)
         figures = self._desks.figures
         figures[:] = 0
-        team = np.zeros(16, dtype=np.int64)
-        most_inputs, most_targets, _ = most_of(self._method)
-        shared = (
-            addresses(self._tables), addresses(self._words), self._method, (most_inputs, most_targets),
-            addresses(part), jobs, self._desk_table.ctypes.data, team,
-        )  # fmt: skip
-        if s.deterministic:
-            self._on_threads(lambda thread: together(*shared, thread, self.threads))
-        else:
-            self._on_threads(lambda thread: apart(*shared, thread))
+        self._train(part)
         self.job += jobs
         words, windows, loss, pairs = figures.sum(axis=0)[:4]
         if not np.isfinite(loss):
             raise self.diverged()
         return Figures(int(words), int(windows), float(loss / pairs) if pairs else None)
 
-    def _on_threads(self, work: Callable[[int], None]) -> None:
+    def _train(self, part: Part) -> None:
+        most_inputs, most_targets, _ = most_of(self._method)
+        self._on_threads(
+            together, apart, addresses(self._tables), addresses(self._words), self._method,
+            (most_inputs, most_targets), addresses(part), len(part.rates),
+        )  # fmt: skip
+
+    def _on_threads(self, together: Any, apart: Any, *arguments: Any) -> None:
+        """Run one of two programs on every thread: it is given ``arguments``, the desks, and which it is."""
+        shared = (*arguments, self._desk_table.ctypes.data, np.zeros(16, dtype=np.int64))
+
+        def work(thread: int) -> None:
+            if self.settings.deterministic:
+                together(*shared, thread, self.threads)
+            else:
+                apart(*shared, thread)
+
         with ThreadPoolExecutor(self.threads) as pool:
             for future in [pool.submit(work, thread) for thread in range(self.threads)]:
                 future.result()
@@ -332,10 +348,10 @@ def _batch(counts: NDArray[np.int64], s: Settings) -> int:
     return int(np.clip(_STALE / (met * DESKS), 1, MOST))
 
 
-def scatter(inputs: NDArray[np.float32], dim: int, seed: int) -> None:
-    """Fill rows evenly between -1/(2 dim) and 1/(2 dim), a stretch at a time."""
+def scatter(inputs: NDArray[np.float32], dim: int, seed: int, divisor: float) -> None:
+    """Fill rows evenly between -0.5 and 0.5 over ``divisor``, a stretch at a time."""
     random = np.random.default_rng([seed, _START])
     step = max(1, (1 << 22) // dim)
     for start in range(0, len(inputs), step):
         some = random.random((min(step, len(inputs) - start), dim), dtype=np.float32)
-        inputs[start : start + step, :dim] = (some - np.float32(0.5)) / np.float32(dim)
+        inputs[start : start + step, :dim] = (some - np.float32(0.5)) / np.float32(divisor)
