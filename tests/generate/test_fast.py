@@ -14,6 +14,7 @@ from wordloom.generate import Sampling, fast, generate, kernels
 from wordloom.generate.engine import next_logits
 from wordloom.generate.fast import FastModel, Team, accelerate
 from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, build
+from wordloom.nn.meeting import meet
 
 from .tiny_models import FAMILIES, tiny_model
 
@@ -218,12 +219,12 @@ def test_a_team_survives_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -
     def program(counters: np.ndarray, thread: int) -> None:
         if thread == 0:
             raise KeyboardInterrupt
-        kernels.meet(counters, 2)  # would wait for ever
+        meet(counters, 2, 200)  # would wait for ever
 
     with pytest.raises(KeyboardInterrupt):
         team.run(program)
     met = []
-    team.run(lambda counters, thread: (kernels.meet(counters, 2), met.append(thread)))
+    team.run(lambda counters, thread: (meet(counters, 2, 200), met.append(thread)))
     assert sorted(met) == [0, 1]
 
 
