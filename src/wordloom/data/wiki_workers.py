@@ -16,22 +16,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from wordloom.errors import DataError
+from wordloom.text.cores import cores
 
 _WORTH_STARTING = 64  # articles; fewer are stripped sooner than processes start
-
-
-def available_cpus() -> int:
-    """Processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def stripped(
     articles: Iterator[tuple[str, str]], prefixes: Set[str], workers: int | None = None
 ) -> Iterator[tuple[str, str | None]]:
     """Titles and plain texts of titles and mark-up, in order; ``None`` where mark-up defeats the parser."""
-    count = workers or available_cpus()
+    count = workers or cores()
     first: list[tuple[str, str]] = []
     for article in articles:
         first.append(article)

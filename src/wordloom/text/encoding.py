@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -13,6 +12,7 @@ import numpy as np
 
 from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text import definition as facts
+from wordloom.text.cores import cores
 from wordloom.text.cutting import cut_at_spaces
 from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
 from wordloom.text.fast_bpe import tiktoken_twin
@@ -216,13 +216,6 @@ def build(definition: facts.Definition) -> tokenizers.Tokenizer:
         raise TokenizerError(
             f"the tokenizers library ({tokenizers.__version__}) cannot read this tokenizer: {error}"
         ) from error
-
-
-def cores() -> int:
-    """How many CPU cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _of_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:

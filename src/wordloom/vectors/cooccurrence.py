@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from wordloom.data.cache import cache_folder
 from wordloom.data.storage import TokenShards, sync_folder
 from wordloom.errors import VectorError
+from wordloom.text.cores import cores
 
 __all__ = ["CooccurrenceProgress", "CooccurrenceReport", "Cooccurrences", "count_cooccurrences"]
 
@@ -210,7 +211,7 @@ def _checked(window: int, workers: int | None, memory_mb: float) -> int:
         raise VectorError(f"workers {workers} is not allowed; give 1 or more, or leave it out")
     if not 0 < memory_mb < float("inf"):
         raise VectorError(f"memory_mb {memory_mb} is no amount of memory; give MiB, 1024 for a gigabyte")
-    return workers or os.cpu_count() or 1
+    return workers or cores()
 
 
 def _run(counting: Any, folder: Path) -> CooccurrenceReport:

@@ -7,7 +7,6 @@ as one n-gram is an error, where gensim gives zeros, and ``</s>`` has no n-grams
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
+from wordloom.text.cores import cores
 from wordloom.vectors.keyed import Key, KeyedVectors, UnknownWordError, Vector
 from wordloom.vectors.subwords import Subwords
 
@@ -112,7 +112,7 @@ class FastTextVectors(KeyedVectors):
             starts, ids = self.subwords.table(self.index_to_key[some])
             average(own[some], ngrams, starts, ids, out[some])
 
-        with ThreadPoolExecutor(_processors()) as threads:
+        with ThreadPoolExecutor(cores()) as threads:
             for _ in threads.map(make, range(0, len(out), _WORDS_AT_ONCE)):
                 pass
         return out
@@ -189,9 +189,3 @@ def broken_row(matrix: NDArray[np.float32]) -> int | None:
 
 def _float32(rows: NDArray[Any]) -> Vector:
     return rows if rows.dtype == np.float32 else rows.astype(np.float32)
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

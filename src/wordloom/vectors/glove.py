@@ -21,7 +21,6 @@ where they meet.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import NonFiniteError, VectorError, did_you_mean
+from wordloom.text.cores import cores
 from wordloom.vectors.keyed import KeyedVectors
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class GloVe:
             VectorError: a setting is out of range.
         """
         whole = {"vocab_size": vocab_size, "dim": dim, "portion": portion, "parts": parts}
-        whole["workers"] = workers = (os.cpu_count() or 1) if workers is None else workers
+        whole["workers"] = workers = cores() if workers is None else workers
         for name, number in whole.items():
             if number < 1:
                 raise VectorError(f"{name} {number} is not allowed; give 1 or more")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
 from wordloom.nn.vector_registers import LANES
+from wordloom.text.cores import cores
 from wordloom.vectors import supervised_kernels as kernels
 from wordloom.vectors.fasttext_model import LOSSES, FastTextArgs, FastTextModel
 from wordloom.vectors.kernels import DESKS, Part, Tables, addresses, aligned, desk_table
@@ -91,7 +91,7 @@ class SupervisedTrainer(WordTrainer):
         """
         s: Any = settings
         self.corpus, self.vocabulary, self.settings, self.seed = corpus, vocabulary, s, seed
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or cores()
         self.job, self.jobs = 0, s.epochs * (len(corpus.jobs) - 1)
         self.args = _args(s, min_count)
         V, L = len(vocabulary.words), len(vocabulary.labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from wordloom.data.permutation import keyed
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.nn.vector_registers import LANES
+from wordloom.text.cores import cores
 from wordloom.vectors.kernels import (
     DESKS,
     MOST,
@@ -215,7 +215,7 @@ class WordTrainer(Schedule):
         """
         super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or cores()
         skipgram = s.architecture == "skipgram"
         self._words, path = _words(counts, s, units)
         self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
