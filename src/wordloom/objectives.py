@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, CausalBatch
 from wordloom.data.label_batches import LabelBatch
 from wordloom.nn.fused import softmax_error
-from wordloom.nn.linear import product_dtype, widens
+from wordloom.nn.linear import product_dtype, rows_by, widens
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "classification", "linear_cross_entropy"]
 
@@ -71,7 +71,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         N, V = hidden.shape[0], weight.shape[0]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        rows = max(1, min(N, CHUNK_ELEMENTS // V))
+        chunks = max(1, -(-N * V // CHUNK_ELEMENTS))
+        rows = -(-N // chunks)  # alike: a short one at the end costs nearly as much as a whole one
         wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
         w = weight.to(dtype).to(wide)
         b = None if bias is None else bias.to(dtype).to(wide)
@@ -83,14 +84,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, N, rows):
                 h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
-                logits = F.linear(h, w, b)  # [rows, V]
+                logits = rows_by(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
                     total += F.cross_entropy(logits.float(), t, ignore_index=IGNORE, reduction="sum")
                     continue
                 loss, g = softmax_error(logits, t, ignore_index=IGNORE)  # d loss / d logits
                 total += loss
                 if grad_hidden is not None:
-                    grad_hidden[start : start + rows] = g @ w
+                    grad_hidden[start : start + rows] = rows_by(g, w.t())
                 if wants_weight:
                     product = g.T @ h
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)

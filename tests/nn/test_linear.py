@@ -1,4 +1,4 @@
-"""16-bit products on a CPU without arithmetic for them: widened, they are PyTorch's own numbers."""
+"""By whichever routine a product is made, it is PyTorch's own number."""
 
 from __future__ import annotations
 
@@ -80,6 +80,68 @@ def test_the_loss_over_a_widened_head(bare):
         torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(expected, exact), strict=True
     ):
         torch.testing.assert_close(g.double(), e, atol=2e-2, rtol=2e-2)
+
+
+@pytest.fixture
+def onednn(monkeypatch):
+    """A machine where oneDNN's float32 products are the faster ones."""
+    if not torch._C._has_mkldnn:
+        pytest.skip("this build of PyTorch has no oneDNN")
+    monkeypatch.setattr(linear, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(linear, "LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(linear, "LEAST_ROWS", 0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2, 5, 24), (7, 24), (24,)])
+def test_value_and_gradients_by_onednn(onednn, shape, bias):
+    torch.manual_seed(0)
+    layer, x = Linear(24, 10, bias=bias), torch.randn(shape, requires_grad=True)
+    y = layer(x)
+    assert "ByOneDNN" in type(y.grad_fn).__name__
+    inputs = [x, *layer.parameters()]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    expected = F.linear(*exact)
+    torch.testing.assert_close(y.double(), expected, atol=1e-5, rtol=1e-5)
+    grad = torch.randn_like(y)
+    grads = torch.autograd.grad(y, inputs, grad)
+    for g, e in zip(grads, torch.autograd.grad(expected, exact, grad.double()), strict=True):
+        torch.testing.assert_close(g.double(), e, atol=1e-5, rtol=1e-5)
+
+
+def test_a_frozen_weight_and_strided_rows_by_onednn(onednn):
+    torch.manual_seed(0)
+    layer = Linear(24, 10).requires_grad_(False)
+    x = torch.randn(3, 24, 6).transpose(1, 2).requires_grad_()
+    y = layer(x)
+    torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias), atol=1e-5, rtol=1e-5)
+    y.transpose(0, 1).sum().backward()  # a gradient whose rows are not dense
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand_as(x), atol=1e-5, rtol=1e-5)
+    assert layer.weight.grad is None
+
+
+def test_onednn_is_for_plain_float32_on_the_cpu(onednn):
+    plain = torch.randn(4, 8)
+    assert linear.by_onednn(plain, plain)
+    assert not linear.by_onednn(plain.double(), plain.double())
+    assert not linear.by_onednn(plain.bfloat16(), plain)
+    assert not linear.by_onednn(plain.to("meta"), plain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "ByOneDNN" not in type(Linear(8, 8)(plain).grad_fn).__name__
+
+
+def test_the_loss_over_a_head_by_onednn(onednn):
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(6, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
+    targets = torch.tensor([3, 1, -100, 49, 0, 7])
+    loss = linear_cross_entropy(hidden, weight, None, targets)
+    exact = [t.detach().double().requires_grad_() for t in (hidden, weight)]
+    expected = F.cross_entropy(F.linear(*exact), targets, ignore_index=-100, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for g, e in zip(
+        torch.autograd.grad(loss, (hidden, weight)), torch.autograd.grad(expected, exact), strict=True
+    ):
+        torch.testing.assert_close(g.double(), e, atol=1e-5, rtol=1e-5)
 
 
 def test_few_rows_and_factors_of_two_dtypes_are_left_to_pytorch(bare, monkeypatch):
