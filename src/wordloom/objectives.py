@@ -20,8 +20,8 @@ from wordloom.nn.linear import product_dtype, rows_by, widens
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "classification", "linear_cross_entropy"]
 
-# Logits made at once, in elements: 16 Mi is 64 MiB in float32, whatever the vocabulary.
-CHUNK_ELEMENTS = 1 << 24
+# Logits made at once, in bytes, whatever the vocabulary and the precision.
+CHUNK_BYTES = 64 << 20
 
 
 class Loss(NamedTuple):
@@ -71,9 +71,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         N, V = hidden.shape[0], weight.shape[0]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        chunks = max(1, -(-N * V // CHUNK_ELEMENTS))
-        rows = -(-N // chunks)  # alike: a short one at the end costs nearly as much as a whole one
         wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
+        chunks = max(1, -(-N * V * wide.itemsize // CHUNK_BYTES))
+        rows = max(1, -(-N // chunks))  # alike: a short one at the end costs nearly as much as a whole one
         w = weight.to(dtype).to(wide)
         b = None if bias is None else bias.to(dtype).to(wide)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)

@@ -114,15 +114,28 @@ def attended(q, k, v):
     return F.scaled_dot_product_attention(*heads, is_causal=True, scale=0.3, enable_gqa=True)
 
 
+def test_causal_attention_by_products_of_our_own(monkeypatch):
+    """Around the edges of blocks of queries, of panels of columns and of vectors; T also of odd length."""
+    monkeypatch.setattr(fused, "_own_products", lambda head_dim: True)
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape in ((1, 1, 1, 1, 16), (2, 5, 4, 2, 32), (1, 65, 4, 1, 80), (2, 150, 6, 2, 64)):
+            check_causal_attention(dtype, shape, scale=0.3)  # sums are longer than in the test below
+
+
 @blocked
 @both_dtypes
 @pytest.mark.parametrize(
     "shape", [(1, 1, 1, 1, 3), (2, 5, 4, 2, 8), (2, 64, 3, 3, 6), (1, 65, 4, 1, 16), (2, 150, 6, 2, 5)]
 )
-def test_causal_attention(dtype, shape):
+def test_causal_attention(monkeypatch, dtype, shape):
+    monkeypatch.setattr(fused, "_own_products", lambda head_dim: False)
+    check_causal_attention(dtype, shape)
+
+
+def check_causal_attention(dtype, shape, scale=1.0):
     B, T, H, K, E = shape  # T around the size of a block
     sizes = ((B, T, H, E), (B, T, K, E), (B, T, K, E))
-    inputs = [draw(*size, dtype=dtype, seed=seed) for seed, size in enumerate(sizes)]
+    inputs = [draw(*size, dtype=dtype, seed=seed, scale=scale) for seed, size in enumerate(sizes)]
 
     def fast(*inputs):
         heads = [x.transpose(1, 2) for x in inputs]
@@ -251,7 +264,7 @@ def test_a_whole_model_has_the_same_loss_and_gradients(monkeypatch, family):
 def test_bits_do_not_depend_on_the_number_of_threads():
     x, weight = draw(501, 37), draw(37, seed=1)
 
-    heads = [draw(2, 3, 100, 8, seed=seed) for seed in range(3)]
+    heads = [draw(2, 3, 100, 16, seed=seed) for seed in range(3)]
 
     def bits(threads):
         before = torch.get_num_threads()
@@ -277,7 +290,7 @@ x = torch.linspace(-3, 3, 37 * 101).view(101, 37).requires_grad_()
 y = fused.rms_norm(x, torch.linspace(0, 2, 37).requires_grad_(), 1e-6)
 (g,) = torch.autograd.grad(y.sin().sum(), x)
 if programs.sgemm():
-    q = x[:, :36].view(1, 101, 4, 9).transpose(1, 2)
+    q = x[:, :32].view(1, 101, 2, 16).transpose(1, 2)
     z = fused.causal_attention(q, q, q, scale=1.0)
     g = torch.cat([z.detach().flatten(), torch.autograd.grad(z.sin().sum(), x)[0].flatten(), g.flatten()])
 print(hashlib.sha256(g.numpy().tobytes()).hexdigest())

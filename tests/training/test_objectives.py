@@ -14,7 +14,7 @@ from wordloom.objectives import linear_cross_entropy
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("ignored", [0, 5, 20])
 def test_equals_torch(monkeypatch, chunk, bias, ignored):
-    monkeypatch.setattr(objectives, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(objectives, "CHUNK_BYTES", 4 * chunk)
     g = torch.Generator().manual_seed(0)
     hidden = torch.randn(20, 6, generator=g, requires_grad=True)
     weight = torch.randn(11, 6, generator=g, requires_grad=True)

@@ -206,3 +206,12 @@ def test_clipping_scales_to_the_norm(tiny_model, batches, settings):
     after = torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters()])
     assert norm > 0.01
     assert float(after) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_gradients_below_the_norm_keep_their_bits(tiny_model, batches, settings):
+    trainer = Trainer(tiny_model(), causal_lm, batches, settings(clip=1e3), total_steps=12, seed=1)
+    trainer._accumulate([batches.batch(0, 8)])
+    before = [p.grad.clone() for p in trainer.model.parameters()]
+    assert 0 < trainer._clip() < 1e3
+    for p, kept in zip(trainer.model.parameters(), before, strict=True):
+        assert torch.equal(p.grad, kept)

@@ -288,7 +288,7 @@ def running_kernel(
     if backend == "exact":
         return "exact"
     plain = backend == "auto" and dropout == 0.0 and not masked and device.type == "cpu"
-    if plain and elements >= programs.MINIMUM_ELEMENTS and attention_program(dtype):
+    if plain and elements >= programs.MINIMUM_ELEMENTS and attention_program(dtype, head_dim):
         return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)

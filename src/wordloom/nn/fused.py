@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from wordloom.nn import programs
-from wordloom.nn.linear import has_amx
+from wordloom.nn.linear import has_amx, mkl_is_a_guest
 from wordloom.nn.programs import SHARES, fits, run
 
 __all__ = [
@@ -99,14 +99,21 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
             return False
         if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # BLAS takes no rows that lie over one another
             return False
-    return attention_program(q.dtype)
+    return attention_program(q.dtype, q.shape[3])
 
 
-def attention_program(dtype: torch.dtype) -> bool:
+def attention_program(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether there is a program for attention in ``dtype`` on this CPU, and no better one in PyTorch."""
     if dtype == torch.bfloat16 and has_amx():
-        return False  # PyTorch's kernel uses that arithmetic; AVX512's it uses too, at half our speed
-    return dtype in (torch.float32, torch.bfloat16) and programs.sgemm() != 0
+        return False  # PyTorch's kernel uses that arithmetic; AVX512's it uses too, at a third of our speed
+    if dtype not in (torch.float32, torch.bfloat16):
+        return False
+    return _own_products(head_dim) or programs.sgemm() != 0
+
+
+def _own_products(head_dim: int) -> bool:
+    """Whether attention's products are our own: for head sizes of whole vectors, where MKL is no faster."""
+    return head_dim % 16 == 0 and mkl_is_a_guest() and programs.ready()
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
@@ -149,8 +156,9 @@ def _run_attention(name: str, q: Tensor, k: Tensor, v: Tensor, scale: float, *ot
     scratch = q.new_empty(torch.get_num_threads() * floats, dtype=torch.float32)
     (scale_bits,) = struct.unpack("<I", struct.pack("<f", scale))
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
+    routine = 0 if _own_products(E) else programs.sgemm()
     run(
-        name, q.dtype, B * K, programs.sgemm(), counter, scratch, floats, T, E, H, K, scale_bits, q, k, v,
+        name, q.dtype, B * K, routine, counter, scratch, floats, T, E, H, K, scale_bits, q, k, v,
         *steps, *others,
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["Linear", "has_amx", "has_fast_bf16", "product_dtype", "rows_by", "widens"]
+__all__ = ["Linear", "has_amx", "has_fast_bf16", "mkl_is_a_guest", "product_dtype", "rows_by", "widens"]
 
 LEAST_ROWS = 32  # of x: for fewer, PyTorch's own 16-bit products are as fast as widening the weight
 LEAST_PRODUCTS = 1 << 22  # of float32 numbers: for fewer, oneDNN takes longer to set out than it saves
@@ -69,16 +69,18 @@ def widens(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 @functools.cache
-def _onednn_is_faster() -> bool:
-    """Whether oneDNN's float32 products beat those that PyTorch makes here; measured on AMD's Zen 4."""
-    if not (torch._C.has_mkl and torch._C._has_mkldnn):
-        return False
+def mkl_is_a_guest() -> bool:
+    """Whether PyTorch brought MKL to a processor with AVX512 of another maker; measured on AMD's Zen 4."""
     about = Path("/proc/cpuinfo")
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.is_file():
+    if not torch._C.has_mkl or torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.is_file():
         return False
-    return "AuthenticAMD" in about.read_text(errors="replace") and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    )
+    return "AuthenticAMD" in about.read_text(errors="replace")
+
+
+@functools.cache
+def _onednn_is_faster() -> bool:
+    """Whether oneDNN's float32 products beat those that PyTorch makes here."""
+    return torch._C._has_mkldnn and mkl_is_a_guest() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def by_onednn(x: Tensor, weight: Tensor) -> bool:

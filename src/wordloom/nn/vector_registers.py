@@ -3,8 +3,8 @@
 Everything is given by address, as float32 unless ``like`` says otherwise: an empty array whose type tells how
 a tensor is stored, float32 or uint16 for the bits of bfloat16.
 
-:func:`tile` multiplies.  The rest work on rows of a table, of D elements each, a multiple of :data:`LANES`;
-``indices`` are int64.
+:func:`tile` and :func:`panel` multiply.  The rest work on rows of a table, of D elements each, a multiple of
+:data:`LANES`; ``indices`` are int64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LANES", "add_rows", "copy_rows", "fetch_rows", "spread", "sum_rows", "tile"]
+__all__ = ["LANES", "add_rows", "copy_rows", "fetch_rows", "panel", "spread", "sum_rows", "tile"]
 
 _intrinsic: Any = intrinsic
 
@@ -186,6 +186,54 @@ def _rows_kernel(body: Any, n_arguments: int) -> Any:
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * n_arguments), generate
+
+
+def panel(rows: int, vectors: int) -> Any:
+    """A kernel for a product of ``rows`` rows with a panel of ``vectors`` * LANES columns.
+
+    panel(a, a_row, a_column, b, b_row, K, scale, add, out, out_row), all but ``scale`` and ``add`` int64:
+    out [rows, columns] = scale * a [rows, K] b [K, columns], added to ``out`` where ``add``.  The steps of a
+    are free, so that it may lie transposed.  rows * vectors + vectors + 1 registers are in use.
+    """
+
+    def multiply(
+        _typing: Any, a: Any, a_row: Any, a_column: Any, b: Any, b_row: Any, K: Any, scale: Any, add: Any,
+        out: Any, out_row: Any,
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            a, a_row, a_column, b, b_row, n, scale, add, out, out_row = args
+            w, made = _Writer(builder), builder
+            kind = ir.FunctionType(w.vector, [w.vector] * 3)
+            fma = cgutils.get_or_insert_function(made.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
+            a, b, out = w.floats(a), w.floats(b), w.floats(out)
+            held = w.slots(rows * vectors)
+            for one in held:
+                made.store(ir.Constant(w.vector, [0.0] * LANES), one)
+            lines = [made.gep(a, [made.mul(w.number(r), a_row)]) for r in range(rows)]
+            with w.times(n) as loop:
+                at_a, at_b = made.mul(loop.index, a_column), made.mul(loop.index, b_row)
+                side = [w.load(b, at_b, v) for v in range(vectors)]
+                for r in range(rows):
+                    factor = w.repeated(made.load(made.gep(lines[r], [at_a])))
+                    for v in range(vectors):
+                        one = held[r * vectors + v]
+                        made.store(made.call(fma, [factor, side[v], made.load(one)]), one)
+            scales = w.repeated(scale)
+            for r in range(rows):
+                line = made.mul(w.number(r), out_row)
+                for v in range(vectors):
+                    total = made.fmul(scales, made.load(held[r * vectors + v]))
+                    with made.if_else(add) as (then, otherwise):
+                        with then:
+                            w.store(made.fadd(w.load(out, line, v), total), out, line, v)
+                        with otherwise:
+                            w.store(total, out, line, v)
+            return context.get_dummy_value()
+
+        i = types.int64
+        return types.void(i, i, i, i, i, i, types.float32, types.boolean, i, i), generate
+
+    return _intrinsic(multiply)
 
 
 @_intrinsic

@@ -181,9 +181,11 @@ class Trainer:
         """The norm of all gradients, which are scaled down to ``clip`` when above it."""
         parameters = [p for group in self.optimizer.groups for p in group["params"]]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if self.settings.clip is not None and self.optimizer.lbfgs is None:  # which needs true gradients
-            nn.utils.clip_grads_with_norm_(parameters, self.settings.clip, norm)
-        return float(norm)
+        size, clip = float(norm), self.settings.clip
+        # L-BFGS needs true gradients; and a factor of 1 would cost two passes over all of them
+        if clip is not None and self.optimizer.lbfgs is None and not size + 1e-6 <= clip:
+            nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+        return size
 
     def _refuse(self, loss: float, norm: float) -> None:
         documents = self.batches.document_ids(self.samples, self.settings.batch_size)
