@@ -10,9 +10,9 @@ Importing this module imports no torch: each name below is fetched when it is fi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from wordloom.lazy import fetching
 from wordloom.version import __version__
 
 _HOMES = {
@@ -60,13 +60,7 @@ if TYPE_CHECKING:
     from wordloom.text import Tokenizer
     from wordloom.training import Trainer
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wordloom' has no attribute {name!r}")
-    value = getattr(import_module(f"wordloom.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = fetching(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

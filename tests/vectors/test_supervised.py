@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import FastTextClassifier, load_fasttext, plain_supervised, save_fasttext
-from wordloom.vectors.kernels import Tables
 from wordloom.vectors.labelled_text import LabelledVocabulary
+from wordloom.vectors.layout import Tables
 from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
 
 LOSSES = ("softmax", "ns", "hs", "ova")

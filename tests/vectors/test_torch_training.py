@@ -17,7 +17,7 @@ from scipy.stats import chi2, chisquare
 
 from wordloom.errors import DeviceError, NonFiniteError, VectorError
 from wordloom.vectors import plain
-from wordloom.vectors.kernels import Tables
+from wordloom.vectors.layout import Tables
 from wordloom.vectors.sampling import keep_probabilities
 from wordloom.vectors.torch_training import Draw, TorchWordTrainer, damping, shape_of
 from wordloom.vectors.training import TrainingCorpus, WordTrainer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.vectors import plain
-from wordloom.vectors.kernels import Tables
+from wordloom.vectors.layout import Tables
 from wordloom.vectors.training import JOB, TrainingCorpus, WordTrainer
 
 V = 60

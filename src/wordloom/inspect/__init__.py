@@ -6,8 +6,9 @@ Each name below is fetched when it is first used: drawing word vectors needs no 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wordloom.lazy import fetching
 
 _HOMES = {
     "AttentionMap": "attention",
@@ -36,13 +37,7 @@ if TYPE_CHECKING:
     from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
     from wordloom.inspect.vector_plots import draw_axes, draw_map
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wordloom.inspect' has no attribute {name!r}")
-    value = getattr(import_module(f"wordloom.inspect.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = fetching(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -16,8 +16,9 @@ whose import takes longer than much of their work.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wordloom.lazy import fetching
 
 if TYPE_CHECKING:
     from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, causal_mask, set_attention_backend
@@ -73,13 +74,7 @@ __all__ = [
     "sinusoidal_positions",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wordloom.nn' has no attribute {name!r}")
-    value = getattr(import_module(f"wordloom.nn.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = fetching(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

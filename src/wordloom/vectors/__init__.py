@@ -6,6 +6,7 @@
     phrases       words that keep company, joined
     sampling      which words are passed over, which stand in as negatives, the Huffman tree
     training      word2vec and fastText over token shards, portion by portion
+    layout        what that lays out in memory
     kernels       ... compiled by numba; ``plain`` says the same in numpy
     keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
     formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
@@ -34,8 +35,9 @@ Each name below is fetched when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from wordloom.lazy import fetching
 
 _HOMES = {
     "Agreement": "judging",
@@ -178,13 +180,7 @@ if TYPE_CHECKING:
     from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'wordloom.vectors' has no attribute {name!r}")
-    value = getattr(import_module(f"wordloom.vectors.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = fetching(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.vectors.kernels import DESKS, Method, Part, Tables, Words
+from wordloom.vectors.layout import DESKS, Method, Part, Tables, Words
 
 __all__ = ["Window", "apart", "rows_of", "step", "together", "window_loss", "windows"]
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.vectors.kernels import DESKS, Part, Tables
+from wordloom.vectors.layout import DESKS, Part, Tables
 from wordloom.vectors.plain import Random
 from wordloom.vectors.subwords import word_ngrams
 from wordloom.vectors.supervised_kernels import HS, OVA, SOFTMAX, Known, Method

@@ -13,8 +13,8 @@ from wordloom.nn.vector_registers import LANES
 from wordloom.text.cores import cores
 from wordloom.vectors import supervised_kernels as kernels
 from wordloom.vectors.fasttext_model import LOSSES, FastTextArgs, FastTextModel
-from wordloom.vectors.kernels import DESKS, Part, Tables, addresses, aligned, desk_table
 from wordloom.vectors.labelled_text import LabelledVocabulary
+from wordloom.vectors.layout import DESKS, Part, Tables, addresses, aligned, desk_table
 from wordloom.vectors.sampling import alias_table, huffman
 from wordloom.vectors.subwords import Subwords, word_hashes
 from wordloom.vectors.training import Corpus, TrainingCorpus, WordTrainer, gather, scatter

@@ -17,38 +17,33 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wordloom.nn.meeting import add_atomically, meet
-from wordloom.nn.program_parts import exp, f4, pointer
+from wordloom.nn.program_parts import exact, exp, f4, leaf, pointer
 from wordloom.nn.vector_registers import add_rows, copy_rows, fetch_rows, spread, sum_rows
-from wordloom.vectors.kernels import (
-    DESKS,
+from wordloom.vectors.kernel_parts import (
+    F4,
+    F8,
+    I4,
+    I8,
     PATIENCE,
-    Part,
-    Tables,
-    _below,
-    _exact,
-    _f4,
-    _f8,
-    _i4,
-    _i8,
-    _leaf,
-    _negative,
-    _products,
-    _random,
-    _rows_of,
-    _u1,
-    _u8,
-    aligned,
+    U1,
+    U8,
+    below,
+    negative,
+    products,
+    program,
+    random,
+    rows_of,
+    whose,
 )
+from wordloom.vectors.layout import DESKS, Part, Tables, aligned
 
 __all__ = ["HS", "NS", "OVA", "SOFTMAX", "Desks", "Known", "Method", "apart", "desks", "most_of", "together"]
 
 HS, NS, SOFTMAX, OVA = range(4)  # in the order of fasttext_model.LOSSES
 
-_program: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 _NEXT_WORD = np.uint64(116049371)  # as in subwords.word_ngrams
 _LOOK = 7  # the loss is taken of one line in 8, and of the first of each job
 _NEAR = 64  # rows fetched ahead at most
@@ -135,10 +130,10 @@ def desks(number: int, method: Method) -> Desks:
     )
 
 
-@_exact
+@exact
 def _desk(table: Any, d: int) -> Any:
     """Desk d by its addresses."""
-    row = pointer(table + d * 8 * 13, _i8)
+    row = pointer(table + d * 8 * 13, I8)
     return Desks(
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10], row[11],
         row[12],
@@ -148,7 +143,7 @@ def _desk(table: Any, d: int) -> Any:
 # -- which rows a line takes -------------------------------------------------------------------------------
 
 
-@_exact
+@exact
 def _runs(hashes: Any, T: int, method: Method, inputs: Any, n: int) -> int:
     """Write the rows of all runs of 2 words and more behind the n inputs there are; see word_ngrams."""
     buckets = np.uint64(method.buckets)
@@ -161,7 +156,7 @@ def _runs(hashes: Any, T: int, method: Method, inputs: Any, n: int) -> int:
     return n
 
 
-@_exact
+@exact
 def _wanted(
     labels: Any, found: int, state: Any, known: Known, method: Method, targets: Any, goal: Any
 ) -> int:
@@ -173,7 +168,7 @@ def _wanted(
         for i in range(found):
             goal[labels[i]] = f4(1.0)
         return L
-    label = labels[_below(_random(state), found)]
+    label = labels[below(random(state), found)]
     if method.loss == SOFTMAX:
         for c in range(L):
             goal[c] = f4(0.0)
@@ -181,8 +176,8 @@ def _wanted(
         return L
     k = 0
     if method.loss == HS:
-        starts = pointer(known.path_starts, _i8)
-        nodes, codes = pointer(known.path_nodes, _i4), pointer(known.path_codes, _u1)
+        starts = pointer(known.path_starts, I8)
+        nodes, codes = pointer(known.path_nodes, I4), pointer(known.path_codes, U1)
         for i in range(starts[label], starts[label + 1]):
             targets[k], goal[k] = nodes[i], f4(codes[i])  # fastText's codes are word2vec's turned round
             k += 1
@@ -190,15 +185,15 @@ def _wanted(
     targets[0], goal[0], k = label, f4(1.0), 1
     if L > 1:
         for _ in range(method.negative):
-            drawn = _negative(state, known, L)
+            drawn = negative(state, known, L)
             while drawn == label:
-                drawn = _negative(state, known, L)
+                drawn = negative(state, known, L)
             targets[k], goal[k] = drawn, f4(0.0)
             k += 1
     return k
 
 
-@_exact
+@exact
 def _plan(
     line: int, desk: Desks, tables: Tables, known: Known, method: Method, most: Any, part: Part
 ) -> None:
@@ -208,10 +203,10 @@ def _plan(
     if listed:
         most_listed = most_targets
     at_inputs, at_targets = desk.inputs + 8 * slot * most_inputs, desk.targets + 8 * slot * most_listed
-    inputs, targets = pointer(at_inputs, _i8), pointer(at_targets, _i8)
-    goal = pointer(desk.goal + 4 * slot * most_targets, _f4)
-    hashes, labels, sizes = pointer(desk.hashes, _u8), pointer(desk.labels, _i8), pointer(desk.sizes, _i8)
-    ids, ends, of_words = pointer(part.ids, _i4), pointer(part.ends, _i8), pointer(known.hashes, _u8)
+    inputs, targets = pointer(at_inputs, I8), pointer(at_targets, I8)
+    goal = pointer(desk.goal + 4 * slot * most_targets, F4)
+    hashes, labels, sizes = pointer(desk.hashes, U8), pointer(desk.labels, I8), pointer(desk.sizes, I8)
+    ids, ends, of_words = pointer(part.ids, I4), pointer(part.ends, I8), pointer(known.hashes, U8)
     V, L = method.words, method.labels
     n = T = found = k = 0
     for i in range(ends[line - 1] if line else 0, ends[line]):
@@ -222,13 +217,13 @@ def _plan(
         else:
             hashes[T] = of_words[word]
             T += 1
-            n = _rows_of(word, known, method, inputs, n)
+            n = rows_of(word, known, method, inputs, n)
     if found == 0:
         n = 0
     else:
         n = _runs(hashes, T, method, inputs, n)
     if n:
-        k = _wanted(labels, found, pointer(desk.random, _u8), known, method, targets, goal)
+        k = _wanted(labels, found, pointer(desk.random, U8), known, method, targets, goal)
         fetch_rows(tables.inputs, at_inputs, min(n, _NEAR), method.stride)
         if listed:
             fetch_rows(tables.outputs, at_targets, min(k, _NEAR), method.stride)
@@ -238,7 +233,7 @@ def _plan(
 # -- a step ------------------------------------------------------------------------------------------------
 
 
-@_leaf
+@leaf
 def _softmax(g: Any, goal: Any, k: int, rate: Any, figures: Any, look: bool) -> None:
     """Scores [k] become rate * (goal - softmax)."""
     largest, total, wanted = g[0], f4(0.0), f4(0.0)
@@ -255,7 +250,7 @@ def _softmax(g: Any, goal: Any, k: int, rate: Any, figures: Any, look: bool) -> 
         g[c] = rate * (goal[c] - g[c] / total)
 
 
-@_leaf
+@leaf
 def _logistic(g: Any, goal: Any, k: int, rate: Any, figures: Any, look: bool) -> None:
     """Scores [k] become rate * (goal - sigmoid)."""
     if look:
@@ -266,16 +261,16 @@ def _logistic(g: Any, goal: Any, k: int, rate: Any, figures: Any, look: bool) ->
         g[c] = rate * (goal[c] - f4(1.0) / (f4(1.0) + exp(-g[c])))
 
 
-@_leaf
+@leaf
 def _work(line: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: Any, look: bool) -> None:
     """Work out the step of a line that is planned: x, g and change, by the rows as they stand."""
     slot, (most_inputs, most_targets), S = line & 1, most, method.stride
-    sizes, figures = pointer(desk.sizes, _i8), pointer(desk.figures, _f8)
+    sizes, figures = pointer(desk.sizes, I8), pointer(desk.figures, F8)
     n, k = sizes[4 * slot], sizes[4 * slot + 1]
     if n == 0:
         return
-    x, change, g = pointer(desk.x, _f4), pointer(desk.change, _f4), pointer(desk.g, _f4)
-    goal = pointer(desk.goal + 4 * slot * most_targets, _f4)
+    x, change, g = pointer(desk.x, F4), pointer(desk.change, F4), pointer(desk.g, F4)
+    goal = pointer(desk.goal + 4 * slot * most_targets, F4)
     share = f4(1.0) / f4(n)
     sum_rows(desk.x, tables.inputs, desk.inputs + 8 * slot * most_inputs, n, S)
     for e in range(S):
@@ -285,7 +280,7 @@ def _work(line: int, desk: Desks, tables: Tables, method: Method, most: Any, rat
     if method.loss == HS or method.loss == NS:
         t = desk.t
         copy_rows(t, tables.outputs, desk.targets + 8 * slot * most_targets, k, S)
-    _products(desk.g, desk.x, 1, t, k, S)
+    products(desk.g, desk.x, 1, t, k, S)
     if method.loss == SOFTMAX:
         _softmax(g, goal, k, rate, figures, look)
     else:
@@ -298,10 +293,10 @@ def _work(line: int, desk: Desks, tables: Tables, method: Method, most: Any, rat
         figures[3] += 1
 
 
-@_exact
+@exact
 def _move(desk: Desks, tables: Tables, method: Method, most: Any, thread: int, threads: int) -> None:
     """Take the step that was worked out last, on those rows that are this thread's."""
-    at, sizes, S = pointer(desk.at, _i8), pointer(desk.sizes, _i8), method.stride
+    at, sizes, S = pointer(desk.at, I8), pointer(desk.sizes, I8), method.stride
     if at[3] == 0:
         return
     slot, (most_inputs, most_targets) = (at[1] - 1) & 1, most
@@ -309,60 +304,60 @@ def _move(desk: Desks, tables: Tables, method: Method, most: Any, thread: int, t
     if n == 0:
         return
     listed = method.loss == HS or method.loss == NS
-    targets = pointer(desk.targets + 8 * slot * (most_targets if listed else 1), _i8)
+    targets = pointer(desk.targets + 8 * slot * (most_targets if listed else 1), I8)
     for c in range(k):
         row = targets[c] if listed else c
-        if row % threads == thread:
+        if whose(row, threads) == thread:
             add_rows(tables.outputs + 4 * S * row, desk.x, 1, S, desk.g + 4 * c, 1, S)
     at_inputs = desk.inputs + 8 * slot * most_inputs
     if threads == 1:
         spread(tables.inputs, at_inputs, n, desk.change, S)
         return
-    inputs = pointer(at_inputs, _i8)
+    inputs = pointer(at_inputs, I8)
     for i in range(n):
-        if inputs[i] % threads == thread:
+        if whose(inputs[i], threads) == thread:
             spread(tables.inputs, at_inputs + 8 * i, 1, desk.change, S)
 
 
 # -- programs ----------------------------------------------------------------------------------------------
 
 
-@_exact
+@exact
 def _begin(
     job: int, desk: Desks, tables: Tables, known: Known, method: Method, most: Any, part: Part
 ) -> None:
     """Lay job number ``job`` on the desk, and plan its first line."""
-    at, jobs, ends = pointer(desk.at, _i8), pointer(part.jobs, _i8), pointer(part.ends, _i8)
+    at, jobs, ends = pointer(desk.at, I8), pointer(part.jobs, I8), pointer(part.ends, I8)
     first, last = jobs[job], jobs[job + 1]
-    pointer(desk.random, _u8)[0] = pointer(part.seeds, _u8)[job]
-    pointer(desk.figures, _f8)[0] += ends[last - 1] - (ends[first - 1] if first else 0)
+    pointer(desk.random, U8)[0] = pointer(part.seeds, U8)[job]
+    pointer(desk.figures, F8)[0] += ends[last - 1] - (ends[first - 1] if first else 0)
     at[0], at[1], at[2] = job, first, last
     _plan(first, desk, tables, known, method, most, part)
 
 
-@_exact
+@exact
 def _next(desk: Desks, tables: Tables, known: Known, method: Method, most: Any, part: Part) -> None:
     """Plan the line after next, and work out the next one."""
-    at = pointer(desk.at, _i8)
-    line, rate = at[1], pointer(part.rates, _f4)[at[0]]
+    at = pointer(desk.at, I8)
+    line, rate = at[1], pointer(part.rates, F4)[at[0]]
     if line + 1 < at[2]:
         _plan(line + 1, desk, tables, known, method, most, part)
-    look = ((line - pointer(part.jobs, _i8)[at[0]]) & _LOOK) == 0
+    look = ((line - pointer(part.jobs, I8)[at[0]]) & _LOOK) == 0
     _work(line, desk, tables, method, most, rate, look)
     at[1], at[3] = line + 1, 1
 
 
-@_program
+@program
 def apart(
     tables: Tables, known: Known, method: Method, most: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int,
 ) -> None:  # fmt: skip
     """The fast mode: take one of ``jobs`` after another until none is left; every row is everybody's.
 
-    ``table`` is the address of kernels.desk_table's array; ``team`` counts jobs.
+    ``table`` is the address of layout.desk_table's array; ``team`` counts jobs.
     """
     desk, counter = _desk(table, thread), team.ctypes.data
-    at = pointer(desk.at, _i8)
+    at = pointer(desk.at, I8)
     job = add_atomically(counter, 1)
     while job < jobs:
         _begin(job, desk, tables, known, method, most, part)
@@ -372,20 +367,20 @@ def apart(
         job = add_atomically(counter, 1)
 
 
-@_program
+@program
 def together(
     tables: Tables, known: Known, method: Method, most: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int, threads: int,
 ) -> None:  # fmt: skip
     """The deterministic mode: desk d has jobs d, d + DESKS, ...; all work out a line, then rows move."""
     for d in range(thread, DESKS, threads):
-        at = pointer(_desk(table, d).at, _i8)
+        at = pointer(_desk(table, d).at, I8)
         at[0], at[1], at[2] = d - DESKS, 0, 0
     working = True
     while working:
         for d in range(thread, DESKS, threads):
             desk = _desk(table, d)
-            at = pointer(desk.at, _i8)
+            at = pointer(desk.at, I8)
             at[3] = 0
             if at[1] >= at[2]:
                 at[0] += DESKS
@@ -398,5 +393,5 @@ def together(
         for d in range(DESKS):
             desk = _desk(table, d)
             _move(desk, tables, method, most, thread, threads)
-            working = working or pointer(desk.at, _i8)[0] < jobs
+            working = working or pointer(desk.at, I8)[0] < jobs
         meet(team, threads, PATIENCE)

@@ -27,7 +27,7 @@ from torch.nn.functional import pad, softplus
 
 from wordloom.data.permutation import keyed
 from wordloom.errors import DeviceError, VectorError
-from wordloom.vectors.kernels import Part
+from wordloom.vectors.layout import Part
 from wordloom.vectors.sampling import alias_table, keep_probabilities
 from wordloom.vectors.training import Figures, Schedule, Settings, TrainingCorpus, check_shape, scatter
 

@@ -14,20 +14,18 @@ from wordloom.data.permutation import keyed
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.nn.vector_registers import LANES
 from wordloom.text.cores import cores
-from wordloom.vectors.kernels import (
+from wordloom.vectors.kernels import MOST, apart, together
+from wordloom.vectors.layout import (
     DESKS,
-    MOST,
     Method,
     Part,
     Tables,
     Words,
     addresses,
     aligned,
-    apart,
     desk_table,
     desks,
     most_of,
-    together,
 )
 from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
 
