@@ -257,7 +257,8 @@ def test_activations_are_torchs(kind: int, function: Any) -> None:
     x = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([-1e4, 1e4, -90.0, 90.0, 0.0])])
     ours = x.numpy()[None].copy()
     kernels.activate(ours, kind, 0, len(x))
-    torch.testing.assert_close(torch.from_numpy(ours[0]), function(x), rtol=2e-6, atol=5e-7)
+    # in float64: with AVX512 PyTorch takes a coarser exponential for its own float32 GELU
+    torch.testing.assert_close(torch.from_numpy(ours[0]).double(), function(x.double()), rtol=2e-6, atol=5e-7)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,6 +48,7 @@ def command(
     from wordloom.errors import GenerationError, WordloomError
     from wordloom.generate import settings, stream_text
     from wordloom.run import load_language_model
+    from wordloom.training.stopping import stop_on_signals
 
     given = sampling_flags(
         max_new_tokens=max_new_tokens,
@@ -77,10 +80,14 @@ def command(
                     specials=specials,
                 )
             )
-            print(prompt, end="", flush=True)
-            for text in pieces:
-                print(text, end="", flush=True)
-        except KeyboardInterrupt:
+            stop = threading.Event()
+            with stop_on_signals(stop, [signal.SIGINT] if terminal else []):
+                print(prompt, end="", flush=True)
+                for text in pieces:
+                    print(text, end="", flush=True)
+                    if stop.is_set():
+                        break
+        except KeyboardInterrupt:  # before the answer's first piece, or a second time
             if not terminal:
                 raise
         except WordloomError as error:

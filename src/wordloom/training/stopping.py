@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,13 @@ __all__ = ["stop_on_signals"]
 
 
 @contextmanager
-def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and the first Ctrl-C set ``stop``; a second Ctrl-C stops at once.
+def stop_on_signals(
+    stop: threading.Event, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
+) -> Iterator[None]:
+    """SIGTERM and the first Ctrl-C set ``stop``, or those of them named; a second Ctrl-C stops at once.
 
-    Outside the main thread, where there are no signals, nothing changes.
+    An exception at the first would be raised wherever Python is, also where it is swallowed.  Outside the
+    main thread, where there are no signals, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -26,7 +29,7 @@ def stop_on_signals(stop: threading.Event) -> Iterator[None]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in signals}
     try:
         yield
     finally:
