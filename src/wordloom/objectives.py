@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, CausalBatch
 from wordloom.data.label_batches import LabelBatch
 from wordloom.nn.fused import softmax_error
-from wordloom.nn.linear import product_dtype, rows_by, widens
+from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "classification", "linear_cross_entropy"]
 
@@ -84,14 +84,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, N, rows):
                 h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
-                logits = rows_by(h, w, b)  # [rows, V]
+                logits = fastest_linear(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
                     total += F.cross_entropy(logits.float(), t, ignore_index=IGNORE, reduction="sum")
                     continue
                 loss, g = softmax_error(logits, t, ignore_index=IGNORE)  # d loss / d logits
                 total += loss
                 if grad_hidden is not None:
-                    grad_hidden[start : start + rows] = rows_by(g, w.t())
+                    grad_hidden[start : start + rows] = fastest_linear(g, w.t())
                 if wants_weight:
                     product = g.T @ h
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)

@@ -101,48 +101,23 @@ def _multiply(
 
 @exact
 def _product(
-    routine: int, M: int, N: int, K: int, scale: Any, left: int, left_row: int, right: int, right_row: int,
-    out: int, out_row: int,
+    routine: int, left_t: bool, right_t: bool, M: int, N: int, K: int, scale: Any, left: int, left_row: int,
+    right: int, right_row: int, add: bool, out: int, out_row: int,
 ) -> None:  # fmt: skip
-    """out [M, N] = scale * left [M, K] right [K, N]."""
+    """out [M, N] = scale * left [M, K] right [K, N], added where ``add``; all by address.
+
+    ``left_t``: left lies as [K, M].  ``right_t``: right lies as [N, K] for BLAS; for us :func:`_columns` has
+    laid it out, and N is rounded up to whole vectors.
+    """
     if routine:
         gemm(
-            routine, False, False, M, N, K, scale, _floats(left, 0), left_row, _floats(right, 0), right_row,
-            f4(0.0), _floats(out, 0), out_row,
+            routine, left_t, right_t, M, N, K, scale, _floats(left, 0), left_row, _floats(right, 0),
+            right_row, f4(1.0) if add else f4(0.0), _floats(out, 0), out_row,
         )  # fmt: skip
     else:
-        _multiply(M, N, K, scale, left, left_row, 1, right, right_row, False, out, out_row)
-
-
-@exact
-def _product_by_columns(
-    routine: int, M: int, N: int, K: int, scale: Any, left: int, left_row: int, right: int, right_row: int,
-    columns: int, width: int, out: int, out_row: int,
-) -> None:  # fmt: skip
-    """out [M, N] = scale * left [M, K] right [N, K]^T; ``columns`` [K, width] is that, laid out for us."""
-    if routine:
-        gemm(
-            routine, False, True, M, N, K, scale, _floats(left, 0), left_row, _floats(right, 0), right_row,
-            f4(0.0), _floats(out, 0), out_row,
-        )  # fmt: skip
-    else:
+        row, column = (1, left_row) if left_t else (left_row, 1)
         whole = -(-N // LANES) * LANES
-        _multiply(M, whole, K, scale, left, left_row, 1, columns, width, False, out, out_row)
-
-
-@exact
-def _add_product_of_columns(
-    routine: int, M: int, N: int, K: int, scale: Any, left: int, left_row: int, right: int, right_row: int,
-    out: int,
-) -> None:  # fmt: skip
-    """out [M, N] += scale * left [K, M]^T right [K, N]."""
-    if routine:
-        gemm(
-            routine, True, False, M, N, K, scale, _floats(left, 0), left_row, _floats(right, 0), right_row,
-            f4(1.0), _floats(out, 0), N,
-        )  # fmt: skip
-    else:
-        _multiply(M, N, K, scale, left, 1, left_row, right, right_row, True, out, N)
+        _multiply(M, whole, K, scale, left, row, column, right, right_row, add, out, out_row)
 
 
 @leaf
@@ -175,11 +150,13 @@ def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
         k_row, v_row = packet[20], packet[23]
         if routine == 0:
             _columns(pointer(at_k, like), k_row, T, E, at_k32, width)
+            at_k, k_row = at_k32, width
         elif laid_out:
             _rows(pointer(at_k, like), k_row, T, E, at_k32)
+            at_k, k_row = at_k32, E
         if laid_out:
             _rows(pointer(at_v, like), v_row, T, E, at_v32)
-            at_k, k_row, at_v, v_row = at_k32, E, at_v32, E
+            at_v, v_row = at_v32, E
         for h in range(shared * (H // K), (shared + 1) * (H // K)):
             for s in range(0, T, block):
                 R = min(block, T - s)
@@ -190,9 +167,7 @@ def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
                 if laid_out:
                     _rows(pointer(at_q, like), q_row, R, E, at_q32)
                     at_q, q_row = at_q32, E
-                _product_by_columns(
-                    routine, R, S, E, scale, at_q, q_row, at_k, k_row, at_k32, width, at_scores, W
-                )
+                _product(routine, False, True, R, S, E, scale, at_q, q_row, at_k, k_row, False, at_scores, W)
                 for r in range(R):
                     seen = s + r + 1
                     m = highest(scores, r * W, seen)
@@ -201,7 +176,7 @@ def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
                         scores[i] = f4(0.0)
                     sums[(b * H + h) * T + s + r] = m + np.log(total)
                     inverses[r] = f4(1.0) / total  # q is no longer needed
-                _product(routine, R, E, S, f4(1.0), at_scores, W, at_v, v_row, at_o, E)
+                _product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
                 for r in range(R):
                     place, inverse = ((b * T + s + r) * H + h) * E, inverses[r]
                     for e in range(E):
@@ -232,14 +207,19 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
         at_k = packet[14] + size * (b * packet[19] + shared * packet[21])
         at_v = packet[15] + size * (b * packet[22] + shared * packet[24])
         k_row, v_row = packet[20], packet[23]
+        side, side_row = at_k, k_row  # the keys once more, as the right side of the scores
+        if laid_out:
+            _rows(pointer(at_k, like), k_row, T, E, at_k32)
+            side, side_row = at_k32, E
         if routine == 0:
             _columns(pointer(at_k, like), k_row, T, E, at_columns, width)
             _columns(pointer(at_v, like), v_row, T, E, at_v32, width)
+            side, side_row, at_v, v_row = at_columns, width, at_v32, width
         elif laid_out:
             _rows(pointer(at_v, like), v_row, T, E, at_v32)
+            at_v, v_row = at_v32, E
         if laid_out:
-            _rows(pointer(at_k, like), k_row, T, E, at_k32)
-            at_k, k_row, at_v, v_row = at_k32, E, at_v32, E
+            at_k, k_row = at_k32, E
         for i in range(T * E):
             d_k32[i] = f4(0.0)
             d_v32[i] = f4(0.0)
@@ -260,11 +240,9 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
                     for e in range(first, first + E):
                         total += load(out, e) * load(d_out, e)
                     correction[r] = total
-                _product_by_columns(
-                    routine, R, S, E, scale, at_q, q_row, at_k, k_row, at_columns, width, at_p, W
-                )
-                _product_by_columns(
-                    routine, R, S, E, f4(1.0), at_d_o, d_o_row, at_v, v_row, at_v32, width, at_d_p, W
+                _product(routine, False, True, R, S, E, scale, at_q, q_row, side, side_row, False, at_p, W)
+                _product(
+                    routine, False, True, R, S, E, f4(1.0), at_d_o, d_o_row, at_v, v_row, False, at_d_p, W
                 )
                 for r in range(R):
                     seen, total, less = s + r + 1, sums[(b * H + h) * T + s + r], correction[r]
@@ -275,9 +253,9 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
                     for i in range(r * W + seen, r * W + S):
                         p[i] = f4(0.0)
                         d_p[i] = f4(0.0)
-                _add_product_of_columns(routine, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, at_d_v)
-                _add_product_of_columns(routine, S, E, R, scale, at_d_p, W, at_q, q_row, at_d_k)
-                _product(routine, R, E, S, scale, at_d_p, W, at_k, k_row, at_d_q32, E)
+                _product(routine, True, False, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, True, at_d_v, E)
+                _product(routine, True, False, S, E, R, scale, at_d_p, W, at_q, q_row, True, at_d_k, E)
+                _product(routine, False, False, R, E, S, scale, at_d_p, W, at_k, k_row, False, at_d_q32, E)
                 for r in range(R):
                     first = ((b * T + s + r) * H + h) * E
                     for e in range(E):

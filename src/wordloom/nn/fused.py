@@ -105,7 +105,7 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def attention_program(dtype: torch.dtype, head_dim: int) -> bool:
     """Whether there is a program for attention in ``dtype`` on this CPU, and no better one in PyTorch."""
     if dtype == torch.bfloat16 and has_amx():
-        return False  # PyTorch's kernel uses that arithmetic; AVX512's it uses too, at a third of our speed
+        return False  # PyTorch's kernel uses that arithmetic; AVX512's it uses too, at half our speed
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     return _own_products(head_dim) or programs.sgemm() != 0

@@ -19,9 +19,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["Linear", "has_amx", "has_fast_bf16", "mkl_is_a_guest", "product_dtype", "rows_by", "widens"]
+__all__ = [
+    "Linear",
+    "fastest_linear",
+    "has_amx",
+    "has_fast_bf16",
+    "mkl_is_a_guest",
+    "product_dtype",
+    "widens",
+]
 
-LEAST_ROWS = 32  # of x: for fewer, PyTorch's own 16-bit products are as fast as widening the weight
+LEAST_ROWS = 32  # of x: for fewer, PyTorch's own products are left alone; widening the weight would cost more
 LEAST_PRODUCTS = 1 << 22  # of float32 numbers: for fewer, oneDNN takes longer to set out than it saves
 
 
@@ -92,7 +100,7 @@ def by_onednn(x: Tensor, weight: Tensor) -> bool:
     return x.numel() * weight.shape[0] >= LEAST_PRODUCTS and _onednn_is_faster()
 
 
-def rows_by(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def fastest_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``F.linear(x, weight, bias)`` by the fastest routine there is; without gradients.
 
     x [.., in], weight [out, in], which may be a transpose, bias [out] or None -> [.., out].
@@ -123,7 +131,7 @@ class _ByOneDNN(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return rows_by(x, weight, bias)
+        return fastest_linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
@@ -132,7 +140,7 @@ class _ByOneDNN(torch.autograd.Function):
         rows = grad.reshape(-1, grad.shape[-1])  # [N, out]
         d_x = d_weight = d_bias = None
         if ctx.needs_input_grad[0]:
-            d_x = rows_by(rows, weight.t()).view(x.shape)
+            d_x = fastest_linear(rows, weight.t()).view(x.shape)
         if ctx.needs_input_grad[1]:
             d_weight = rows.t() @ x.reshape(-1, x.shape[-1])  # oneDNN would copy a transpose first
         if ctx.needs_input_grad[2]:
