@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wordloom.generate import Sampling, fast, generate, kernels
 from wordloom.generate.engine import next_logits
@@ -103,6 +105,67 @@ def test_tokens_are_the_modules_tokens(family: str, sampling: Sampling) -> None:
     model = tiny_model(family)
     ours, plain = generate(model, PROMPTS, sampling), generate(model, PROMPTS, sampling, fast=False)
     assert [g.ids for g in ours] == [g.ids for g in plain]
+
+
+def stored(values: np.ndarray, bfloat16: bool) -> np.ndarray:
+    """As the programs read it, and again as float32: a copy that bfloat16 can hold."""
+    return (
+        torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16) if bfloat16 else values
+    )
+
+
+def as_float32(values: np.ndarray) -> np.ndarray:
+    return values if values.dtype == np.float32 else (values.astype(np.uint32) << 16).view(np.float32)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    R=st.integers(1, 19), N=st.integers(1, 45), K=st.integers(1, 70), threads=st.integers(1, 3),
+    bfloat16=st.booleans(), add=st.booleans(), bias=st.booleans(), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_a_product_by_shares_is_numpys(
+    R: int, N: int, K: int, threads: int, bfloat16: bool, add: bool, bias: bool, seed: int
+) -> None:
+    numbers = np.random.default_rng(seed)
+    x = numbers.standard_normal((R, K), dtype=np.float32)
+    weight = stored(numbers.standard_normal((N, K), dtype=np.float32), bfloat16)
+    b = numbers.standard_normal(N if bias else 0, dtype=np.float32)
+    before = numbers.standard_normal((R, N), dtype=np.float32)
+    room = np.full(R * N + 64, np.float32(7))  # what lies behind must stay
+    out = room[: R * N].reshape(R, N)
+    out[:] = before
+    like = np.empty(0, dtype=weight.dtype)
+    for thread in range(threads):
+        kernels.project(out, x, weight.ctypes.data, b, add, like, thread, threads)
+    expected = x.astype(np.float64) @ as_float32(weight).T + (before if add else 0) + (b if bias else 0)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-4)
+    assert (room[R * N :] == 7).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    E=st.sampled_from([2, 6, 8, 16, 20, 32, 64, 80, 128]), S=st.integers(1, 40), bfloat16=st.booleans(),
+    seed=st.integers(0, 2**31), data=st.data(),
+)  # fmt: skip
+def test_attention_over_part_of_a_cache_is_numpys(
+    E: int, S: int, bfloat16: bool, seed: int, data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, S))
+    stop = data.draw(st.integers(start, S))
+    numbers = np.random.default_rng(seed)
+    q = 3 * numbers.standard_normal((2, 3 * E), dtype=np.float32)
+    keys, values = (stored(numbers.standard_normal((S, E), dtype=np.float32), bfloat16) for _ in range(2))
+    out, weights = np.full((2, 3 * E), np.float32(7)), np.zeros(S, dtype=np.float32)
+    kernels.attend(
+        out, q, 1, 1, E, keys.ctypes.data, values.ctypes.data, start, stop, 0.3, weights,
+        np.empty(0, dtype=keys.dtype),
+    )  # fmt: skip
+    scores = 0.3 * (as_float32(keys)[start:stop].astype(np.float64) @ q[1, E : 2 * E])
+    shares = np.exp(scores - scores.max(initial=-np.inf))
+    expected = (shares / shares.sum()) @ as_float32(values)[start:stop] if stop > start else np.zeros(E)
+    np.testing.assert_allclose(out[1, E : 2 * E], expected, rtol=1e-5, atol=1e-5)
+    out[1, E : 2 * E] = 7
+    assert (out == 7).all()
 
 
 def test_long_prompts_agree_through_the_programs_too(monkeypatch: pytest.MonkeyPatch) -> None:

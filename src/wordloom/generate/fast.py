@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from wordloom.models import MODELS
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
-from wordloom.nn.linear import widens
+from wordloom.nn.linear import has_amx, widens
 
 __all__ = ["FastModel", "accelerate", "one_thread"]
 
@@ -34,7 +34,8 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered i
 
 # Rows computed at once beyond which PyTorch's matrix products are the faster ones.
 FLOAT32_ROWS = 32
-NATIVE_BFLOAT16_ROWS = 8
+BFLOAT16_ROWS = 32
+AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch has to widen all weights first
 WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 
@@ -149,9 +150,12 @@ class FastModel:
         self.n_kv_heads, self.head_dim = attention.n_kv_heads, attention.head_dim
         self.dtype = model.lm_head.weight.dtype
         self.most_rows = FLOAT32_ROWS
-        if self.dtype == torch.bfloat16:
-            widened = widens(torch.device("cpu"), self.dtype)
-            self.most_rows = WIDENED_BFLOAT16_ROWS if widened else NATIVE_BFLOAT16_ROWS
+        if self.dtype == torch.float32:
+            self.most_rows = FLOAT32_ROWS
+        elif widens(torch.device("cpu"), self.dtype):
+            self.most_rows = WIDENED_BFLOAT16_ROWS
+        else:
+            self.most_rows = AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
         self.rooms: dict[int, Any] = {}
         self.logits = np.empty((0, 0), dtype=np.float32)
         self.bound: Any = None

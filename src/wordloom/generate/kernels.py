@@ -19,7 +19,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
-from wordloom.nn.vector_registers import tile
+from wordloom.nn.vector_registers import LANES, add_rows, tile
 
 __all__ = [
     "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "exp", "layer_norm", "project",
@@ -81,35 +81,55 @@ def share(n: int, thread: int, threads: int) -> tuple[int, int]:
     return min(n, 4 * (fours * thread // threads)), min(n, 4 * (fours * (thread + 1) // threads))
 
 
-_four_by_two, _two_by_four, _one_by_four = tile(4, 2), tile(2, 4), tile(1, 4)
+# Many tokens leave time between two reads of the weight: the first to meet it bring in what comes next.
+_WIDE = LANES == 16  # with AVX512 there are 32 registers to hold sums in, else 16
+_eight_by_two, _four_by_two, _four_by_four = tile(8, 2, ahead=1024), tile(4, 2, ahead=1024), tile(4, 4)
+_two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
 
 
 @_leaf
 def project(
     out: Any, x: Any, address: int, bias: Any, add: bool, like: Any, thread: int, threads: int
 ) -> None:
-    """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns."""
+    """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns.
+
+    Four rows of the weight are read at once, a quarter of the share apart: each is then one long stream,
+    which the processor fetches ahead of us.  Rows side by side lie in one page, where it follows only one
+    stream: on Zen 4 they arrive at half the pace.
+    """
     R, K = x.shape
     N = out.shape[1]
     size = like.itemsize
     first, last = share(N, thread, threads)
+    quarter = (last - first + 3) // 4
+    apart = quarter * K
     at_x, at_out = x.ctypes.data, out.ctypes.data
-    for n in range(first, last, 4):
-        there, weight = min(4, N - n), address + n * K * size
-        for r in range(0, R - 3, 4):
-            # the first tokens to meet these weights bring in the next ones
-            ahead = 2 * K if r == 0 else 0
+    for n in range(first, first + quarter):
+        there = (last - n + quarter - 1) // quarter
+        weight = address + n * K * size
+        half, step = weight + 2 * apart * size, 8 * quarter
+        r = 0
+        while r < R:
             token, place = at_x + 4 * r * K, at_out + 4 * (r * N + n)
-            _four_by_two(like, weight, min(2, there), ahead, token, K, place, N, add)
-            if there > 2:
-                _four_by_two(like, weight + 2 * K * size, there - 2, ahead, token, K, place + 8, N, add)
-        r = R - R % 4
-        ahead = 4 * K if r == 0 else 0
-        if R - r >= 2:
-            _two_by_four(like, weight, there, ahead, at_x + 4 * r * K, K, at_out + 4 * (r * N + n), N, add)
-            r, ahead = r + 2, 0
-        if R - r == 1:
-            _one_by_four(like, weight, there, ahead, at_x + 4 * r * K, K, at_out + 4 * (r * N + n), N, add)
+            if _WIDE and r == 0 and R >= 8:
+                _eight_by_two(like, weight, apart, min(2, there), token, K, place, N, quarter, add)
+                if there > 2:
+                    _eight_by_two(like, half, apart, there - 2, token, K, place + step, N, quarter, add)
+                r += 8
+            elif _WIDE and R - r >= 4:
+                _four_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 4
+            elif R - r >= 4:
+                _four_by_two(like, weight, apart, min(2, there), token, K, place, N, quarter, add)
+                if there > 2:
+                    _four_by_two(like, half, apart, there - 2, token, K, place + step, N, quarter, add)
+                r += 4
+            elif R - r >= 2:
+                _two_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 2
+            else:
+                _one_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 1
     if bias.shape[0]:
         for r in range(R):
             for n in range(first, last):
@@ -168,23 +188,24 @@ def exp(x: Any) -> Any:
 @_exact
 def activate(x: Any, kind: int, first: int, last: int) -> None:
     """x [R, F] = activation(x) in columns first to last, in place."""
-    one, half = np.float32(1), np.float32(0.5)
+    one, half, n = np.float32(1), np.float32(0.5), last - first
     for r in range(x.shape[0]):
+        row = x[r, first:last]  # counted from zero, which vectors need
         if kind == SILU:
-            for f in range(first, last):
-                x[r, f] = x[r, f] / (one + exp(-x[r, f]))
+            for f in range(n):
+                row[f] = row[f] / (one + exp(-row[f]))
         elif kind == GELU_TANH:
-            for f in range(first, last):
-                v = x[r, f]
+            for f in range(n):
+                v = row[f]
                 t = np.float32(0.7978845608) * (v + np.float32(0.044715) * v * v * v)
                 # 0.5 (1 + tanh t) is the logistic function of 2t
-                x[r, f] = v / (one + exp(np.float32(-2) * t))
+                row[f] = v / (one + exp(np.float32(-2) * t))
         elif kind == GELU:
-            for f in range(first, last):
-                x[r, f] = half * x[r, f] * (one + np.float32(math.erf(x[r, f] * np.float32(0.70710678))))
+            for f in range(n):
+                row[f] = half * row[f] * (one + np.float32(math.erf(row[f] * np.float32(0.70710678))))
         else:
-            for f in range(first, last):
-                x[r, f] = max(x[r, f], np.float32(0))
+            for f in range(n):
+                row[f] = max(row[f], np.float32(0))
 
 
 @_exact
@@ -232,21 +253,25 @@ def attend(
     ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S.
     No positions at all give zeros.
     """
-    at = head * E
+    n, size, at = stop - start, like.itemsize, head * E
+    query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)
+    first, factors = keys + start * E * size, weights.ctypes.data
+    for s in range(0, n, 4):
+        _one_by_four(like, first + s * E * size, E, min(4, n - s), query, E, factors + 4 * s, 0, 1, False)
     largest = np.float32(-np.inf)
-    for s in range(start, stop):
-        score = np.float32(0)
-        for e in range(E):
-            score += q[r, at + e] * load(like, keys, s * E + e)
-        weights[s] = score * scale
+    for s in range(n):
+        weights[s] *= scale
         largest = max(largest, weights[s])
     total = np.float32(0)
-    for s in range(start, stop):
+    for s in range(n):
         weights[s] = exp(weights[s] - largest)
         total += weights[s]
+    for s in range(n):
+        weights[s] /= total
     for e in range(E):
         out[r, at + e] = np.float32(0)
-    for s in range(start, stop):
-        weight = weights[s] / total
-        for e in range(E):
-            out[r, at + e] += weight * load(like, values, s * E + e)
+    first, whole = values + start * E * size, E - E % LANES
+    add_rows(like, mixed, first, n, E, factors, 1, whole)
+    for e in range(whole, E):
+        for s in range(n):
+            out[r, at + e] += weights[s] * load(like, first, s * E + e)

@@ -25,28 +25,48 @@ _intrinsic: Any = intrinsic
 LANES = 16 if dict(llvm.get_host_cpu_features()).get("avx512f") else 8  # floats in a vector register
 
 
-def tile(tokens: int, rows: int) -> Any:
+_FLOAT = ir.FloatType()
+
+
+def _stored(like: Any) -> Any:
+    """What memory holds of a tensor that is ``like`` this: floats, or the 16 bits of bfloat16."""
+    return _FLOAT if like.dtype == types.float32 else ir.IntType(16)
+
+
+def _widened(builder: Any, value: Any) -> Any:
+    """A loaded number, or vector of them, as float32: bfloat16 is the upper half of it."""
+    vector = isinstance(value.type, ir.VectorType)
+    if (value.type.element if vector else value.type) == _FLOAT:
+        return value
+    i32 = ir.IntType(32)
+    whole = ir.VectorType(i32, LANES) if vector else i32
+    by = ir.Constant(whole, [16] * LANES if vector else 16)
+    wide = builder.shl(builder.zext(value, whole), by)
+    return builder.bitcast(wide, ir.VectorType(_FLOAT, LANES) if vector else _FLOAT)
+
+
+def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     """A kernel for the products of ``tokens`` rows of x with ``rows`` rows of a weight.
 
     Written in vector registers, one for each product: what the compiler makes of the plain loop spills them,
-    and runs at half the speed.  tokens * rows + rows of them are in use, of sixteen.
+    and runs at half the speed.  tokens * rows + rows + 1 of them are in use.  What lies ``ahead`` elements
+    further on in each row of the weight is fetched from memory meanwhile.
     """
 
     def multiply(
-        _typing: Any, like: Any, weight: Any, there: Any, ahead: Any, x: Any, K: Any, out: Any, N: Any,
-        add: Any,
+        _typing: Any, like: Any, weight: Any, weight_row: Any, there: Any, x: Any, K: Any, out: Any,
+        out_row: Any, out_column: Any, add: Any,
     ) -> Any:  # fmt: skip
         """out [tokens, rows] (+)= float32 x [tokens, K] times rows of K elements at ``weight``.
 
-        A row of ``out`` follows after N elements.  Where fewer rows are ``there``, no more are written.  What
-        lies ``ahead`` elements further on in the weight is fetched from memory meanwhile: a row is too short
-        for the processor to see where it leads.
+        The next row of the weight follows after ``weight_row`` elements, the next row and column of ``out``
+        after ``out_row`` and ``out_column``.  Where fewer rows are ``there``, no more are written.
         """
 
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-            _, at_weight, n_rows, distance, at_x, n, at_out, out_step, add_to = args
-            i8, i32, i64, f32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-            stored = f32 if like.dtype == types.float32 else ir.IntType(16)
+            _, at_weight, row_step, n_rows, at_x, n, at_out, out_step, column_step, add_to = args
+            i8, i32, i64, f32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), _FLOAT
+            stored = _stored(like)
             vector = ir.VectorType(f32, LANES)
             number = partial(ir.Constant, i64)
 
@@ -62,23 +82,15 @@ def tile(tokens: int, rows: int) -> Any:
             add_up = function(f"llvm.vector.reduce.fadd.v{LANES}f32", f32, f32, vector)
             prefetch = function("llvm.prefetch.p0i8", ir.VoidType(), i8.as_pointer(), i32, i32, i32)
 
-            def widened(value: Any, lanes: int) -> Any:
-                """bfloat16 is the upper half of float32."""
-                if stored == f32:
-                    return value
-                whole, result = (ir.VectorType(i32, lanes), vector) if lanes > 1 else (i32, f32)
-                by = ir.Constant(whole, [16] * lanes if lanes > 1 else 16)
-                return builder.bitcast(builder.shl(builder.zext(value, whole), by), result)
-
             def load_vector(pointer: Any, k: Any, kind: Any, align: int) -> Any:
                 place = builder.bitcast(builder.gep(pointer, [k]), ir.VectorType(kind, LANES).as_pointer())
-                return builder.load(place, align=align)
+                return _widened(builder, builder.load(place, align=align))
 
             first = builder.inttoptr(at_weight, stored.as_pointer())
             w, last = [], builder.sub(n_rows, number(1))
             for j in range(rows):
                 row = builder.select(builder.icmp_signed("<", number(j), last), number(j), last)
-                w.append(builder.gep(first, [builder.mul(row, n)]))
+                w.append(builder.gep(first, [builder.mul(row, row_step)]))
             first = builder.inttoptr(at_x, f32.as_pointer())
             xs = [builder.gep(first, [builder.mul(number(t), n)]) for t in range(tokens)]
             pairs = [(t, j) for t in range(tokens) for j in range(rows)]
@@ -87,14 +99,11 @@ def tile(tokens: int, rows: int) -> Any:
                 builder.store(ir.Constant(vector, [0.0] * LANES), sums[pair])
             whole = builder.and_(n, number(-LANES))
             with cgutils.for_range_slice(builder, number(0), whole, number(LANES), i64) as (k, _):
-                later = builder.add(k, distance)
-                for j in range(rows):
+                later = builder.add(k, number(ahead))
+                for j in range(rows if ahead else 0):
                     place = builder.bitcast(builder.gep(w[j], [later]), i8.as_pointer())
                     builder.call(prefetch, [place, *(ir.Constant(i32, flag) for flag in (0, 3, 1))])
-                side = [
-                    widened(load_vector(w[j], k, stored, 4 if stored == f32 else 2), LANES)
-                    for j in range(rows)
-                ]
+                side = [load_vector(w[j], k, stored, 4 if stored == f32 else 2) for j in range(rows)]
                 for t in range(tokens):
                     value = load_vector(xs[t], k, f32, 4)
                     for j in range(rows):
@@ -108,11 +117,14 @@ def tile(tokens: int, rows: int) -> Any:
             with cgutils.for_range_slice(builder, whole, n, number(1), i64) as (k, _):
                 for t, j in pairs:
                     value, one = builder.load(builder.gep(xs[t], [k])), builder.load(builder.gep(w[j], [k]))
-                    total = builder.call(multiply_add_one, [widened(one, 1), value, builder.load(ones[t, j])])
+                    total = builder.call(
+                        multiply_add_one, [_widened(builder, one), value, builder.load(ones[t, j])]
+                    )
                     builder.store(total, ones[t, j])
             first, nowhere = builder.inttoptr(at_out, f32.as_pointer()), slot(f32)
             for t, j in pairs:
-                place = builder.gep(first, [builder.add(builder.mul(number(t), out_step), number(j))])
+                column = builder.mul(number(j), column_step)
+                place = builder.gep(first, [builder.add(builder.mul(number(t), out_step), column)])
                 place = builder.select(builder.icmp_signed("<", number(j), n_rows), place, nowhere)
                 total = builder.load(ones[t, j])
                 sum_with = builder.fadd(builder.load(place), total)
@@ -120,7 +132,7 @@ def tile(tokens: int, rows: int) -> Any:
             return context.get_dummy_value()
 
         i = types.int64
-        return types.void(like, i, i, i, i, i, i, i, types.boolean), generate
+        return types.void(like, *[i] * 8, types.boolean), generate
 
     return _intrinsic(multiply)
 
@@ -132,7 +144,7 @@ class _Writer:
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
-        self.i64, self.i32, self.f32 = ir.IntType(64), ir.IntType(32), ir.FloatType()
+        self.i64, self.i32, self.f32 = ir.IntType(64), ir.IntType(32), _FLOAT
         self.vector = ir.VectorType(self.f32, LANES)
         self.number = partial(ir.Constant, self.i64)
 
@@ -145,15 +157,17 @@ class _Writer:
         index = self.builder.load(self.builder.gep(places, [i]))
         return self.builder.gep(table, [self.builder.mul(index, D)])
 
-    def _place(self, pointer: Any, k: Any, u: int) -> Any:
+    def _place(self, pointer: Any, k: Any, u: int, stored: Any) -> Any:
         at = self.builder.gep(pointer, [self.builder.add(k, self.number(u * LANES))])
-        return self.builder.bitcast(at, self.vector.as_pointer())
+        return self.builder.bitcast(at, ir.VectorType(stored, LANES).as_pointer())
 
-    def load(self, pointer: Any, k: Any, u: int) -> Any:
-        return self.builder.load(self._place(pointer, k, u), align=4)
+    def load(self, pointer: Any, k: Any, u: int, stored: Any = _FLOAT) -> Any:
+        """Vector u after element k, as float32 whatever is ``stored``."""
+        value = self.builder.load(self._place(pointer, k, u, stored), align=4 if stored == _FLOAT else 2)
+        return _widened(self.builder, value)
 
     def store(self, value: Any, pointer: Any, k: Any, u: int) -> None:
-        self.builder.store(value, self._place(pointer, k, u), align=4)
+        self.builder.store(value, self._place(pointer, k, u, _FLOAT), align=4)
 
     def repeated(self, value: Any) -> Any:
         """A vector of one number."""
@@ -178,14 +192,14 @@ class _Writer:
         return [cgutils.alloca_once(self.builder, self.vector) for _ in range(count)]  # type: ignore[no-untyped-call]
 
 
-def _rows_kernel(body: Any, n_arguments: int) -> Any:
-    """An intrinsic of so many int64 arguments, whose code ``body(writer, *arguments)`` writes."""
+def _rows_kernel(body: Any, *arguments: Any) -> Any:
+    """An intrinsic of arguments of these types, whose code ``body(writer, *arguments)`` writes."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         body(_Writer(builder), *args)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * n_arguments), generate
+    return types.void(*arguments), generate
 
 
 def panel(rows: int, vectors: int) -> Any:
@@ -238,12 +252,18 @@ def panel(rows: int, vectors: int) -> Any:
 
 @_intrinsic
 def add_rows(
-    _typing: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, factor_step: Any, D: Any
+    _typing: Any, like: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, factor_step: Any, D: Any
 ) -> Any:
-    """out [D] += sum over i < n of factors[i * factor_step] * rows[i * step : i * step + D]."""
+    """out [D] += sum over i < n of factors[i * factor_step] * rows[i * step : i * step + D].
 
-    def body(w: _Writer, out: Any, rows: Any, n: Any, step: Any, factors: Any, f_step: Any, D: Any) -> None:
-        out, rows, factors = w.floats(out), w.floats(rows), w.floats(factors)
+    ``rows`` are stored as ``like`` says.
+    """
+
+    def body(
+        w: _Writer, _: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, f_step: Any, D: Any
+    ) -> None:
+        stored = _stored(like)
+        out, rows, factors = w.floats(out), w.builder.inttoptr(rows, stored.as_pointer()), w.floats(factors)
         held, b = w.slots(w.HELD), w.builder
         kind = ir.FunctionType(w.vector, [w.vector] * 3)
         fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
@@ -255,13 +275,14 @@ def add_rows(
                 factor = w.repeated(b.load(b.gep(factors, [b.mul(loop.index, f_step)])))
                 at = b.add(b.mul(loop.index, step), k)
                 for u in range(count):
-                    b.store(b.call(fma, [factor, w.load(rows, at, u), b.load(held[u])]), held[u])
+                    row = w.load(rows, at, u, stored)
+                    b.store(b.call(fma, [factor, row, b.load(held[u])]), held[u])
             for u in range(count):
                 w.store(b.load(held[u]), out, k, u)
 
         w.stretches(D, stretch)
 
-    return _rows_kernel(body, 7)
+    return _rows_kernel(body, like, *[types.int64] * 7)
 
 
 @_intrinsic
@@ -284,7 +305,7 @@ def sum_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) -
 
         w.stretches(D, stretch)
 
-    return _rows_kernel(body, 5)
+    return _rows_kernel(body, *[types.int64] * 5)
 
 
 @_intrinsic
@@ -303,7 +324,7 @@ def spread(_typing: Any, table: Any, indices: Any, n: Any, change: Any, D: Any) 
 
         w.stretches(D, stretch)
 
-    return _rows_kernel(body, 5)
+    return _rows_kernel(body, *[types.int64] * 5)
 
 
 @_intrinsic
@@ -321,7 +342,7 @@ def copy_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) 
 
             w.stretches(D, stretch)
 
-    return _rows_kernel(body, 5)
+    return _rows_kernel(body, *[types.int64] * 5)
 
 
 @_intrinsic
@@ -338,4 +359,4 @@ def fetch_rows(_typing: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
                 line = b.bitcast(b.gep(row, [k]), i8.as_pointer())
                 b.call(prefetch, [line, *(ir.Constant(w.i32, flag) for flag in (1, 3, 1))])
 
-    return _rows_kernel(body, 4)
+    return _rows_kernel(body, *[types.int64] * 4)

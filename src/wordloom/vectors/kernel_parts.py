@@ -14,8 +14,8 @@ from wordloom.nn.program_parts import exact, f4, leaf, pointer
 from wordloom.nn.vector_registers import tile
 
 __all__ = [
-    "F4", "F8", "I4", "I8", "PATIENCE", "U1", "U4", "U8", "below", "negative", "products", "program",
-    "random", "rows_of", "whose",
+    "F4", "F8", "FLOATS", "I4", "I8", "PATIENCE", "U1", "U4", "U8", "below", "negative", "products",
+    "program", "random", "rows_of", "whose",
 ]  # fmt: skip
 
 PATIENCE = 20_000  # looks for the other threads, some 100 microseconds: a batch takes about as long
@@ -25,6 +25,7 @@ program: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="
 # what ``pointer`` is told the type of elements by
 I4, I8, U1, U4, U8 = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
 F4, F8 = f4(0), np.float64(0)
+FLOATS = np.zeros(1, dtype=np.float32)  # ... and what works on vector registers, by this
 
 
 # -- random numbers: SplitMix64 (Steele, Lea and Flood 2014) ----------------------------------------------
@@ -83,7 +84,6 @@ def whose(row: int, threads: int) -> int:
 # -- products ----------------------------------------------------------------------------------------------
 
 _four_by_two, _two_by_four, _one_by_four = tile(4, 2), tile(2, 4), tile(1, 4)
-_like = np.zeros(1, dtype=np.float32)
 
 
 @leaf
@@ -93,14 +93,14 @@ def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
     while r + 4 <= m:
         for c in range(0, n, 2):
             place = g + 4 * (r * n + c)
-            _four_by_two(_like, t + 4 * c * S, min(2, n - c), 0, x + 4 * r * S, S, place, n, False)
+            _four_by_two(FLOATS, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 4
     if r + 2 <= m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _two_by_four(_like, t + 4 * c * S, min(4, n - c), 0, x + 4 * r * S, S, place, n, False)
+            _two_by_four(FLOATS, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 2
     if r < m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _one_by_four(_like, t + 4 * c * S, min(4, n - c), 0, x + 4 * r * S, S, place, n, False)
+            _one_by_four(FLOATS, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)

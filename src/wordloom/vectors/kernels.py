@@ -27,6 +27,7 @@ from wordloom.nn.vector_registers import add_rows, copy_rows, fetch_rows, spread
 from wordloom.vectors.kernel_parts import (
     F4,
     F8,
+    FLOATS,
     I4,
     I8,
     PATIENCE,
@@ -298,13 +299,13 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
     else:
         for c in range(k):
             place = _moving(desk, tables, targets[c], 1, S, held)
-            add_rows(place, desk.x, m, S, desk.g + 4 * c, k, S)
+            add_rows(FLOATS, place, desk.x, m, S, desk.g + 4 * c, k, S)
     if method.joined:
         for e in range(S):
             x[e] = f4(0.0)
         for c in range(k):
             g[c] *= share
-        add_rows(desk.x, desk.t, k, S, desk.g, 1, S)
+        add_rows(FLOATS, desk.x, desk.t, k, S, desk.g, 1, S)
         if held and not method.sliding:
             _hold(desk, rows, n, desk.x, S)
         else:
@@ -312,7 +313,7 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
         return
     for r in range(m):
         place = _moving(desk, tables, rows[r], 0, S, held)
-        add_rows(place, desk.t, k, S, desk.g + 4 * r * k, 1, S)
+        add_rows(FLOATS, place, desk.t, k, S, desk.g + 4 * r * k, 1, S)
 
 
 # -- programs ----------------------------------------------------------------------------------------------
@@ -413,4 +414,4 @@ def _move(desk: Desks, tables: Tables, S: int, thread: int, threads: int) -> Non
         row = moved[3 * i]
         if whose(row, threads) == thread:
             place = (tables.outputs if moved[3 * i + 1] else tables.inputs) + 4 * S * row
-            add_rows(place, desk.changes + 4 * S * moved[3 * i + 2], 1, S, desk.factors + 4 * i, 1, S)
+            add_rows(FLOATS, place, desk.changes + 4 * S * moved[3 * i + 2], 1, S, desk.factors + 4 * i, 1, S)

@@ -25,6 +25,7 @@ from wordloom.nn.vector_registers import add_rows, copy_rows, fetch_rows, spread
 from wordloom.vectors.kernel_parts import (
     F4,
     F8,
+    FLOATS,
     I4,
     I8,
     PATIENCE,
@@ -285,7 +286,7 @@ def _work(line: int, desk: Desks, tables: Tables, method: Method, most: Any, rat
         _softmax(g, goal, k, rate, figures, look)
     else:
         _logistic(g, goal, k, rate, figures, look)
-    add_rows(desk.change, t, k, S, desk.g, 1, S)
+    add_rows(FLOATS, desk.change, t, k, S, desk.g, 1, S)
     for e in range(S):
         change[e] *= share
     figures[1] += 1
@@ -308,7 +309,7 @@ def _move(desk: Desks, tables: Tables, method: Method, most: Any, thread: int, t
     for c in range(k):
         row = targets[c] if listed else c
         if whose(row, threads) == thread:
-            add_rows(tables.outputs + 4 * S * row, desk.x, 1, S, desk.g + 4 * c, 1, S)
+            add_rows(FLOATS, tables.outputs + 4 * S * row, desk.x, 1, S, desk.g + 4 * c, 1, S)
     at_inputs = desk.inputs + 8 * slot * most_inputs
     if threads == 1:
         spread(tables.inputs, at_inputs, n, desk.change, S)
