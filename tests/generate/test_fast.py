@@ -108,7 +108,7 @@ def test_tokens_are_the_modules_tokens(family: str, sampling: Sampling) -> None:
 
 
 def stored(values: np.ndarray, bfloat16: bool) -> np.ndarray:
-    """As the programs read it, and again as float32: a copy that bfloat16 can hold."""
+    """As the programs read it: float32, or the bits of bfloat16."""
     return (
         torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16) if bfloat16 else values
     )

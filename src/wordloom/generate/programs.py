@@ -116,8 +116,9 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
         project(up, h, w.matrices[i, 5], w.biases[i, 5], False, w.like, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
-            for f in range(first, last):
-                gate[r, f] *= up[r, f]
+            mine, other = gate[r, first:last], up[r, first:last]
+            for f in range(last - first):
+                mine[f] *= other[f]
         meet(team, threads, PATIENCE)
         project(x, gate, w.matrices[i, 6], w.biases[i, 6], True, w.like, thread, threads)
         meet(team, threads, PATIENCE)
