@@ -41,7 +41,7 @@ BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Result(Strict):

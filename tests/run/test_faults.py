@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -132,6 +133,58 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
     train(recipe(), out=run, resume=True)
     for name in SAVED:
         assert (straight / name).read_bytes() == (run / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"), [(100, "cannot begin a run in"), (5_000, "could not write .*metrics.jsonl")]
+)
+def test_a_full_disk_beside_a_save_is_one_line_too(recipe, tmp_path, straight, limit, message):
+    """``straight`` has filled the cache of tokens, which is written before."""
+    limited = (
+        "import resource, signal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "import wordloom.run\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "from wordloom.cli import main\n"
+        "main()\n"
+    )
+    run = tmp_path / "run"
+    arguments = ["train", str(recipe()), "train.log_every=1", "train.save_every=0", "--out", str(run)]
+    full = subprocess.run(
+        [sys.executable, "-c", limited, *arguments], env=environment(), capture_output=True, text=True
+    )
+    assert full.returncode == 2, full.stderr
+    assert re.search(message, full.stderr.strip().splitlines()[-1])
+    assert "Traceback" not in full.stderr
+    train(
+        recipe(), ["train.log_every=1", "train.save_every=0"], out=run, resume=(run / "recipe.toml").exists()
+    )
+    assert (run / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_before_the_steps(recipe, tmp_path, number):
+    """Nothing is under way then: a run that has a checkpoint is stopped there, a new one has nothing."""
+    run = train(recipe(), ["train.steps=3"], out=tmp_path / "run").folder
+    slow = (
+        "import os, sys, wordloom.run\n"
+        "def preparing(*_):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    import time; time.sleep(60)\n"
+        "sys.modules['wordloom.run.train'].make_plan = lambda *_, **__: preparing()\n"
+        "from wordloom.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", slow, "train", str(recipe())]
+    given = {"env": environment(), "capture_output": True, "text": True, "timeout": 100}
+    resumed = subprocess.run([*command, "train.steps=9", "--out", str(run), "--resume"], **given)
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stderr.splitlines()[-2:] == [
+        "stopped at step 3 of 3; to go on:", f"  wordloom train {run} --out {run} --resume"
+    ]  # fmt: skip
+    fresh = subprocess.run([*command, "--out", str(tmp_path / "new")], **given)
+    assert fresh.returncode == 130
+    assert fresh.stderr.splitlines()[-1] == "stopped before anything was saved"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -85,18 +88,13 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
 
     write = Log._write
 
-    def stop_at_seven(self, line):
-        write(self, line)
+    def stop_at_seven(self, trainer, line):
+        write(self, trainer, line)
         if line["step"] == 6:
-            self.trainer_to_stop.stop()
-
-    def remember(self, trainer):
-        self.trainer_to_stop = trainer
-        self._file = self.path.open("a", encoding="utf-8")
+            trainer.stop()
 
     with monkeypatch.context() as patch:
         patch.setattr(Log, "_write", stop_at_seven)
-        patch.setattr(Log, "on_start", remember)
         stopped = train(path, settings, out=tmp_path / "resumed")
     assert stopped.stopped
     assert stopped.step == 6
@@ -136,7 +134,7 @@ def test_a_run_is_never_overwritten_unasked(recipe, tmp_path):
     assert (foreign / "chapter1.txt").exists()
 
 
-def test_force_removes_only_once_training_can_begin(recipe, tmp_path):
+def test_force_removes_only_once_training_can_begin(recipe, tmp_path, monkeypatch):
     run = train(recipe(), ["train.steps=2"], out=tmp_path / "run").folder
     (run / "notes.txt").write_text("mine")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -144,6 +142,11 @@ def test_force_removes_only_once_training_can_begin(recipe, tmp_path):
         train(recipe(), ["data.train=nope.txt"], out=run, force=True)
     with pytest.raises(CheckpointError, match="that --from names"):
         train(recipe(), out=run, force=True, start_from=run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch.utils.tensorboard", None)
+        with pytest.raises(RecipeError, match="needs the package tensorboard"):
+            train(recipe(), ["train.tensorboard=true"], out=run, force=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     train(recipe(), ["train.steps=1"], out=run, force=True)
     assert (run / "notes.txt").read_text() == "mine"
@@ -193,6 +196,22 @@ def test_what_the_tokenizer_lacks_is_said(recipe, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "training tokens stand for text the tokenizer lacks" in said
     assert "bits per byte is not given" in said
+
+
+def test_characters_that_give_all_text_back_have_bits_per_byte(recipe, tmp_path, capsys):
+    settings = ["tokenizer.kind=char", "tokenizer.vocab_size=300", "train.steps=1"]
+    settings.append("tokenizer.special_tokens=[]")  # none for what is unknown
+    metrics = train(recipe(), settings, out=tmp_path / "run").metrics
+    assert "bits per byte is not given" not in capsys.readouterr().err
+    # a character of this text is a byte
+    assert metrics["bits_per_byte"] * math.log(2) == pytest.approx(metrics["loss"], rel=0.02)
+
+
+@pytest.mark.parametrize("number", ["inf", "nan"])
+@pytest.mark.parametrize("setting", ["minutes", "flops", "learning_rate"])
+def test_a_setting_that_is_no_finite_number_is_refused(recipe, tmp_path, setting, number):
+    with pytest.raises(RecipeError, match=rf"train\.{setting}.*finite number"):
+        train(recipe(), [f"train.{setting}={number}"], out=tmp_path / "run")
 
 
 def test_resume_refuses_another_recipe_and_another_text(recipe, tmp_path, corpus):
@@ -265,6 +284,50 @@ def test_the_best_is_kept_and_is_what_remains(recipe, tmp_path):
         load_file(run / "model.safetensors"),
     )
     assert all(torch.equal(kept[key], final[key]) for key in kept)
+
+
+def test_of_averaged_weights_the_best_average_is_finished(recipe, tmp_path):
+    run = train(recipe(), ["train.keep_best=true", "train.evaluate_every=4", "train.learning_rate=8",
+                           "train.schedule=constant", "train.warmup_steps=8", "train.ema=0.5"],
+                out=tmp_path / "run").folder  # fmt: skip
+    losses = {row["step"]: row["loss"] for row in lines(run) if row["kind"] == "evaluate"}
+    best = min(losses, key=losses.get)
+    assert best != 24
+    state = load_file(run / f"checkpoints/step-{best}/trainer/state.safetensors")
+    final = wordloom.load(run).model
+    for name, weight in final.named_parameters():
+        assert torch.equal(weight, state[f"average.{name}"]), name
+
+
+def test_resume_refuses_a_budget_that_is_already_spent(recipe, tmp_path):
+    run = train(recipe(), ["train.steps=6"], out=tmp_path / "run").folder
+    before = (run / "recipe.toml").read_bytes()
+    with pytest.raises(RecipeError, match="has done 6 steps and the budget is 5; give a larger one"):
+        train(recipe(), ["train.steps=5"], out=run, resume=True)
+    assert (run / "recipe.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "left", [(), ("metrics.jsonl",), ("metrics.jsonl", "ledger.json", ".recipe.toml.tmp")]
+)
+def test_a_run_cut_short_while_it_began_stands_in_nobodys_way(recipe, tmp_path, left):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in left:
+        (run / name).touch()
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
+        train(recipe(), out=run, resume=True)
+    assert train(recipe(), ["train.steps=1"], out=run).step == 1
+
+
+@pytest.mark.parametrize("state", ["{}", "[]", "7", "{"])
+def test_a_damaged_state_says_how_to_go_on(recipe, tmp_path, state):
+    run = train(recipe(), ["train.steps=6", "train.save_every=3"], out=tmp_path / "run").folder
+    (run / "checkpoints/step-6/trainer/state.json").write_text(state)
+    with pytest.raises(CheckpointError, match=r"remove .*step-6 to go on from the checkpoint before it"):
+        train(recipe(), ["train.steps=6"], out=run, resume=True)
+    shutil.rmtree(run / "checkpoints/step-6")
+    assert train(recipe(), ["train.steps=6"], out=run, resume=True).step == 6
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Nothing heavy is imported until a verb runs, so ``wordloom --help`` answers at o
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any
@@ -91,6 +92,10 @@ def main() -> None:
         code = 130
     except BrokenPipeError:
         code = _reader_has_gone()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _complain(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; free some space")
     except SystemExit as stop:
         if not isinstance(stop.__context__, BrokenPipeError):  # typer exits with 1 then
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,8 @@ def command(
     )
     if result.stopped:
         progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to go on:")
-        progress.say(f"  wordloom train {result.folder} --out {result.folder} --resume")
+        folder = shlex.quote(str(result.folder))
+        progress.say(f"  wordloom train {folder} --out {folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
         classifies = is_classifier(result.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -87,7 +88,8 @@ def command(
     )
     if result.stopped:
         progress.say(f"stopped at {result.job / result.jobs:.0%}; to go on:")
-        progress.say(f"  wordloom vectors train {result.folder} --out {result.folder} --resume")
+        folder = shlex.quote(str(result.folder))
+        progress.say(f"  wordloom vectors train {folder} --out {folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
         supervised = (result.folder / "model.bin").exists()

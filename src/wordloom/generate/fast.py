@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
-# Rows computed at once up to which the programs are the faster (on Zen 4 PyTorch's matrix products overtake them at 64
-# in float32 and 40 in bfloat16, on Zen 3 before).
+# Rows computed at once up to which the programs are surely the faster: on Zen 4 PyTorch's matrix products
+# overtake them at 64 in float32 and at 40 in bfloat16, on Zen 3 before.
 FLOAT32_ROWS = 32
 BFLOAT16_ROWS = 32
 AMX_BFLOAT16_ROWS = 8

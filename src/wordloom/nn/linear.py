@@ -11,6 +11,7 @@ routine, which PyTorch brings too, multiplies there a fifth to two fifths faster
 from __future__ import annotations
 
 import functools
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "has_amx",
     "has_fast_bf16",
     "mkl_is_a_guest",
+    "processor",
     "product_dtype",
     "widens",
 ]
@@ -77,12 +79,23 @@ def widens(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 @functools.cache
+def processor() -> str:
+    """The processor's maker, family, model and name, as Linux tells them; elsewhere what Python knows."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(errors="replace").splitlines() if about.is_file() else []
+    facts = dict(
+        reversed([(key.strip(), value.strip()) for key, _, value in (li.partition(":") for li in lines)])
+    )
+    told = [facts[key] for key in ("vendor_id", "cpu family", "model", "model name") if key in facts]
+    return " ".join(told) or platform.processor()
+
+
+@functools.cache
 def mkl_is_a_guest() -> bool:
     """Whether PyTorch brought MKL to a processor with AVX512 of another maker; measured on AMD's Zen 4."""
-    about = Path("/proc/cpuinfo")
-    if not torch._C.has_mkl or torch.backends.cpu.get_cpu_capability() != "AVX512" or not about.is_file():
+    if not torch._C.has_mkl or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    return "AuthenticAMD" in about.read_text(errors="replace")
+    return "AuthenticAMD" in processor()
 
 
 @functools.cache

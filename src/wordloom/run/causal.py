@@ -129,6 +129,8 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
     assert shards is not None
     windows = min(validation.samples_per_epoch, s.evaluate_windows or validation.samples_per_epoch)
     rows = s.micro_batch_size or s.batch_size
+    whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
+    counts_bytes = prepared.tokenizer.byte_lengths() is not None
 
     def evaluate(model: Any) -> dict[str, float]:
         device = next(model.parameters()).device
@@ -137,8 +139,7 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
         loss = evaluate_batches(model, OBJECTIVES[s.objective], batches).value
         assert loss is not None
         figures = {"loss": loss}
-        whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
-        if whole and prepared.tokenizer.lossless:
+        if whole and counts_bytes:
             # the text's first token has nothing before it and costs what a uniform guess does
             nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
             figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes

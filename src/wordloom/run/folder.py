@@ -47,6 +47,7 @@ class RunFolder:
         self.force = force
         self._lock: int | None = None
         self._created = False
+        self.begun = False
 
     def __enter__(self) -> RunFolder:
         try:
@@ -80,9 +81,7 @@ class RunFolder:
                 self.path.rmdir()
 
     def _check(self) -> None:
-        occupied = self.path.exists() and (
-            not self.path.is_dir() or any(p.name != ".lock" for p in self.path.iterdir())
-        )
+        occupied = self.path.exists() and (not self.path.is_dir() or not self._unbegun())
         is_run = (self.path / "recipe.toml").exists() and (self.path / "metrics.jsonl").exists()
         if self.resume and not is_run:
             raise CheckpointError(f"{self.path} holds no run to resume; leave out --resume to start one")
@@ -96,6 +95,17 @@ class RunFolder:
                 "another --out"
             )
 
+    def _unbegun(self) -> bool:
+        """Whether the folder holds nothing but what :meth:`begin` leaves behind when it is cut short."""
+        found = {path.name: path.stat().st_size for path in self.path.iterdir()}
+        return found.keys() <= {
+            ".lock",
+            "ledger.json",
+            ".ledger.json.tmp",
+            ".recipe.toml.tmp",
+            "metrics.jsonl",
+        } and (found.get("metrics.jsonl", 0) == 0)
+
     def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
         """The recipe the run began with."""
         path = self.path / "recipe.toml"
@@ -108,13 +118,17 @@ class RunFolder:
 
     def begin(self, recipe: Recipe | VectorRecipe, ledger: str) -> None:
         """Everything is known to work: replace what --force replaces, and leave the run's own marks."""
+        self.begun = True
         if self.force:
             for pattern in _OURS:
                 for path in self.path.glob(pattern):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-        write_text(self.path / "recipe.toml", recipe.to_toml())
-        write_text(self.path / "ledger.json", ledger)
-        (self.path / "metrics.jsonl").touch()
+        try:
+            (self.path / "metrics.jsonl").touch()
+            write_text(self.path / "ledger.json", ledger)
+            write_text(self.path / "recipe.toml", recipe.to_toml())  # last: with it, the folder holds a run
+        except OSError as error:
+            raise CheckpointError(f"cannot begin a run in {self.path}: {error.strerror}") from None
 
 
 def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:

@@ -90,7 +90,7 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
         progress.say(
             f"unknown: {unknown:,} of {len(shards):,} training tokens stand for text the tokenizer lacks"
         )
-    if not tokenizer.lossless:
+    if tokenizer.byte_lengths() is None:
         progress.say(
             f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
         )

@@ -27,6 +27,7 @@ from wordloom.training.checkpoint import (
 )
 from wordloom.training.hooks import cut_metrics, finished_weights
 from wordloom.training.plan import smaller
+from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_model
 
 __all__ = ["TrainResult", "train"]
@@ -77,8 +78,24 @@ def train(
             loaded = resumed_recipe(loaded, folder.saved_recipe(Recipe))
             if checkpoint is None:
                 progress.say("no checkpoint was written yet: starting at step 0")
-        state = read_state(checkpoint) if checkpoint is not None else None
-        return _train(loaded, folder, checkpoint, state, progress)
+        state = read_state(checkpoint, facts=_FACTS) if checkpoint is not None else None
+        try:
+            with sigterm_interrupts():
+                return _train(loaded, folder, checkpoint, state, progress)
+        except KeyboardInterrupt:  # outside the steps, which finish what they are at
+            saved = latest_checkpoint(path) if folder.begun or resume else None
+            if saved is None:
+                progress.say("stopped before anything was saved")
+                raise
+            values = read_state(saved)[1]
+            return TrainResult(
+                folder=path,
+                step=values["step"],
+                total_steps=values["total_steps"],
+                stopped=True,
+                metrics={},
+                plan=None,
+            )
 
 
 def _train(
@@ -132,6 +149,12 @@ def _train(
             f"the warm-up of {s.warmup_steps:,} steps is longer than the run: the peak learning rate is not "
             "reached"
         )
+    if state is not None and state[1]["step"] > trainer.total_steps:
+        raise RecipeError(
+            f"{folder} has done {state[1]['step']:,} steps and the budget is {trainer.total_steps:,}; give a "
+            "larger one, or choose another --out"
+        )
+    writer = _tensorboard() if s.tensorboard else None
     run.begin(recipe, task.ledger)
 
     last: dict[str, float] = {}
@@ -143,7 +166,7 @@ def _train(
         tokens_per_step=plan.tokens_per_step,
         flops_per_step=plan.flops_per_step,
         peak_flops=plan.peak_flops,
-        writer=_tensorboard(folder) if s.tensorboard else None,
+        writer=writer(str(folder / "tensorboard")) if writer else None,
     )
     trainer.hooks = [log, Save(save, every=s.save_every, keep_best=s.keep_best)]
     if task.sample is not None:
@@ -247,7 +270,11 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task) -> None:
     """Leave the finished model in the run's folder itself: the last weights, their average, or the best."""
     save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
     if recipe.train.keep_best and save_hook.best_step not in (None, trainer.step):
-        best = load_model(folder / "checkpoints" / f"step-{save_hook.best_step}", dtype=None)
+        checkpoint = folder / "checkpoints" / f"step-{save_hook.best_step}"
+        best = load_model(checkpoint, dtype=None)
+        if trainer.average is not None:  # whose loss it was; the weights there are those in training
+            trainer.average.load_state_tensors(read_state(checkpoint)[0])
+            trainer.average.copy_to(best)
         task.save(best, folder, True)
     else:
         with finished_weights(trainer) as model:
@@ -255,18 +282,23 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task) -> None:
     sync_folder(folder)
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard() -> Any:
+    """The class that writes for TensorBoard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise RecipeError(
             "train.tensorboard needs the package tensorboard: pip install 'wordloom[tensorboard]'"
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter
+
+
+# What a checkpoint says of its run, and must find again.
+_FACTS = {"data": "the training text", "tokenizer": "the tokenizer"}
 
 
 def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> None:
-    for key, what in (("data", "the training text"), ("tokenizer", "the tokenizer")):
+    for key, what in _FACTS.items():
         if facts[key] != saved[key]:
             raise CheckpointError(
                 f"{what} is not the one {folder} was trained with; put it back, or choose another --out"

@@ -30,13 +30,17 @@ class WeightAverage:
         torch._foreach_lerp_(self.average, weights, 1 - decay)
         self.updates += 1
 
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        """Make the average the weights of ``model``."""
+        for p, average in zip(model.parameters(), self.average, strict=True):
+            p.copy_(average)
+
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Within the block ``model`` holds the average; after it, its own weights again, bit for bit."""
         own = [p.detach().clone() for p in model.parameters()]
-        with torch.no_grad():
-            for p, average in zip(model.parameters(), self.average, strict=True):
-                p.copy_(average)
+        self.copy_to(model)
         try:
             yield
         finally:

@@ -12,7 +12,9 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from wordloom.errors import CheckpointError
+from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
 
 __all__ = [
@@ -32,6 +35,8 @@ __all__ = [
     "sync_folder",
     "write_checkpoint",
 ]
+
+_STATE = ("step", "samples", "total_steps", "seed", "hooks", "environment")  # of every state.json
 
 
 def write_checkpoint(
@@ -96,14 +101,22 @@ def latest_checkpoint(run: Path) -> Path | None:
     return run / "checkpoints" / f"step-{steps[-1]}" if steps else None
 
 
-def read_state(checkpoint: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(tensors, values) as :meth:`Trainer.state_dict` gave them; raises CheckpointError when damaged."""
+def read_state(
+    checkpoint: Path, *, facts: Collection[str] = ()
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """(tensors, values) as :meth:`Trainer.state_dict` gave them, with what :func:`write_checkpoint` was given
+    as ``facts``; raises CheckpointError when damaged."""
     folder = checkpoint / "trainer"
     try:
         values = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        if missing := [name for name in (*_STATE, *facts) if name not in values]:
+            raise ValueError(f"state.json lacks {', '.join(missing)}")
         return load_file(folder / "state.safetensors"), values
-    except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read the training state in {folder}: {error}") from None
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"cannot read the training state in {folder}: {error}; remove {checkpoint} to go on from the "
+            "checkpoint before it"
+        ) from None
 
 
 def environment(trainer: Trainer) -> dict[str, Any]:
@@ -113,6 +126,8 @@ def environment(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": trainer.device.type,
         "precision": trainer.precision.mode,
+        "numba": version("numba") if find_spec("numba") else None,
+        "processor": processor(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "machine": platform.machine(),
     }

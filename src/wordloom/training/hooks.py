@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import torch
 
+from wordloom.errors import CheckpointError
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
@@ -113,12 +114,12 @@ class Log(Hook):
         self._steps += 1
         step = record["step"]
         if step % self.every == 0 or step == trainer.total_steps:
-            self._write(self._train_line(trainer, record))
+            self._write(trainer, self._train_line(trainer, record))
         if "evaluation" in record:
-            self._write({"kind": "evaluate", "step": step, **record["evaluation"],
-                         "seconds": round(record["evaluation_seconds"], 3)})  # fmt: skip
+            self._write(trainer, {"kind": "evaluate", "step": step, **record["evaluation"],
+                                  "seconds": round(record["evaluation_seconds"], 3)})  # fmt: skip
         if "sample" in record:
-            self._write({"kind": "sample", "step": step, "text": record["sample"]})
+            self._write(trainer, {"kind": "sample", "step": step, "text": record["sample"]})
 
     def _train_line(self, trainer: Trainer, record: StepRecord) -> dict[str, Any]:
         rate = self._steps / self._seconds if self._seconds else 0.0
@@ -140,9 +141,16 @@ class Log(Hook):
         self.total, self.count, self._seconds, self._data_seconds, self._steps = 0.0, 0, 0.0, 0.0, 0
         return line
 
-    def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+    def _write(self, trainer: Trainer, line: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._file = None  # what it still holds cannot be written either
+            raise CheckpointError(
+                f"could not write {self.path}: {error.strerror}; the last good checkpoint is "
+                f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
+            ) from None
         if self.writer is not None:
             for key, value in line.items():
                 if isinstance(value, int | float) and key != "step":

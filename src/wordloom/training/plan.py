@@ -144,10 +144,11 @@ def check_fits(config: Any, settings: TrainSettings) -> None:
 def smaller(settings: TrainSettings) -> str:
     """The three settings that make a run smaller, as the end of an error."""
     micro = settings.micro_batch_size or settings.batch_size
-    return (
-        f"lower train.micro_batch_size (now {micro}), lower train.seq_len (now {settings.seq_len}), or set "
-        "train.gradient_checkpointing = true"
-    )
+    third = "set train.gradient_checkpointing = true"
+    if settings.gradient_checkpointing:
+        third = "lower model.n_layers"
+    first = f"lower train.micro_batch_size (now {micro})"
+    return f"{first}, lower train.seq_len (now {settings.seq_len}), or {third}"
 
 
 def _too_much(needed: float, available: float) -> str:

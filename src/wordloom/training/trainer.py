@@ -189,7 +189,9 @@ class Trainer:
 
     def _refuse(self, loss: float, norm: float) -> None:
         documents = self.batches.document_ids(self.samples, self.settings.batch_size)
-        shown = ", ".join(documents[:5]) + (f" and {len(documents) - 5} more" if len(documents) > 5 else "")
+        shown = ", ".join(documents[:50]) + (
+            f" and {len(documents) - 50} more" if len(documents) > 50 else ""
+        )
         kept = self.last_checkpoint or "none yet"
         raise NonFiniteError(
             f"step {self.step + 1}: loss {loss:g}, gradient norm {norm:g}; the optimizer step was not taken. "
