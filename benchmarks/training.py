@@ -4,8 +4,8 @@
 
 Each side runs in a process of its own; the processes take turns, one step each, so what else the machine
 does falls on all alike, and medians over rounds are compared.  Two comparisons: as a user gets them (ours
-with the allocator that the command sets, theirs as they are) and with the same allocator settings.  Beside
-them the limit: the step's own matrix products and attention timed alone in the same process.
+with the allocator that the command sets, theirs as they are; beside them ours without, for what the settings
+gain and cost) and with the same allocator settings.  Beside them the limit: the step's own matrix products and attention timed alone in the same process.
 
 litgpt needs ``python benchmarks/peers/install_litgpt.py`` once; a peer that is missing is left out, with a
 line that says so.
@@ -47,7 +47,8 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        return self.side + (" compiled" if self.compiled else "")
+        plain = ", system allocator" if self.side == "wordloom" and self.allocator == "system" else ""
+        return self.side + (" compiled" if self.compiled else "") + plain
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -94,11 +95,14 @@ def measure(shape: str, precision: str, given: argparse.Namespace) -> Iterator[d
     for comparison, theirs in (("as a user gets them", "system"), ("same allocator settings", "tuned")):
         with ExitStack() as stack:
             contestants = []
-            for side in ("wordloom", *given.peers):
+            sides = [("wordloom", "tuned"), *((peer, theirs) for peer in given.peers)]
+            if theirs == "system":
+                sides.append(("wordloom", "system"))  # what our settings gain, and the memory that they cost
+            for side, allocator in sides:
                 for compiled in modes:
                     contestant = Contestant(
                         side, shape=shape, precision=precision, compiled=compiled, threads=given.threads,
-                        allocator="tuned" if side == "wordloom" else theirs,
+                        allocator=allocator,
                     )  # fmt: skip
                     stack.callback(contestant.close)
                     if "missing" in contestant.start:
@@ -135,7 +139,7 @@ def table(records: Iterable[dict[str, Any]]) -> str:
         groups.setdefault((r["comparison"], r["shape"], r["precision"]), []).append(r)
     parts: dict[str, list[tuple[str, ...]]] = {}
     for (comparison, shape, precision), group in groups.items():
-        ours = [r for r in group if r["side"].startswith("wordloom")]
+        ours = [r for r in group if r["side"].startswith("wordloom") and r["allocator"] == "tuned"]
         best = min(ours, key=lambda r: r["step_seconds"])
         for r in sorted(group, key=lambda r: r["step_seconds"]):
             ratios = ["", "", "", ""]

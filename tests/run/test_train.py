@@ -41,6 +41,9 @@ def test_a_finished_folder(recipe, tmp_path, family):
     assert kinds.count("sample") == 2
     losses = [row["loss"] for row in lines(run) if row["kind"] == "evaluate"]
     assert losses[-1] < losses[0]
+    signed = {row["signature"] for row in lines(run) if row["kind"] == "evaluate"}
+    assert len(signed) == 1
+    assert "|window:16|stride:16|" in signed.pop()
     assert result.metrics["loss"] == losses[-1]
     assert tomllib.loads((run / "recipe.toml").read_text())["train"]["steps"] == 24
 

@@ -41,7 +41,10 @@ def command(
     lm = load_language_model(folder)
 
     table = Table(
-        title="held-out text: bits per byte, lower is better", title_justify="left", box=None, pad_edge=False
+        title="held-out text: bits per byte, the end of a document being one; lower is better",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
     )
     table.add_column("")
     table.add_column("bits/byte", justify="right")
@@ -56,6 +59,7 @@ def command(
         table.add_row(contender.name, f"{contender.bits_per_byte:.3f}", mark)
     out.print()
     out.print(table)
+    out.print("\n".join(c.signature for c in contenders if c.signature), style="dim", soft_wrap=True)
     if best.name != "this model":
         out.print(
             f"{minutes:g} minutes are not enough to overtake the {best.name}; give it longer: "

@@ -12,6 +12,7 @@ import torch
 from wordloom.data.batches import to_device
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
 from wordloom.models import PRESETS, build, config_from, family_of
 from wordloom.nn import set_attention_backend
@@ -52,6 +53,7 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
         build_model=build_model,
         settle=lambda trainer: _settle(trainer, recipe),
         evaluate=None if prepared.validation is None else _evaluator(recipe, prepared),
+        scored={} if prepared.validation is None else _scored(recipe, prepared),
         sample=_sampler(recipe, prepared.tokenizer),
         save=save,
     )
@@ -121,13 +123,34 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     return build(config, generator=torch.Generator().manual_seed(recipe.seed))
 
 
+def _windows(recipe: Recipe, prepared: Prepared) -> int:
+    """How many windows of the validation part are scored."""
+    assert prepared.validation is not None
+    whole = prepared.validation.samples_per_epoch
+    return min(whole, recipe.train.evaluate_windows or whole)
+
+
+def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
+    assert prepared.validation is not None
+    assert prepared.validation_shards is not None
+    return {
+        "data": prepared.validation_shards.fingerprint[:8],
+        "tok": tokenizer_name(prepared.tokenizer),
+        "window": recipe.train.seq_len,
+        "stride": recipe.train.seq_len,
+        "windows": _windows(recipe, prepared),
+        "documents": "apart" if recipe.data.document_mask else "open",
+        "starts": "unscored" if prepared.validation.mask_document_starts else "scored",
+    }
+
+
 def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, float]]:
     """Validation loss over sequential windows, each target scored once with the context its window gives."""
     s = recipe.train
     validation, shards = prepared.validation, prepared.validation_shards
     assert validation is not None
     assert shards is not None
-    windows = min(validation.samples_per_epoch, s.evaluate_windows or validation.samples_per_epoch)
+    windows = _windows(recipe, prepared)
     rows = s.micro_batch_size or s.batch_size
     whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
     counts_bytes = prepared.tokenizer.byte_lengths() is not None

@@ -144,6 +144,7 @@ def bag_of_words_task(recipe: Recipe, given: Path | None, progress: TrainingProg
         build_model=build_model,
         settle=lambda trainer: f"{len(labels)} labels, {len(vectorizer):,} words",
         evaluate=None if held_out is None else _evaluator(held_out),
+        scored={} if held_out is None else {"data": held_out.fingerprint[:8], "labels": len(labels)},
         save=save,
         # two products of an element with each label's weight, forward and backward
         costs=Costs(flops_per_token=4 * len(labels), tokens_per_sample=batches.terms_per_sample, dense=False),

@@ -22,11 +22,13 @@ DEMO_PROMPT = "The function returns"
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One line of the comparison: bits per held-out byte, and the seconds it took to learn and be scored."""
+    """One line of the comparison: bits per held-out byte, the seconds it took to learn and be scored, and of a
+    model the signature of its score."""
 
     name: str
     bits_per_byte: float
     seconds: float
+    signature: str = ""
 
 
 def demo_folder(minutes: float) -> Path:
@@ -56,10 +58,16 @@ def compare(lm: LanguageModel) -> Iterator[Contender]:
     began = time.perf_counter()
     held_out = list(embedded_documents("validation"))
     assert lm.tokenizer is not None
-    counts = perplexity(lm.model, lm.tokenizer, held_out).counts
+    scores = perplexity(lm.model, lm.tokenizer, held_out)
+    counts = scores.counts
     # as the references: the end of a document is a symbol to predict and a byte to divide by
     bits = counts["nats"] / math.log(2) / (counts["bytes"] + counts["documents"])
-    yield Contender(name="this model", bits_per_byte=bits, seconds=time.perf_counter() - began)
+    yield Contender(
+        name="this model",
+        bits_per_byte=bits,
+        seconds=time.perf_counter() - began,
+        signature=scores["loss"].signature,
+    )
 
     train_bytes = join_documents(str(document.text) for document in embedded_documents("train"))
     held_out_bytes = join_documents(str(document.text) for document in held_out)

@@ -134,17 +134,19 @@ class TrainingProgress:
     def _train(self, line: dict[str, Any]) -> None:
         left = line["seconds_left"]
         state = f"loss {line['loss']:.3f}  {line['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
+        used = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
+        whole = (
+            f"{state}  learning rate {line['learning_rate']:.2e}  gradient norm {line['gradient_norm']:.2f}"
+            f"{used}  memory {line['memory_mb']:,} MB"
+        )
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=line["step"], state=state)
+            fits = self.console.width >= len(whole) + 50  # room for the bar itself
+            self._bar.update(self._task, completed=line["step"], state=whole if fits else state)
             return
         now = time.monotonic()
         if now - self._last_line >= _LINE_SECONDS or line["step"] >= self._total:
             self._last_line = now
-            extra = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
-            self.say(
-                f"step {line['step']:,}/{self._total:,}  {state}  learning rate {line['learning_rate']:.2e}  "
-                f"gradient norm {line['gradient_norm']:.2f}{extra}  memory {line['memory_mb']:,} MB"
-            )
+            self.say(f"step {line['step']:,}/{self._total:,}  {whole}")
 
     def _vectors(self, line: dict[str, Any]) -> None:
         loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}  "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Task:
         costs: for the plan; None: a causal language model's.
         timed: whether steps are timed for the plan, whatever the budget.
         evaluate: figures of the validation part, ``loss`` among them; None where nothing is held out.
+        scored: the settings that decide those figures, for their signature.
         sample: a text that the model writes; None for a model that writes none.
         save: writes a model and what reads its inputs into a folder; the third argument is overwrite.
     """
@@ -40,6 +41,7 @@ class Task:
     settle: Callable[[Trainer], str]
     evaluate: Callable[[Any], dict[str, float]] | None
     save: Callable[[Any, Path, bool], None]
+    scored: dict[str, object] = field(default_factory=dict)
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wordloom.errors import CheckpointError, DeviceError, RecipeError
+from wordloom.evaluate import signature
 from wordloom.objectives import OBJECTIVES
 from wordloom.recipe import Recipe, load_recipe, without_effect
 from wordloom.run.causal import causal_task
@@ -172,7 +173,10 @@ def _train(
     if task.sample is not None:
         trainer.hooks.insert(0, Sample(task.sample, every=s.sample_every))
     if task.evaluate is not None:
-        trainer.hooks.insert(0, Evaluate(_remembering(task.evaluate, last), every=s.evaluate_every))
+        signed = signature("validation", **task.scored, dtype=trainer.precision.mode)
+        progress.say(f"scores      {signed}")
+        evaluate = Evaluate(_remembering(task.evaluate, last), every=s.evaluate_every, signature=signed)
+        trainer.hooks.insert(0, evaluate)
     if state is not None:
         tensors, values = state
         trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})

@@ -44,11 +44,15 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 
 
 class Evaluate(Hook):
-    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the record."""
+    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the record, and
+    the ``signature`` of the settings that decide them."""
 
-    def __init__(self, function: Callable[[Any], dict[str, float]], *, every: int) -> None:
+    def __init__(
+        self, function: Callable[[Any], dict[str, float]], *, every: int, signature: str = ""
+    ) -> None:
         self.function = function
         self.every = every
+        self.signature = signature
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         last = trainer.step >= trainer.total_steps
@@ -58,6 +62,7 @@ class Evaluate(Hook):
         with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
             record["evaluation"] = self.function(model)
         record["evaluation_seconds"] = time.perf_counter() - began
+        record["evaluation_signature"] = self.signature
 
 
 class Sample(Hook):
@@ -117,7 +122,8 @@ class Log(Hook):
             self._write(trainer, self._train_line(trainer, record))
         if "evaluation" in record:
             self._write(trainer, {"kind": "evaluate", "step": step, **record["evaluation"],
-                                  "seconds": round(record["evaluation_seconds"], 3)})  # fmt: skip
+                                  "seconds": round(record["evaluation_seconds"], 3),
+                                  "signature": record["evaluation_signature"]})  # fmt: skip
         if "sample" in record:
             self._write(trainer, {"kind": "sample", "step": step, "text": record["sample"]})
 
