@@ -22,6 +22,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 12,
 }
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": SHAPE["max_seq_len"]}
 CONFIGS = {
     "gpt": config_from("gpt", **SHAPE),
     "gpt-2017": config_from("gpt", **SHAPE, positions="sinusoidal", activation="relu", output_bias=True),
@@ -33,6 +34,7 @@ CONFIGS = {
         feed_forward_bias=True, tie_embeddings=True, activation="swish_learnt", rope_theta=500.0,
     ),
     "llama3": config_from("llama", **SHAPE, hidden_dim=24, rope_scaling=LLAMA3),
+    "llama-dynamic": config_from("llama", **SHAPE, hidden_dim=24, rope_scaling=DYNAMIC),
 }  # fmt: skip
 EVERY = pytest.mark.parametrize("name", CONFIGS)
 
@@ -122,6 +124,18 @@ def test_rows_do_not_know_one_another(name: str) -> None:
     model(tokens[:, :6], cache=cache)
     cache.select(order)
     close(model(tokens[order, 6:], cache=cache), model(tokens[order])[:, 6:])
+
+
+@torch.no_grad()
+def test_dynamic_rotary_past_its_context_turns_by_the_longest_row() -> None:
+    """As in transformers: a row computes what it would at the start of a text as long as the longest."""
+    model, tokens = model_of("llama-dynamic"), tokens_of(2, 40)
+    short = tokens[:1, :26]  # past the context of 24 by itself
+    attend = torch.arange(40) < torch.tensor([[26], [40]])
+    beside = model(tokens, attend=attend)[:1, :26]
+    close(beside, model(tokens[:1])[:, :26])
+    assert (beside - model(short)).abs().max() > 1e-3
+    close(model(tokens[:, :26])[:1], model(short))  # rows of one length do not know one another
 
 
 @EVERY

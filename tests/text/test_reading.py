@@ -213,8 +213,17 @@ def test_what_makes_a_tokenizer_lossy(trained, tmp_path):
         ({"tokenizer.json": "{}"}, "it has no 'model'"),
         (
             {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}'},
+            "needs the token 'a', which is not in the vocabulary",
+        ),
+        (
+            {"tokenizer.json": '{"model": {"type": "BPE", "vocab": {"a": 0}}}'},
             "cannot read",
         ),
+        (
+            {"tokenizer.json": '{"model": {"type": "WordPiece", "vocab": {"a": 0}}, "normalizer": ["x"]}'},
+            "its normalizer has a step without a 'type'",
+        ),
+        ({"tokenizer.json": "[" * 100_000}, "not valid JSON"),
         ({"tokenizer.json": b"\xff\xfe"}, r"not UTF-8 \(byte 0\)"),
         ({"tokenizer.model": b"\x0a\xff\xff"}, "no SentencePiece model: it is truncated"),
         ({"tokenizer.model": b"hello"}, "no SentencePiece model"),
@@ -233,6 +242,55 @@ def test_what_cannot_be_read(files, message, tmp_path):
     with pytest.raises(TokenizerError, match=message) as caught:
         Tokenizer.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"merges": [["a", "x"]]}, r"merge 1 \('a' and 'x'\) needs the token 'x'"),
+        ({"merges": [["a", "b"], ["ab", "b"]]}, r"merge 2 \('ab' and 'b'\) needs the token 'abb'"),
+        ({"merges": ["a b", "b a"]}, "needs the token 'ba'"),
+        ({"merges": [["a", "b", "a"]]}, "merge 1 is not two tokens"),
+        ({"merges": [[["a"], "b"]]}, "merge 1 is not two tokens"),
+        ({"merges": ["ab"]}, "merge 1 is not two tokens: 'ab'"),
+        ({"merges": [["a", "b"]], "continuing_subword_prefix": "##"}, "'b', which does not begin with '##'"),
+        (
+            {"merges": [["a", "é"]], "continuing_subword_prefix": "#"},
+            "joins 'é', which does not begin with '#'",
+        ),
+        ({"vocab": {"a": 0, "b": 10**9}}, "'b' has the id 1,000,000,000: below 10,000,000"),
+    ],
+)
+def test_what_the_library_would_break_off_at(model, message, tmp_path, capfd):
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "é": 3}
+    definition = {"model": {"type": "BPE", "vocab": vocabulary, "merges": []} | model}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    with pytest.raises(TokenizerError, match=message):
+        Tokenizer.from_pretrained(tmp_path)
+    assert capfd.readouterr() == ("", "")  # no panic of Rust's
+
+
+def test_continuing_merges_are_read(tmp_path):
+    model = {"type": "BPE", "vocab": {"a": 0, "#b": 1, "ab": 2}, "merges": [["a", "#b"]]}
+    definition = {"model": model | {"continuing_subword_prefix": "#"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    assert Tokenizer.from_pretrained(tmp_path).encode_ids("ab") == [2]
+
+
+def test_a_damaged_normaliser_breaks_off_in_one_line(trained, tmp_path):
+    trained["bpe"].save_pretrained(tmp_path)
+    nowhere = base64.b64encode(bytes([4, 0, 0, 0, 255, 255, 255, 255])).decode()
+    edit(tmp_path, lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": nowhere}))
+    tokenizer = Tokenizer.from_pretrained(tmp_path)
+    with pytest.raises(TokenizerError, match=r"breaks off in this tokenizer .* its file is damaged"):
+        tokenizer.encode_ids("a")
+
+
+def test_an_empty_added_token_is_none(trained, tmp_path):
+    trained["bpe"].save_pretrained(tmp_path)
+    edit(tmp_path, lambda d: d["added_tokens"][1].update(content=""))
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert Tokenizer.from_pretrained(tmp_path).special_ids == {0}  # as the library has it
 
 
 def test_no_such_folder(tmp_path):

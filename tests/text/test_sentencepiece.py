@@ -126,8 +126,29 @@ def test_user_defined_pieces_without_prefixed_space(corpus, tmp_path):
         assert ours.encode_ids(text) == theirs.encode(text)
 
 
-def test_a_cut_file_is_noticed(corpus):
+def test_a_cut_file_is_noticed_wherever_it_is_cut(corpus):
     data = train(corpus, **LIKE_LLAMA)
     assert len(parse(data).pieces) > 600
-    with pytest.raises(ValueError, match="truncated"):
-        parse(data[: len(data) // 2])
+    for length in range(0, len(data), 7):
+        with pytest.raises(ValueError, match=r"truncated|no pieces"):
+            parse(data[:length])
+
+
+def test_a_file_cut_between_two_pieces_is_no_other_tokenizer(corpus, tmp_path):
+    data = train(corpus, **LIKE_LLAMA)
+    end = 0
+    for _ in range(500):  # a piece: its tag, its length, and as many bytes
+        end += 2 + data[end + 1]
+    (tmp_path / "tokenizer.model").write_bytes(data[:end])
+    with pytest.raises(TokenizerError, match="ends after its pieces, before their type and normalisation"):
+        Tokenizer.from_pretrained(tmp_path)
+
+
+def test_a_damaged_normaliser_is_refused(corpus, tmp_path):
+    data = bytearray(train(corpus, model_type="unigram"))
+    charsmap = parse(bytes(data)).charsmap
+    place = data.index(charsmap)
+    data[place : place + 4] = b"\xff" * 4  # the length of its table
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    with pytest.raises(TokenizerError, match="cannot read this tokenizer"):
+        Tokenizer.from_pretrained(tmp_path)

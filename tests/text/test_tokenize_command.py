@@ -105,6 +105,7 @@ def test_report_side_by_side(folder, text_file):
             ["train", "{text}", "--out", "{folder}x", "--no-special-tokens", "--special-token", "<s>"],
             "not both",
         ),
+        (["train", "{text}", "--out", "{folder}x", "--vocab-size", "99999999999"], "1 to 10,000,000"),
         (["encode", "{folder}x", "a"], "no tokenizer at"),
         (["decode", "{folder}", "1", "two"], "'two' is no id"),
         (["decode", "{folder}", "600"], "id 600 is not in the vocabulary"),
@@ -118,6 +119,30 @@ def test_mistakes_are_one_line(arguments, message, folder, text_file):
     assert message in errors
     assert errors.startswith("wordloom: ")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (b"1 --5", "'--5' is no id"),
+        (b"9" * 5000, "'" + "9" * 40 + "...' is no id"),
+        (b"9" * 23, "is not in the vocabulary"),
+        (b"\xff", "is no id"),
+    ],
+)
+def test_what_is_no_id_is_one_line(ids, message, folder):
+    code, shown, errors = run("decode", folder, "-", stdin=ids)
+    assert (code, shown, errors.count("\n")) == (2, b"", 1)
+    assert message in errors
+
+
+def test_a_merge_of_no_token_is_one_line(folder, tmp_path):
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    definition["model"]["merges"].append(["the", "zebra"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    code, shown, errors = run("encode", tmp_path, "the zebra")
+    assert (code, shown, errors.count("\n")) == (2, b"", 1)
+    assert "needs the token 'zebra', which is not in the vocabulary" in errors
 
 
 def test_force_replaces(folder, text_file):

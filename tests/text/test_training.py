@@ -107,6 +107,12 @@ def test_llama3_split_cuts_numbers_in_threes(corpus):
         ({"kind": "char", "vocab_size": 20, "special_tokens": ()}, "no unknown token"),
         ({"kind": "bpe", "vocab_size": 0}, "vocab_size=0 is impossible"),
         ({"kind": "bpe", "min_frequency": -1}, "min_frequency=-1 is impossible"),
+        *(
+            ({"kind": kind, "vocab_size": 10**11}, "impossible: give a number from 1 to 10,000,000")
+            for kind in ("bpe", "wordpiece", "unigram", "word", "char")
+        ),
+        ({"kind": "bpe", "vocab_size": 10**23}, "impossible: give a number from 1 to 10,000,000"),
+        ({"kind": "bpe", "min_frequency": 10**23}, "impossible: give a number from 1 to 1,000,000,000,000"),
         ({"kind": "unigram", "min_frequency": 2}, "has no min_frequency"),
         ({"kind": "bpe", "limit_alphabet": 9}, "has no limit_alphabet"),
         ({"kind": "bpe", "split": "lama3"}, "did you mean 'llama3'"),

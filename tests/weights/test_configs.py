@@ -207,6 +207,19 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
         (LLAMA | {"rope_parameters": 3}, "rope_parameters must be a table"),
         (LLAMA | {"num_attention_heads": 5}, "does not divide into 5 heads"),
         (LLAMA | {"wordloom": {"dropoot": 0.1}}, "unknown settings: dropoot"),
+        ({"model_type": ["llama"]}, "unknown model_type ['llama']"),
+        ({"model_type": {"a": 1}}, "unknown model_type {'a': 1}"),
+        ({"model_type": "gpt2", "activation_function": ["gelu"]}, "activation_function = ['gelu']"),
+        ({"model_type": "openai-gpt", "afn": {"a": 1}}, "afn = {'a': 1}"),
+        (LLAMA | {"hidden_act": []}, "hidden_act = []"),
+        (LLAMA | {"rope_scaling": {"rope_type": ["linear"]}}, "rope_type ['linear']"),
+        (LLAMA | {"rope_scaling": {"type": "linear", "factor": "2"}}, "factor must be a number above 0"),
+        (
+            LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 0}},
+            "rope_theta must be a number",
+        ),
+        (LLAMA | {"rms_norm_eps": 0}, "norm_eps must be a number above 0 and below 1, such as 1e-5; not 0"),
+        ({"model_type": "gpt2", "n_layer": 10**30}, "n_layers can be 2,000 at most"),
         ({"model_type": "wordloom-gpt", "dmi": 8}, "'dmi' of model family 'gpt'; did you mean 'dim'"),
     ],
 )
@@ -215,6 +228,12 @@ def test_what_we_would_compute_otherwise_is_refused_by_name(theirs: dict[str, An
         config_from_theirs(theirs)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_of_classes_that_are_not_numbered() -> None:
+    theirs = {"model_type": "bag_of_words", "vocab_size": 9, "features": "counts", "max_ngram": 1}
+    with pytest.raises(CheckpointError, match="numbered"):
+        config_from_theirs(theirs | {"id2label": {"first": "a", "second": "b"}})
 
 
 def test_settings_that_change_nothing_are_no_obstacle() -> None:
@@ -243,6 +262,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json: it names no model_type"):
         load_config(tmp_path)
     path.write_text('{"model_type": ')
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        load_config(tmp_path)
+    path.write_text("[" * 100_000)
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
         load_config(tmp_path)
     path.write_text("[1]")

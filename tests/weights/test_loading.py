@@ -1,7 +1,9 @@
 """Reading folders: the good ones bit for bit, the bad ones refused with the reason."""
 
+import contextlib
 import json
 import logging
+import random
 import shutil
 import struct
 import weakref
@@ -276,6 +278,42 @@ def test_pickles_are_read_without_running_their_code(folder: Path) -> None:
     torch.save(state, path)
     cut(0.5)(path)
     refuse(folder, "pytorch_model.bin cannot be read: truncated or corrupt")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_damaged_pickles_are_refused_with_the_reason(zipped: bool, tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    state = {
+        "a.weight": torch.randn(4, 3),
+        "a.bias": torch.zeros(4),
+        "b": torch.ones(2, dtype=torch.bfloat16),
+    }
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"pytorch_model\.bin ") as caught:
+            open_tensors(tmp_path)
+        assert "\n" not in str(caught.value)
+    rng = random.Random(0)
+    for _ in range(1000):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(CheckpointError):  # it may have hit a number, which no file can tell
+            open_tensors(tmp_path)
+
+
+def test_files_that_are_no_table_of_tensors_by_name(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(b"")
+    refuse(folder, "pytorch_model.bin cannot be read: truncated or corrupt (EOFError)")
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    refuse(folder, "pytorch_model.bin cannot be read: it is a Git LFS pointer")
+    torch.save({0: torch.zeros(2)}, path)
+    refuse(folder, "is not a table of tensors by name")
 
 
 def test_pickles_in_shards(folder: Path) -> None:

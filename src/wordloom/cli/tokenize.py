@@ -148,12 +148,8 @@ def decode(
     from wordloom.text import Tokenizer
 
     loaded = Tokenizer.from_pretrained(tokenizer)
-    words = (sys.stdin.read() if ids == ["-"] else " ".join(ids)).replace(",", " ").split()
-    try:
-        numbers = [int(word) for word in words]
-    except ValueError:
-        wrong = next(word for word in words if not word.lstrip("-").isdecimal())
-        raise TokenizerError(f"{wrong!r} is no id: give whole numbers, such as 15 7 203") from None
+    given = sys.stdin.buffer.read().decode(errors="replace") if ids == ["-"] else " ".join(ids)
+    numbers = [_id(word) for word in given.replace(",", " ").split()]
     if skip_special_tokens:
         numbers = [number for number in numbers if number not in loaded.special_ids]
     if json:
@@ -188,6 +184,14 @@ def report(
         print(json_module.dumps([report._asdict() for report in reports]))
     else:
         _print_reports(reports)
+
+
+def _id(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:  # also for more digits than Python converts
+        shown = word if len(word) <= 40 else f"{word[:40]}..."
+        raise TokenizerError(f"{shown!r} is no id: give whole numbers, such as 15 7 203") from None
 
 
 def _texts(

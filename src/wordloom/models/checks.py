@@ -9,15 +9,31 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 
-__all__ = ["check_dropout", "check_heads", "check_positive", "dropout_or", "positions_within"]
+__all__ = ["check_dropout", "check_eps", "check_heads", "check_positive", "dropout_or", "positions_within"]
+
+# No model comes near.  Beyond, building one would hang or overflow before anything could refuse it.
+_MOST = {"vocab_size": 2**31 - 1, "max_seq_len": 2**31 - 1, "n_layers": 2_000}
+_WIDEST = 2**20  # all other settings: widths, and numbers of heads
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Raise ConfigError unless each named field is a whole number above zero (or None)."""
+    """Raise ConfigError unless each named field is a whole number above zero (or None) of sensible size."""
     for name in names:
         value = getattr(config, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise ConfigError(f"{type(config).__name__}.{name} must be a whole number above 0, not {value!r}")
+        most = _MOST.get(name, _WIDEST)
+        if value is not None and value > most:
+            raise ConfigError(f"{type(config).__name__}.{name} can be {most:,} at most, not {value:,}")
+
+
+def check_eps(config: Any) -> None:
+    """Raise ConfigError unless ``norm_eps`` keeps a norm from dividing by zero, and no more than that."""
+    if not 0.0 < config.norm_eps < 1.0:
+        raise ConfigError(
+            f"{type(config).__name__}.norm_eps must be a number above 0 and below 1, such as 1e-5; "
+            f"not {config.norm_eps!r}"
+        )
 
 
 def check_dropout(config: Any) -> None:

@@ -22,7 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.models.checks import check_dropout, check_heads, check_positive, dropout_or, positions_within
+from wordloom.models.checks import (
+    check_dropout,
+    check_eps,
+    check_heads,
+    check_positive,
+    dropout_or,
+    positions_within,
+)
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
@@ -51,6 +58,7 @@ class GPT2Config:
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
         check_dropout(self)
+        check_eps(self)
         check_heads(self)
 
 

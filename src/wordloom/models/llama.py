@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
-from wordloom.models.checks import check_dropout, check_positive, dropout_or
+from wordloom.models.checks import check_dropout, check_eps, check_positive, dropout_or
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear, RMSNorm, Rotary
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
@@ -63,10 +63,13 @@ class LlamaConfig:
         check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
         check_positive(self, "n_kv_heads", "head_dim")
         check_dropout(self)
+        check_eps(self)
         if self.n_heads % self.kv_heads:
             raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.kv_heads}")
         if self.head_dim is None and self.dim % self.n_heads:
             raise ConfigError(f"dim {self.dim} does not divide into {self.n_heads} heads; give head_dim")
+        # raises ConfigError for what no angles can be made of
+        Rotary(head_dim=self.head_width, theta=self.rope_theta, scaling=self.rope_scaling)
 
     @property
     def kv_heads(self) -> int:

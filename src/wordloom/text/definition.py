@@ -13,6 +13,8 @@ from typing import Any
 
 Definition = dict[str, Any]
 
+LARGEST = 10_000_000  # entries of a vocabulary; those in use have a million at most
+
 SPACE_MARK = "\u2581"  # '▁', SentencePiece's visible space
 
 # The regular expressions of GPT-2's encoder.py and of Llama 3's tokenizer (GPT-4's cl100k is the same).
@@ -268,8 +270,9 @@ def leading_token(definition: Definition) -> str | None:
     processor = definition["post_processor"]
     parts = processor.get("processors", [processor]) if processor else []
     for part in parts:
-        if part["type"] == "TemplateProcessing" and "SpecialToken" in part["single"][0]:
-            token: str = part["single"][0]["SpecialToken"]["id"]
+        first = part["single"][:1] if part["type"] == "TemplateProcessing" else []
+        if first and "SpecialToken" in first[0]:
+            token: str = first[0]["SpecialToken"]["id"]
             return token
         if part["type"] in ("RobertaProcessing", "BertProcessing"):
             return str(part["cls"][0])

@@ -212,7 +212,9 @@ def build(definition: facts.Definition) -> tokenizers.Tokenizer:
 
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(definition))
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:  # the library raises bare Exception, and panics
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
         raise TokenizerError(
             f"the tokenizers library ({tokenizers.__version__}) cannot read this tokenizer: {error}"
         ) from error
@@ -221,10 +223,19 @@ def build(definition: facts.Definition) -> tokenizers.Tokenizer:
 def _of_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     try:
         return call(*args, **settings)
-    except Exception as error:
+    except BaseException as error:
+        if _is_panic(error):
+            raise TokenizerError(
+                f"the tokenizers library breaks off in this tokenizer ({error}): its file is damaged"
+            ) from error
         if "UNK" in str(error) or "unk" in str(error):
             raise TokenizerError(
                 "the text has a word outside the vocabulary, which has no unknown token: train with an "
                 "unknown token, or on text that has every word"
             ) from error
         raise
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether the library's Rust code broke off; Python sees that as no ``Exception``."""
+    return type(error).__name__ == "PanicException"

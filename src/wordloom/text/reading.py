@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import TokenizerError
+from wordloom.text.checks import check
 from wordloom.text.definition import Definition, bytes_to_characters
 from wordloom.text.encoding import build
 from wordloom.text.kinds import bert_template
@@ -41,11 +42,13 @@ def read(path: Path) -> Read:
     for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"):
         definition.setdefault(part, None)
     try:
+        check(definition)
         backend = build(definition)
     except TokenizerError as error:
         raise TokenizerError(f"'{path}': {error}") from error.__cause__
     for token in definition["added_tokens"]:  # the library's word counts where a file contradicts itself
         token["id"] = backend.token_to_id(token["content"])
+    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] is not None]
     return definition, {**defaults, **config}, template
 
 
@@ -183,7 +186,7 @@ def _wordpiece_definition(
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(
             f"'{path}' is not valid JSON ({error}): it is truncated or no tokenizer"
         ) from error

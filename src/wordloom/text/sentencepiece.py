@@ -50,8 +50,8 @@ class Model(NamedTuple):
 def parse(data: bytes) -> Model:
     """Parse a serialised ``ModelProto``.  Raises ValueError if ``data`` is not one."""
     pieces: list[Piece] = []
-    trainer: dict[int, Any] = {}
-    normalizer: dict[int, Any] = {}
+    trainer: dict[int, Any] | None = None
+    normalizer: dict[int, Any] | None = None
     for field, value in _fields(data):
         if field == 1:
             entry = dict(_fields(value))
@@ -63,6 +63,8 @@ def parse(data: bytes) -> Model:
             normalizer = dict(_fields(value))
     if not pieces:
         raise ValueError("it has no pieces")
+    if trainer is None or normalizer is None:  # they follow the pieces; a file cut between two has neither
+        raise ValueError("it is truncated: it ends after its pieces, before their type and normalisation")
     return Model(
         pieces=pieces,
         model_type=trainer.get(3, UNIGRAM),

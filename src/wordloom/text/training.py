@@ -8,7 +8,7 @@ from typing import NamedTuple
 from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text import kinds
 from wordloom.text.corpus import Corpus, Progress
-from wordloom.text.definition import Definition
+from wordloom.text.definition import LARGEST, Definition
 from wordloom.text.kinds import Settings
 from wordloom.text.special import ROLES, roles_given
 from wordloom.text.tokenizer import Tokenizer
@@ -160,10 +160,14 @@ def _settings(
         raise TokenizerError(
             "a byte tokenizer does not lower-case, since it takes any bytes: leave lower out"
         )
-    positive = {"min_frequency": min_frequency, "limit_alphabet": limit_alphabet, "vocab_size": vocab_size}
-    for name, value in positive.items():
-        if value is not None and value < 1:
-            raise TokenizerError(f"{name}={value} is impossible: give 1 or more")
+    limits = {
+        "min_frequency": (min_frequency, 10**12),
+        "limit_alphabet": (limit_alphabet, 10**12),
+        "vocab_size": (vocab_size, LARGEST),  # the trainers make room for as many
+    }
+    for name, (value, most) in limits.items():
+        if value is not None and not 1 <= value <= most:
+            raise TokenizerError(f"{name}={value} is impossible: give a number from 1 to {most:,}")
     if min_frequency is not None and chosen.min_frequency is None:
         raise TokenizerError(f"a {kind} tokenizer has no min_frequency: leave it out")
     if limit_alphabet is not None and chosen.limit_alphabet is None:

@@ -20,7 +20,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     missing = [key for key in (*_SETTINGS, "id2label") if key not in theirs]
     if missing or not isinstance(names, Mapping):
         raise CheckpointError(f"a bag of words needs {', '.join(missing) or 'a table id2label'}")
-    numbers = {str(name): int(number) for number, name in names.items()}
+    numbers = {str(name): number for number, name in enumerate(names.values())}
     if theirs.get("label2id", numbers) != numbers:
         raise CheckpointError(f"label2id {theirs['label2id']!r} is not the inverse of id2label {names!r}")
     return {**{key: theirs[key] for key in _SETTINGS}, "id2label": dict(names)}

@@ -66,7 +66,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
     known |= {OWN + family: family for family, form in FORMATS.items() if form.generates}
-    if model_type not in known:
+    if not isinstance(model_type, str) or model_type not in known:
         what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
         raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")
     refuse_unless(theirs, quantization_config=None, pruned_heads={})
@@ -135,7 +135,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} is no checkpoint folder: it has no {path.name}") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}")

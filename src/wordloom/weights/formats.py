@@ -56,14 +56,14 @@ _ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATION_NAMES.items()} | {
 }
 
 
-def activation_from(theirs: Mapping[str, Any], key: str, default: str) -> str:
+def activation_from(
+    theirs: Mapping[str, Any], key: str, default: str, names: Mapping[str, str] = _ACTIVATIONS
+) -> str:
     """Our name of the activation under ``key``; raises CheckpointError for one we do not have."""
     name = theirs.get(key, default)
-    if name not in _ACTIVATIONS:
-        raise CheckpointError(
-            f"unsupported activation {key} = {name!r}; {did_you_mean(str(name), _ACTIVATIONS)}"
-        )
-    return _ACTIVATIONS[name]
+    if not isinstance(name, str) or name not in names:
+        raise CheckpointError(f"unsupported activation {key} = {name!r}; {did_you_mean(str(name), names)}")
+    return names[name]
 
 
 def refuse_unless(theirs: Mapping[str, Any], **supported: Any) -> None:

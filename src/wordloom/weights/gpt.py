@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models.checks import dropout_or
 from wordloom.models.gpt import GPTConfig
-from wordloom.weights.formats import HEADS, Format
+from wordloom.weights.formats import HEADS, Format, activation_from
 from wordloom.weights.gpt2 import BLOCK, dropouts_from
 from wordloom.weights.renaming import Ignored, Row
 
@@ -33,18 +32,13 @@ _ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    activation = theirs.get("afn", "gelu")
-    if activation not in _ACTIVATIONS:
-        raise CheckpointError(
-            f"unsupported activation afn = {activation!r}; {did_you_mean(str(activation), _ACTIVATIONS)}"
-        )
     return {
         "vocab_size": theirs.get("vocab_size", 40478),
         "max_seq_len": theirs.get("n_positions", 512),
         "dim": theirs.get("n_embd", 768),
         "n_layers": theirs.get("n_layer", 12),
         "n_heads": theirs.get("n_head", 12),
-        "activation": _ACTIVATIONS[activation],
+        "activation": activation_from(theirs, "afn", "gelu", _ACTIVATIONS),
         "norm_eps": theirs.get("layer_norm_epsilon", 1e-5),
         "tie_embeddings": theirs.get("tie_word_embeddings", True),
         **dropouts_from(theirs),

@@ -81,17 +81,20 @@ def _rope_from(theirs: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]
         raise CheckpointError(f"unsupported rope_type {kind!r}; {did_you_mean(str(kind), ROPE_SCALINGS)}")
     refuse_unless({**theirs, **scaling}, partial_rotary_factor=1.0)
     scaling.pop("partial_rotary_factor", None)
-    theta = scaling.pop("rope_theta", None) or theirs.get("rope_theta", 10000.0)
+    theta = _first_given(scaling.pop("rope_theta", None), theirs.get("rope_theta", 10000.0))
     context = theirs.get("max_position_embeddings", 2048)
     if kind == "dynamic":  # transformers looks at the model's context alone
         scaling["original_max_position_embeddings"] = context
     elif kind == "llama3":
-        original = theirs.get("original_max_position_embeddings")
-        original = original or scaling.get("original_max_position_embeddings") or context
-        scaling["original_max_position_embeddings"] = original
+        key = "original_max_position_embeddings"
+        scaling[key] = _first_given(theirs.get(key), scaling.get(key), context)
     if kind == "default":
         return theta, None
     return theta, {"rope_type": kind, **scaling}
+
+
+def _first_given(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _rope_to(config: LlamaConfig) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,6 +23,9 @@ _BIN = "pytorch_model.bin"
 _BIN_INDEX = _BIN + ".index.json"
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+_POINTER_START = b"version "
+_POINTER = "it is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'"
 
 
 class Stored(NamedTuple):
@@ -134,8 +137,8 @@ def _why_unreadable(path: Path) -> str | None:
     size = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(8)
-        if start == b"version ":
-            return "it is a Git LFS pointer, not the weights; fetch them with 'git lfs pull'"
+        if start == _POINTER_START:
+            return _POINTER
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > size - 8:
             return f"it is truncated, or no safetensors file: {size:,} bytes end inside the header"
@@ -153,15 +156,33 @@ def _why_unreadable(path: Path) -> str | None:
 def _unpickle(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file:
-            zipped = file.read(4) == b"PK\x03\x04"  # files older than PyTorch 1.6 cannot be mapped
+            start = file.read(8)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    if start == _POINTER_START:
+        raise CheckpointError(f"{path} cannot be read: {_POINTER}")
+    zipped = start.startswith(b"PK\x03\x04")  # files older than PyTorch 1.6 cannot be mapped
+    try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except pickle.UnpicklingError:
+    except Exception as error:
+        # the unpickler stumbles over damaged bytes in any way: IndexError, KeyError, AssertionError, ...
+        foreign = re.search(r"GLOBAL (\S+)", str(error))  # a class or function that is no part of a tensor
+        if foreign:
+            raise CheckpointError(
+                f"{path} holds more than tensors and is not loaded, because unpickling {foreign[1]} could "
+                "run its code"
+            ) from None
         raise CheckpointError(
-            f"{path} holds more than tensors and is not loaded, because unpickling it could run its code"
+            f"{path} cannot be read: truncated or corrupt ({_first_words(error)})"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{path} cannot be read: truncated or corrupt ({reason})") from None
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise CheckpointError(f"{path} is not a table of tensors by name; save model.state_dict() alone")
     return content
+
+
+def _first_words(error: Exception) -> str:
+    """What PyTorch complains of, without the advice that it adds (to unpickle without care, for one)."""
+    words = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
+    return f"{type(error).__name__}: {words}".removesuffix(": ")
