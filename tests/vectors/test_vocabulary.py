@@ -17,6 +17,8 @@ def test_words_and_white_space():
     text = "That's a CUTE dog,\nisn’t it? 3.5 über_x"
     assert split_words(text) == ["that's", "a", "cute", "dog", "isn’t", "it", "3", "5", "über_x"]
     assert split_words(text, split="whitespace", lower=False) == text.split()
+    marked = "_The_ snake_case _ __init__ _don’t_ हिन्दी cafe\u0301"
+    assert split_words(marked) == ["the", "snake_case", "init", "don’t", "हिन्दी", "cafe\u0301"]
 
 
 @given(texts, st.integers(1, 4), st.sampled_from(["words", "whitespace"]))
