@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from wordloom.data import DATASETS
 from wordloom.text import Tokenizer
 
 RUN = "from wordloom.cli import main; main()"
 
 
-def wordloom(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def wordloom(*arguments: str | Path, stdin: str = "", columns: int = 200) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", RUN, *map(str, arguments)],
         input=stdin,
         capture_output=True,
         text=True,
-        env={**os.environ, "COLUMNS": "200"},
+        env={**os.environ, "COLUMNS": str(columns)},
     )
 
 
@@ -31,14 +32,34 @@ def tokenizer(tmp_path: Path) -> Path:
     return tmp_path / "tokenizer"
 
 
-def test_list() -> None:
-    plain = wordloom("data", "list")
+@pytest.mark.parametrize("columns", [80, 200])
+def test_list_has_a_line_for_each_set(columns: int) -> None:
+    plain = wordloom("data", "list", columns=columns)
     assert plain.returncode == 0, plain.stderr
-    for word in ("tiny-shakespeare", "~24 GB", "2 of 3", "CC BY-SA 4.0"):
-        assert word in plain.stdout
+    lines = plain.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    head = next(number for number, line in enumerate(lines) if line.startswith("python-docs "))
+    assert [line.split()[0] for line in lines[head : head + len(DATASETS)]] == list(DATASETS)
+    (enwiki,) = (line for line in lines if line.startswith("enwiki "))
+    assert enwiki.split()[1:6] == ["~24", "GB", "no", "English", "Wikipedia,"]
     listed = {row["name"]: row for row in json.loads(wordloom("data", "list", "--json").stdout)}
     assert listed["gutenberg"]["separator"] == "<|endoftext|>"
     assert listed["alpaca"]["parts"]["all"][0]["sha256"] is None
+
+
+def test_list_tells_all_about_one_set() -> None:
+    told = wordloom("data", "list", "wikitext-2", columns=40).stdout
+    for file in DATASETS["wikitext-2"].files:
+        assert f"    {file.url}\n" in told
+        assert f"    sha256 {file.sha256 or 'is not known'}" in told
+    for line in ("licence    CC BY-SA", "size       ~13 MB", "wikitext-2/train"):
+        assert line in told.splitlines()
+    assert "not distributable: point to your copy" in wordloom("data", "list", "bookscorpus").stdout
+    (row,) = json.loads(wordloom("data", "list", "lambada", "--json").stdout)
+    assert row["field"] == ["context", "continuation"]
+    done = wordloom("data", "list", "wikitext2")
+    assert done.returncode == 2
+    assert done.stderr == "wordloom: no data set 'wikitext2'; did you mean 'wikitext-2'?\n"
 
 
 def test_prepare_twice(tmp_path: Path, tokenizer: Path) -> None:
@@ -67,14 +88,22 @@ def test_prepare_options_reach_the_corpus(tmp_path: Path, tokenizer: Path) -> No
 
 
 def test_a_mistake_is_one_line_and_code_two(tmp_path: Path, tokenizer: Path) -> None:
+    text, rows = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    text.write_text("hello world\n" * 100)
+    rows.write_text('{"text": "hello"}\n')
     for arguments in (
         ("data", "prepare", "missing.txt", "--tokenizer", tokenizer),
         ("data", "fetch", "bookscorpus"),
+        ("data", "prepare", text, "--tokenizer", tokenizer, "--validation", "missing.txt"),
+        ("data", "prepare", text, "--tokenizer", tokenizer, "--field", "body"),
+        ("data", "prepare", rows, "--tokenizer", tokenizer, "--separator", "line"),
+        ("data", "prepare", "--tokenizer", tokenizer, "-.jsonl"),
     ):
         done = wordloom(*arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("wordloom: ")
         assert done.stderr.count("\n") == 1
+    assert "put the sources last, after '--': " in done.stderr
 
 
 def test_importing_data_imports_nothing_heavy() -> None:

@@ -114,6 +114,25 @@ def test_files(tmp_path: Path) -> None:
         texts(both, "validation")
 
 
+def test_a_file_in_both_parts_is_known_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    monkeypatch.chdir(tmp_path)
+    for name in ("./a.txt", "link.txt", tmp_path / "a.txt"):
+        both = Corpus(sources="a.txt", split="files", validation_sources=name)
+        with pytest.raises(DataError, match=r"(a|link)\.txt: is both a training and a validation file"):
+            both.files("train")
+    with pytest.raises(DataError, match="-: is both a training and a validation file"):
+        Corpus(sources="-", split="files", validation_sources="-").files("train")
+
+
+def test_a_missing_validation_file_is_met_before_training_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    corpus = Corpus(sources=tmp_path / "a.txt", split="files", validation_sources=tmp_path / "b.txt")
+    with pytest.raises(DataError, match=r"no file '.*b\.txt'"):
+        corpus.files("train")
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

@@ -228,6 +228,20 @@ def test_a_json_file_must_be_a_list(tmp_path: Path) -> None:
         texts(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [("9" * 5000, "holds an integer of more than 4,300 digits"), ("[" * 100_000, "nested too deeply")],
+    ids=["digits", "depth"],
+)
+def test_json_that_python_cannot_hold(tmp_path: Path, name: str, value: str, named: str) -> None:
+    text = '{"text": "a", "n": ' + value + "}"
+    (tmp_path / name).write_text(text if name == "a.jsonl" else f"[{text}]")
+    place = r"a\.jsonl, line 1: " if name == "a.jsonl" else r"a\.json: "
+    with pytest.raises(DataError, match=place + ".*" + named):
+        texts(tmp_path / name)
+
+
 def test_several_fields_are_joined_by_a_space(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": "one", "b": "two"}')
     assert texts(tmp_path / "a.jsonl", field=["a", "b"]) == ["one two"]
@@ -274,6 +288,18 @@ def test_folders_globs_and_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert texts(odd) == ["odd"]
     monkeypatch.chdir(tmp_path)
     assert texts("sub") == ["sub/c.txt"]
+
+
+def test_links_lead_to_no_folder_twice(tmp_path: Path) -> None:
+    (tmp_path / "here" / "sub").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
+    for name in ("here/a.txt", "here/sub/b.txt", "there/c.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "here" / "sub" / "back").symlink_to(tmp_path / "here")
+    (tmp_path / "here" / "other").symlink_to(tmp_path / "there")
+    (tmp_path / "here" / "same").symlink_to(tmp_path / "there")
+    assert texts(tmp_path / "here") == ["here/a.txt", "there/c.txt", "here/sub/b.txt"]
+    assert sorted(texts(str(tmp_path / "here" / "**"))) == ["here/a.txt", "here/sub/b.txt", "there/c.txt"]
 
 
 @pytest.mark.parametrize(

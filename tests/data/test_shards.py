@@ -80,13 +80,14 @@ def test_ids_are_those_of_each_document_and_its_end(
     )
 
 
-@pytest.mark.parametrize("kind", ["word", "bpe", "llama3", "lower", "wordpiece", "char"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_long_documents_are_cut_only_where_ids_do_not_change(tokenizers, kind: str) -> None:
     tokenizer = tokenizers[kind]
-    assert cut_rule(tokenizer) == "words"
+    rule = cut_rule(tokenizer)
+    assert rule == ("llama3" if kind == "llama3" else "words")
     text = "".join(TEXT) * 5
     for size in (1, 20, 111):
-        cutter = Cutter(size, "words")
+        cutter = Cutter(size, rule)
         segments = [s for n in range(0, len(text), 97) for s in cutter.push(text[n : n + 97], last=False)]
         segments += cutter.push("", last=True)
         assert "".join(segments) == text
@@ -108,8 +109,7 @@ def test_llamas_documents_are_cut_at_line_breaks_alone(
         assert shards.tokens().tolist() == [i for ids in whole for i in ids]
 
 
-def test_tokenizers_that_merge_across_lines_are_never_cut(tokenizers) -> None:
-    assert cut_rule(tokenizers["unigram"]) is None
+def test_tokenizers_without_a_rule_are_never_cut() -> None:
     cutter = Cutter(5, None)
     assert [*cutter.push("one two\nthree", last=False)] == []
     assert [*cutter.push(" four", last=True)] == ["one two\nthree four"]
@@ -199,6 +199,21 @@ def test_equal_content_under_another_name_is_reused_with_the_present_names(
     assert again.document_name(0) == f"{tmp_path / 'b.jsonl'}#0"
 
 
+def test_a_reused_ledger_tells_the_present_split_and_notes(tmp_path: Path, byte_tokenizer: Tokenizer) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").write_text(name)
+    ledgers = []
+    for name in "bc":
+        validation = tmp_path / name
+        (validation / f"{name}.png").write_bytes(b"\x89PNG")
+        corpus = Corpus(sources=tmp_path / "a", split="files", validation_sources=validation)
+        shards = prepare(corpus, byte_tokenizer, part="train")
+        ledgers.append((shards.reused, shards.ledger.split, shards.ledger.notes[-1].endswith(f"{name}.png")))
+    told = [f"files: validation is {tmp_path / name}" for name in "bc"]
+    assert ledgers == [(False, told[0], True), (True, told[1], True)]
+
+
 @pytest.mark.parametrize("damage", ["tokens.bin", "ends.bin", "meta.json"])
 def test_damaged_shards_are_refused_on_opening_and_made_again_by_prepare(
     tmp_path: Path, byte_tokenizer: Tokenizer, damage: str
@@ -260,6 +275,8 @@ def test_a_special_token_in_the_text_names_its_document(tmp_path: Path, tokenize
     [
         ([], {}, "train", "train part of the corpus is empty .*files are empty"),
         (["", ""], {}, "train", "empty .*2 empty document"),
+        (["", ""], {"validation_fraction": 0.1}, "train", "empty .*2 empty document"),
+        (["", ""], {"validation_fraction": 0.1, "split": "hash"}, "validation", "empty .*2 empty document"),
         (["abc"], {}, "validation", "validation part .*validation_fraction=0 leaves it nothing"),
         (["a"], {"validation_fraction": 0.5}, "train", "train part .* leaves it nothing"),
         (["a"], {}, "tset", "part='tset' is not known"),
@@ -404,11 +421,22 @@ MEMORY = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
-def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizers) -> None:
-    tokenizers["bpe"].save_pretrained(tmp_path / "tokenizer")
-    line = "It's one of many lines, quick and lazy; number 12345 of them.\n"
-    (tmp_path / "small.txt").write_text(line * (3_000_000 // len(line)))
-    (tmp_path / "big.txt").write_text(line * (20_000_000 // len(line)))
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("bpe", "It's one of many lines, quick and lazy; number 12345 of them.\n"),
+        ("bpe", "Одна из многих строк, быстрая и ленивая.\n\n"),
+        ("bpe", "많은,줄,가운데,하나다.\r\n"),
+        ("llama3", "Одна из многих строк, быстрая и ленивая.\r\n"),
+        ("llama3", "많은,줄,가운데,하나다。\r\n\r\n\u3000\u3000"),
+    ],
+    ids=["ascii", "blank lines", "line breaks alone", "crlf", "indents"],
+)
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, tokenizers, kind: str, line: str) -> None:
+    tokenizers[kind].save_pretrained(tmp_path / "tokenizer")
+    size = len(line.encode())
+    (tmp_path / "small.txt").write_bytes(line.encode() * (3_000_000 // size))
+    (tmp_path / "big.txt").write_bytes(line.encode() * (20_000_000 // size))
     command = [
         sys.executable,
         "-c",

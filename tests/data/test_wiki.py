@@ -121,6 +121,15 @@ def test_exports_that_are_cut_off_or_something_else(tmp_path: Path) -> None:
         list(documents(tmp_path / "a.xml"))
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("<ns>0</ns>", "<ns>zero</ns>"), ('<namespace key="6">', '<namespace key="x">')]
+)
+def test_a_namespace_that_is_no_number(tmp_path: Path, right: str, wrong: str) -> None:
+    (tmp_path / "a.xml").write_text(dump(page("One", "text")).decode().replace(right, wrong))
+    with pytest.raises(DataError, match=r"a\.xml: <(ns> 'zero'|namespace> 'x') is no number"):
+        list(documents(tmp_path / "a.xml"))
+
+
 def test_the_sample_of_the_english_wikipedia(data_folder: Path) -> None:
     tally: Counter[str] = Counter()
     texts = [str(p.text) for p in pieces("wiki-sample", tally=tally, workers=1)]

@@ -122,9 +122,26 @@ def test_a_checkpoint_without_a_tokenizer_takes_ids(
         ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy, *flag)
         assert (ran.returncode, ran.stdout) == (2, "")
         assert f"--ids are not text and are not echoed: leave out {said}" in ran.stderr
+    ran = wordloom("generate", tmp_path / "bare", "--ids", "1,2,3", *greedy, "--stop", "a")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "stop 'a' is text, which token ids alone do not show" in ran.stderr.splitlines()[-1]
     ran = wordloom("generate", tmp_path / "bare", "--prompt", "abc", *greedy)
     assert ran.returncode == 2
     assert "has no tokenizer: give token ids, such as --ids 1,2,3" in ran.stderr
+
+
+def test_ids_stop_at_the_text_they_stand_for(
+    wordloom: Callable[..., Ran], checkpoint: Path, tokenizer: Tokenizer
+) -> None:
+    flags = ["--ids", "1,2,3", "--seed", 3, "--max-new-tokens", 20, "--json"]
+    whole = json.loads(wordloom("generate", checkpoint, *flags).stdout)["completions"][0]
+    stop = whole["text"][4:6]
+    cut = json.loads(wordloom("generate", checkpoint, *flags, "--stop", stop).stdout)["completions"][0]
+    assert (cut["prompt_ids"], cut["finish_reason"]) == ([1, 2, 3], "stop")
+    assert cut["text"] == whole["text"].partition(stop)[0]
+    assert tokenizer.decode(cut["ids"]) == cut["text"] + stop
+    plain = wordloom("generate", checkpoint, *flags[:-1], "--stop", stop)
+    assert plain.stdout == ",".join(map(str, cut["ids"])) + "\n"
 
 
 @pytest.mark.parametrize(

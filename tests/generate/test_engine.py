@@ -154,6 +154,19 @@ def test_the_sliding_window_is_the_last_max_seq_len_tokens_from_position_0(
         assert row.ids == ids[len(prompt) :]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_within_the_window_go_on_when_one_past_it_has_ended(family: str) -> None:
+    model = tiny_model(family, max_seq_len=12)
+    sampling = Sampling(temperature=1.0, seed=3, max_new_tokens=9, past="slide")
+    ends = iter([False, False, True])  # after three tokens, two of them past the window
+    prompts = [[3, 4], [n % 61 for n in range(11)], [7]]
+    made: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for step in steps(model, prompts, sampling, stopped=lambda row, _: row == 1 and next(ends)):
+        made[step.row].append(step.id)
+    alone = [generate(model, [prompt], sampling, first_row=n)[0].ids for n, prompt in enumerate(prompts)]
+    assert made == {0: alone[0], 1: alone[1][:3], 2: alone[2]}
+
+
 def test_past_the_window_is_an_error_before_anything_runs(model: Any) -> None:
     with pytest.raises(
         GenerationError,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
@@ -25,6 +30,7 @@ from wordloom.generate.sampling import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
+    next_ids,
     penalise_repetition,
     row_generator,
 )
@@ -100,6 +106,54 @@ def test_a_tiny_temperature_is_greedy_and_not_nan() -> None:
     probabilities = filter_logits(logits, Sampling(temperature=1e-38, top_k=None)).softmax(-1)
     assert torch.equal(probabilities.argmax(-1), greedy(logits))
     assert torch.equal(probabilities.sum(-1), torch.ones(5))
+
+
+above_0 = st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(-323, 308).map(lambda x: 10.0**x)
+eighths = st.lists(st.integers(-240, 240).map(lambda n: n / 8), min_size=2, max_size=20)
+
+
+@settings(max_examples=300, deadline=None)
+@given(row=eighths, temperature=above_0, banned=st.booleans())
+def test_every_temperature_draws_from_its_distribution(
+    row: list[float], temperature: float, banned: bool
+) -> None:
+    """Against float64, which holds every temperature; -inf stands for what another filter took."""
+    logits = torch.tensor([[*row, -torch.inf] if banned else row])
+    ours = filter_logits(logits, Sampling(temperature=temperature, top_k=None)).softmax(-1)
+    weights = [math.exp((x - max(row)) / temperature) for x in row]
+    expected = [w / sum(weights) for w in weights] + [0.0] * banned
+    assert ours[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(row=eighths, penalty=above_0.filter(lambda p: not 1e-30 < p < 1e30), seen=st.sets(st.integers(0, 19)))
+def test_every_penalty_orders_logits_as_exact_numbers_do(
+    row: list[float], penalty: float, seen: set[int]
+) -> None:
+    p = Fraction(penalty)
+    exact = [
+        Fraction(x) if i not in seen else Fraction(x) * p if x < 0 else Fraction(x) / p
+        for i, x in enumerate(row)
+    ]
+    sampling = Sampling(temperature=0, repetition_penalty=penalty)
+    assert int(next_ids(torch.tensor([row]), [sorted(seen)], sampling, [])) == exact.index(max(exact))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    row=eighths,
+    temperature=above_0,
+    penalty=above_0,
+    ngram=st.integers(0, 2),
+    history=st.lists(st.just(0), max_size=3),
+)
+def test_every_accepted_setting_draws_a_token(
+    row: list[float], temperature: float, penalty: float, ngram: int, history: list[int]
+) -> None:
+    sampling = Sampling(temperature=temperature, repetition_penalty=penalty, no_repeat_ngram=ngram)
+    drawn = int(next_ids(torch.tensor([row]), [history], sampling, [row_generator(0, 0)]))
+    assert 0 <= drawn < len(row)
+    assert not (drawn == 0 and 0 < ngram <= len(history))
 
 
 def test_ties_at_temperature_0_take_the_lowest_id() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from wordloom.errors import GenerationError
+import wordloom
+from wordloom.errors import CheckpointError, GenerationError
 from wordloom.generate import Sampling, complete, generate_text, next_tokens, score, stream, stream_text
-from wordloom.generate.text import StopWatch, continuation_ids, prompt_ids
+from wordloom.generate.text import StopWatch, continuation_ids, prompt_ids, stream_ids
 from wordloom.text import Tokenizer
+from wordloom.weights import save_model
 
 from .tiny_models import tiny_model
 
@@ -105,6 +107,60 @@ def test_a_stop_string_inside_a_token() -> None:
     assert (first + text) == "hello w"
 
 
+def test_a_prompt_of_ids_stops_where_its_text_stops() -> None:
+    tokenizer = Tokenizer.train([], kind="byte")
+    model = utf8_model(tokenizer, "xabcdefghi")
+    sampling = Sampling(temperature=0, max_new_tokens=9, stop=("cde",))
+    done = complete(model, tokenizer, ["x", [ord("x")]], sampling)
+    assert done[1].prompt == [ord("x")]
+    assert done[1][2:] == done[0][2:]
+    assert (done[1].text, tokenizer.decode(done[1].ids)) == ("ab", "abcde")
+    assert list(stream_ids(model, tokenizer, [ord("x")], sampling)) == done[1].ids
+    with pytest.raises(GenerationError, match=r"stop 'cde' is text, .* needs a tokenizer; leave it out"):
+        stream_ids(model, None, [ord("x")], sampling)
+
+
+def test_a_prompt_of_ids_needs_no_tokenizer(model: Any, tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.prompt_ids("Mäd")
+    known, bare = (complete(model, t, [prompt], DRAWN, eos_ids=())[0] for t in (tokenizer, None))
+    assert known == complete(model, tokenizer, ["Mäd"], DRAWN, eos_ids=())[0]._replace(prompt=prompt)
+    assert bare == known._replace(text="")
+    assert list(stream_ids(model, None, prompt, DRAWN)) == known.ids
+    with pytest.raises(GenerationError, match="a prompt of text needs a tokenizer; give token ids"):
+        complete(model, None, ["Mäd"], DRAWN)
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+def test_a_loaded_model_takes_ids(
+    tmp_path: Path, model: Any, tokenizer: Tokenizer, with_tokenizer: bool
+) -> None:
+    save_model(model, tmp_path / "saved", tokenizer=tokenizer if with_tokenizer else None)
+    lm = wordloom.load(tmp_path / "saved", device="cpu")
+    drawn: dict[str, Any] = {"seed": 3, "max_new_tokens": 8}
+    ids = lm.generate([1, 2], **drawn)
+    assert list(lm.stream([1, 2], **drawn)) == ids
+    assert [token.id for token in lm.next_tokens([1, 2], 3)] == [
+        token.id for token in next_tokens(model, None, [1, 2], 3)
+    ]
+    assert [s.ids for s in lm.score([1, 2], [[3], [4, 5]])] == [[3], [4, 5]]
+    assert lm.generate([[1, 2], [3]], **drawn)[0] == ids
+    if with_tokenizer:
+        end = tokenizer.decode(ids)[3]
+        cut = lm.generate([1, 2], **drawn, stop=end)
+        assert tokenizer.decode(cut) == tokenizer.decode(ids).partition(end)[0] + end
+        return
+    with pytest.raises(GenerationError, match="stop 'a' is text"):
+        lm.generate([1, 2], stop="a")
+    with pytest.raises(CheckpointError, match="has no tokenizer; give token ids"):
+        lm.next_tokens("abc", 3)
+
+
+def test_ids_that_no_token_has_are_not_drawn(tokenizer: Tokenizer) -> None:
+    wide = tiny_model("llama", vocab_size=2 * tokenizer.vocab_size, max_seq_len=96)
+    ids = list(stream_ids(wide, tokenizer, [1, 2], DRAWN, eos_ids=()))
+    assert max(ids) < tokenizer.vocab_size <= max(stream_ids(wide, None, [1, 2], DRAWN))
+
+
 def test_what_stops_is_in_ids_and_not_in_text(model: Any, tokenizer: Tokenizer) -> None:
     free = complete(model, tokenizer, ["Mäd"], DRAWN)[0]
     token = free.ids[5]
@@ -127,13 +183,38 @@ def test_prompts_and_samples_make_rows(model: Any, tokenizer: Tokenizer) -> None
     assert [c.text for c in done] == generate_text(model, tokenizer, ["Zoë", "She said"], sampling)
     one = Sampling(temperature=1.0, seed=3, max_new_tokens=6)
     assert generate_text(model, tokenizer, "She said", one, first_row=3) == done[3].text
-    with pytest.raises(GenerationError, match="text streams for one sample, not 2"):
+    with pytest.raises(GenerationError, match="one sample streams, not 2"):
         stream_text(model, tokenizer, "Zoë", sampling)
 
 
 def test_mistakes_are_told_when_asked_not_when_read(model: Any, tokenizer: Tokenizer) -> None:
     with pytest.raises(GenerationError, match="more than max_seq_len 96 holds"):
         stream_text(model, tokenizer, "Mäd", Sampling(max_new_tokens=1000))
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([], "prompt 0 has no tokens"),
+        (["Once", "Lily"], "prompt 0 has 'Once', not a token id"),
+        ([[1, 2]], r"prompt 0 has \[1, 2\], not a token id"),
+        ([1.0], "prompt 0 has 1.0, not a token id"),
+        ([1, 9999], "prompt 0 has id 9999, but the model's vocabulary is 0 to"),
+    ],
+    ids=str,
+)
+def test_what_are_no_ids_is_one_clear_line(
+    model: Any, tokenizer: Tokenizer, prompt: Any, said: str, with_tokenizer: bool
+) -> None:
+    reader = tokenizer if with_tokenizer else None
+    for ask in (
+        lambda: stream_ids(model, reader, prompt),
+        lambda: score(model, reader, prompt, [[1]]),
+        lambda: next_tokens(model, reader, prompt, 3),
+    ):
+        with pytest.raises(GenerationError, match=said):
+            ask()
 
 
 def test_an_empty_prompt_begins_a_text(model: Any) -> None:
@@ -156,6 +237,34 @@ def test_scores_are_sums_of_log_probabilities(model: Any, tokenizer: Tokenizer) 
         assert scored.total == pytest.approx(sum(expected), abs=1e-4)
         assert scored.greedy == all(int(logprobs[i].argmax()) == token for i, token in enumerate(ids))
         assert len(scored.tokens) == len(ids)
+
+
+def test_ids_score_as_the_text_they_stand_for(model: Any, tokenizer: Tokenizer) -> None:
+    texts = score(model, tokenizer, "Ein Mäd", ["chen", "", "chen namens"])
+    prompt, ids = tokenizer.prompt_ids("Ein Mäd"), [scored.ids for scored in texts]
+    assert score(model, tokenizer, prompt, ids) == [s._replace(continuation=None) for s in texts]
+    assert score(model, None, prompt, ids) == [
+        s._replace(continuation=None, tokens=[""] * len(s.ids)) for s in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "continuations", "said"),
+    [
+        ("Ein", "aß", r"after a prompt of text give a list of texts, such as \[' yes'\], not 'aß'"),
+        ("Ein", ["aß", [3]], r"give a list of texts, .*, not \[3\]"),
+        ([1, 2], "aß", r"after a prompt of ids give lists of ids, such as \[\[3\]\], not 'aß'"),
+        ([1, 2], ["aß"], "give lists of ids, .*, not 'aß'"),
+        ([1, 2], [3, 4], "give lists of ids, .*, not 3"),
+        ([1, 2], [[3], [9999]], "continuation 1 has id 9999, but the model's vocabulary is 0 to"),
+    ],
+    ids=str,
+)
+def test_continuations_of_another_kind_than_the_prompt_are_an_error(
+    model: Any, tokenizer: Tokenizer, prompt: Any, continuations: Any, said: str
+) -> None:
+    with pytest.raises(GenerationError, match=said):
+        score(model, tokenizer, prompt, continuations)
 
 
 def test_greedy_text_scores_as_greedy(model: Any, tokenizer: Tokenizer) -> None:

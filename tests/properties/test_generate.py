@@ -114,7 +114,7 @@ def test_every_filter_keeps_the_likeliest_and_only_likelier_tokens(
 
 
 @settings(max_examples=100, deadline=None)
-@given(logits=logit_rows, temperature=st.floats(1e-30, 1e30))
+@given(logits=logit_rows, temperature=st.floats(0, exclude_min=True, allow_infinity=False))
 def test_no_temperature_makes_nan(logits: torch.Tensor, temperature: float) -> None:
     probability = filter_logits(logits, Sampling(temperature=temperature)).softmax(-1)
     assert float(probability.sum()) == pytest.approx(1.0, abs=1e-5)

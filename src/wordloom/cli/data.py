@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
+import shutil
+import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
-from wordloom.cli.usage import refuse
+from wordloom.cli.usage import UsageError, refuse
+from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from wordloom.data import DatasetInfo
@@ -20,48 +24,99 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
+_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # URLs, above all
+
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
-def list_(json: _Json = False) -> None:
-    """List the named data sets: parts, size, licence, whether they are here."""
+def list_(
+    name: Annotated[
+        str | None, typer.Argument(help="A set, to see its licence, parts and files.", show_default=False)
+    ] = None,
+    json: _Json = False,
+) -> None:
+    """List the named data sets, or tell all about one."""
+    from wordloom.data import DATASETS
+
+    if name is not None and name not in DATASETS:
+        raise DataError(f"no data set '{name}'; {did_you_mean(name, DATASETS)}")
+    if json:
+        names = DATASETS if name is None else [name]
+        print(json_module.dumps([{"name": each, **_described(each)} for each in names]))
+    elif name is None:
+        _print_table()
+    else:
+        _print_details(name)
+
+
+def _print_table() -> None:
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     from wordloom.data import DATASETS
 
-    if json:
-        print(json_module.dumps([{"name": name, **_described(name)} for name in DATASETS]))
-        return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("name", "what", "parts", "size", "licence", "sha256", "here"):
-        narrow = column in ("name", "size", "sha256", "here")
-        table.add_column(column, justify="right" if column == "size" else "left", no_wrap=narrow)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, expand=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("size", no_wrap=True, justify="right")
+    table.add_column("here", no_wrap=True)
+    table.add_column("what", no_wrap=True, ratio=1)  # what width is left: the details have all of a title
     for name, info in DATASETS.items():
-        known = sum(file.sha256 is not None for file in info.files)
-        hashes = "known" if known == len(info.files) else f"{known} of {len(info.files)}"
-        table.add_row(
-            name,
-            info.title,
-            " ".join(info.parts) if len(info.parts) > 1 else "",
-            _size(info.bytes, exact=all(file.bytes for file in info.files)),
-            info.licence,
-            "made here" if any(file.made_here for file in info.files) else hashes if info.parts else "",
-            _here(name, info),
-        )
+        table.add_row(name, _size_of(info), _here(name, info), Text(info.title))
     Console().print(table)
     print(
-        "Read one as NAME, or NAME/PART where it has parts; sizes are of the raw content, ~ approximate.\n"
-        "sha256: whether an official hash is known; fetch checks it, and prints what it found where none is."
+        "\n`wordloom data list NAME` tells licence, parts, URLs and sha256.\n"
+        "Read a set as NAME, or NAME/PART where it has parts.\n"
+        "Sizes are of the raw content, ~ approximate."
     )
+
+
+def _print_details(name: str) -> None:
+    from wordloom.data import DATASETS
+
+    info = DATASETS[name]
+    fields = [info.field] if isinstance(info.field, str) else info.field
+    told = {
+        "what": info.title,
+        "task": info.task,
+        "licence": info.licence,
+        "origin": info.origin,
+        "cited": info.citation,
+        "size": _size_of(info),
+        "here": _here(name, info),
+        "layout": info.layout,
+        "field": "" if info.field == "text" else ", ".join(fields),
+        "separator": info.separator or "",
+        "note": info.notes,
+    }
+    width = shutil.get_terminal_size().columns
+    for label, text in told.items():
+        if text:
+            first, rest = f"{label:11}", " " * 11
+            print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, **_WHOLE_WORDS))
+    for part, files in info.parts.items():
+        print(f"\n{name}/{part}" if len(info.parts) > 1 else f"\n{name}")
+        for file in files:
+            print(f"  {file.path}" + (f", {file.bytes:,} bytes" if file.bytes else ""))
+            if file.made_here:
+                print("    made on this machine from what Python carries")
+                continue
+            print(f"    {file.url or 'no public URL'}")
+            print(f"    sha256 {file.sha256 or 'is not known; fetch prints what it finds'}")
 
 
 def _here(name: str, info: DatasetInfo) -> str:
     from wordloom.data.datasets import is_here
 
-    parts = [part for part in info.parts if is_here(f"{name}/{part}")]
-    return "yes" if parts and len(parts) == len(info.parts) else " ".join(parts)
+    count = sum(is_here(f"{name}/{part}") for part in info.parts)
+    if 0 < count < len(info.parts):
+        return f"{count} of {len(info.parts)}"
+    return "yes" if count else "no"
+
+
+def _size_of(info: DatasetInfo) -> str:
+    return _size(info.bytes, exact=all(file.bytes for file in info.files))
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -82,7 +137,7 @@ def _size(count: int | None, *, exact: bool) -> str:
         if value < 1000 or unit == "GB":
             break
         value /= 1000
-    return f"{'' if exact else '~'}{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"
+    return f"{'' if exact else '~'}{value:.{int(value < 10)}f} {unit}"
 
 
 @app.command()
@@ -110,7 +165,22 @@ def fetch(
         print(json_module.dumps(fetched))
 
 
-@app.command()
+class _DashedSources(TyperCommand):
+    """A command to which ``-.jsonl`` is a source, but only after ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if getattr(error, "option_name", None) != "-.":
+                raise
+            raise DataError(
+                "a source such as -.jsonl begins like an option; put the sources last, after '--': "
+                f"{ctx.command_path} --tokenizer ... -- -.jsonl"
+            ) from None
+
+
+@app.command(cls=_DashedSources)
 def prepare(
     ctx: typer.Context,
     sources: Annotated[
@@ -166,6 +236,11 @@ def prepare(
         validation_fraction=validation_fraction,
         validation_sources=validation or (),
     )
+    formats = {source.format for source in corpus.files("all")}  # a source that is missing is met here
+    if not formats & {"jsonl", "json", "parquet"}:
+        refuse(ctx, "only .jsonl, .json and .parquet have fields", "field")
+    if "text" not in formats:
+        refuse(ctx, "only plain text has separators", "separator")
     parts = ("train", "validation") if part == "both" else (part,)
     if part == "both" and not validation and validation_fraction == 0:
         parts = ("train",)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from wordloom.generate import Completion
     from wordloom.run import LanguageModel
 
 __all__ = ["command", "dim", "primed", "sampling_flags"]
@@ -157,7 +158,7 @@ def _generate(
     lm: LanguageModel, prompts: list[Any], given: dict[str, Any], specials: Any, *, echo: bool, quiet: bool
 ) -> dict[str, Any]:
     """Print continuations of prompts that are all text or all ids, streamed when there is only one."""
-    from wordloom.generate import complete, generate, settings, stream
+    from wordloom.generate import complete, settings, stream
 
     settled = settings(lm.generation_defaults, given, tokenizer=lm.tokenizer)
     dim(settled.line())
@@ -165,12 +166,9 @@ def _generate(
         dim(f"generation_config.json also sets {', '.join(settled.ignored)}: not offered here, ignored")
     tokenizer: Any = lm.tokenizer
     sampling, eos_ids = settled.sampling, settled.eos_ids
-    done: list[Any] = []
-    if not isinstance(prompts[0], str):
-        done = list(generate(lm.model, prompts, sampling, eos_ids=eos_ids))
-        if not quiet:
-            print("\n".join(",".join(map(str, completion.ids)) for completion in done))
-    elif len(prompts) == sampling.samples == 1 and not quiet:
+    done: list[Completion] = []
+    text = isinstance(prompts[0], str)
+    if text and len(prompts) == sampling.samples == 1 and not quiet:
         pieces = stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
         pieces = primed(pieces)
         print(prompts[0] if echo else "", end="", flush=True)
@@ -178,10 +176,15 @@ def _generate(
             print(piece.text, end="", flush=True)
         print()
     else:
-        done = list(complete(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials))
-        if not quiet:
-            print("\n---\n".join((c.prompt if echo else "") + c.text for c in done))
-    return {"completions": [completion._asdict() for completion in done], "settings": settled.as_dict()}
+        done = complete(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
+        if text and not quiet:
+            print("\n---\n".join(f"{c.prompt if echo else ''}{c.text}" for c in done))
+        elif not quiet:
+            print("\n".join(",".join(map(str, c.ids)) for c in done))
+    completions = [completion._asdict() for completion in done]
+    if not text:
+        completions = [{"prompt_ids": fields.pop("prompt"), **fields} for fields in completions]
+    return {"completions": completions, "settings": settled.as_dict()}
 
 
 def _score(

@@ -307,7 +307,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="Apache-2.0",
         layout="instruction, instances of input and output",
     ),
-    # --------------------------------------------------------------------------- words, tokenizers
+    # --------------------------------------------------------------------------------------- words
     "google-analogies": DatasetInfo(
         title="Google analogy set: 19,544 questions in 14 sections",
         task="word analogies",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -157,17 +158,23 @@ class Corpus:
         return skipped
 
     @cached_property
+    def _found(self) -> tuple[list[Source], list[Source]]:
+        """The files of both parts before anything is read, so that a mistake in either is met at once."""
+        training = expand(self.sources)
+        validation = expand(self.validation_sources) if self.validation_sources else []
+        trained_on = {os.path.realpath(source.path) for source in training}
+        for source in validation:
+            if os.path.realpath(source.path) in trained_on:
+                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+        return training, validation
+
+    @cached_property
     def _training_files(self) -> list[Source]:
-        return [self._spooled(source) for source in expand(self.sources)]
+        return [self._spooled(source) for source in self._found[0]]
 
     @cached_property
     def _validation_files(self) -> list[Source]:
-        found = [self._spooled(source) for source in expand(self.validation_sources)]
-        trained_on = {source.path for source in self._training_files}
-        for source in found:
-            if source.path in trained_on:
-                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
-        return found
+        return [self._spooled(source) for source in self._found[1]]
 
     def _spooled(self, source: Source) -> Source:
         """``source`` itself; standard input, which can be read only once, as a temporary file."""

@@ -1,20 +1,23 @@
 """Where a long document may be cut so that the segments' ids, one after another, are the whole's.
 
-Under the rule ``words``, for tokenizers that first split text into words (and keep or drop white space by
-patterns that look one character ahead), nothing can be joined across these places:
+A tokenizer that first splits text into words looks at each alone, so a cut is harmless where a word begins in
+the whole text and the word before it ends there by itself too.  Only ``\\s+(?!\\S)`` looks ahead, from white
+space to the next character: where the text before a cut ends in anything else, nothing looked across.
 
-1. after a line break that stands between two characters that are not white space;
-2. before a single space that stands between two ASCII letters.
+``words``: GPT-2's pattern, BERT's words and words between white space, and vocabularies of words.  A cut lies
+before a space, tab or line break that follows no white space.  No word goes on past white space there.
 
-GPT-2's and LLaMA 3's patterns, BERT's and plain word splitting all hold there, whatever their
-normalization: neither a line feed nor a space composes with what stands beside it.
+``llama3``: punctuation takes the line breaks after it, and ``\\s*[\\r\\n]+`` takes white space up to the last
+line break of a run, looking no further.  A cut lies after that one, or before a space or tab (U+3000 too)
+that follows no white space.
 
-Under the rule ``lines``, for LLaMA's tokenizer, which merges across words but has no piece that joins a
-line break to anything, a segment may begin with any line break.  The tokenizer puts a ``▁`` before every
-text; in a segment that continues a document it stands before the line break, so it stays a token of its
-own, and is dropped.
+``lines``: LLaMA's tokenizer merges across words but has no piece that joins a line break to anything.  A cut
+lies before any line break.  The tokenizer puts a ``▁`` before every text; in a segment that continues a
+document it stands before the line break, so it stays a token of its own, and is dropped.
 
-Other tokenizers (Unigram's search weighs the whole text) and those we do not know are never cut.
+Lower-casing goes character by character and leaves white space as it is, and so does BERT's cleaning but for
+control characters, which words between white space do not notice.  Tokenizers with any other rule are never
+cut: that some texts get the same ids is no proof.
 """
 
 from __future__ import annotations
@@ -23,90 +26,89 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from wordloom.errors import TokenizerError
+from wordloom.text import definition as facts
 
-_CUTTABLE = ("word", "char", "byte", "bpe", "wordpiece")
-_SPACE = re.compile(r"[A-Za-z](?= [A-Za-z])")
-_FIRST = re.compile(r"\S\n(?=\S)|[A-Za-z](?= [A-Za-z])")
-_PROBES = (
-    ("one\n", "two"),
-    ("one,\n", "“two”"),
-    ("1\n", "2"),
-    ("one two\n", "Three four\n"),
-    ("one", " two"),
-    ("he said", " so\n"),
-)
+Rule: TypeAlias = Literal["words", "llama3", "lines"]
 
-
-Rule: TypeAlias = Literal["words", "lines"]
+# Python's \s holds all that is white space to the tokenizers, and a few control characters besides.
+_PLACES: dict[Rule, re.Pattern[str]] = {
+    "words": re.compile(r"(?<=\S)(?=[ \t\r\n])"),
+    "llama3": re.compile(r"(?<=\S)(?=[ \t\u3000])|(?<=[\r\n])(?=[^\S\r\n]*\S)"),
+    "lines": re.compile(r"(?=\n)"),
+}
+_NORMALIZERS = {"gpt2": {"Lowercase"}, "llama3": {"Lowercase"}, "words": {"Lowercase", "BertNormalizer"}}
 
 
 def cut_rule(tokenizer: Any) -> Rule | None:
     """The rule under which a text cut in segments gets the ids of the whole, or ``None``.
 
-    The tokenizer's kind must be one for which that is so by construction, no special token may hold a line
-    break or a space (it could straddle a cut), and a few probes must agree: they expose settings such as
-    a space put before every text.
+    It follows from the tokenizer's definition.  No special token may hold white space (it could straddle a
+    cut), and other added tokens, which are found before anything is split, are not there.
     """
     specials = [tokenizer.id_to_token(i) or "" for i in tokenizer.special_ids]
-    if any("\n" in token or " " in token for token in specials):
+    if any(character.isspace() for token in specials for character in token):
         return None
-    if tokenizer.kind in _CUTTABLE and all(_agrees(tokenizer, left, right) for left, right in _PROBES):
-        return "words"
-    if tokenizer.kind == "llama" and _line_breaks_stand_alone(tokenizer):
-        return "lines"
-    return None
+    definition = getattr(tokenizer, "_definition", None)
+    if definition is None:  # a vocabulary in a tokenizer's place, whose kind is its word for this
+        return "words" if tokenizer.kind == "word" else None
+    if not all(token["special"] for token in definition["added_tokens"]):
+        return None
+    if tokenizer.kind == "llama":
+        return "lines" if _line_breaks_stand_alone(definition) else None
+    units = tokenizer.kind in ("byte", "char")  # each looked up alone: any split will do
+    split = "words" if units else facts.split_pattern(definition)
+    steps = {step["type"] for step in facts.normalizers(definition)}
+    if split is None or not steps <= _NORMALIZERS[split]:
+        return None
+    return "llama3" if split == "llama3" else "words"
 
 
-def _line_breaks_stand_alone(tokenizer: Any) -> bool:
-    pieces = (tokenizer.id_to_token(i) or "" for i in range(tokenizer.vocab_size))
-    if any("\n" in piece and piece != "\n" for piece in pieces):
-        return False
-    mark = tokenizer.encode_ids("\n")[0]
-    return tokenizer.id_to_token(mark) == "▁" and all(
-        tokenizer.encode_ids(left + right) == tokenizer.encode_ids(left) + tokenizer.encode_ids(right)[1:]
-        for left, right in (("one", "\ntwo"), ("1 ", "\n\n 2"), ("\n", "\n"), ("é ", "\n▁"))
+def _line_breaks_stand_alone(definition: facts.Definition) -> bool:
+    model, pieces = definition["model"], facts.model_vocabulary(definition)
+    unusual = ("ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
+    breaks = {"\n", "<0x0A>"} & pieces.keys()
+    return (
+        _marks_the_beginning(definition)
+        and not any(model.get(name) for name in unusual)
+        and facts.SPACE_MARK in pieces
+        and bool(breaks)
+        and not any(one in piece for piece in pieces.keys() - breaks for one in ("\n", "<0x0A>"))
     )
 
 
-def _agrees(tokenizer: Any, left: str, right: str) -> bool:
-    try:
-        whole, *parts = (list(tokenizer.encode_ids(text)) for text in (left + right, left, right))
-    except TokenizerError:  # a vocabulary without these characters: nothing to learn here
-        return True
-    return whole == parts[0] + parts[1]
+def _marks_the_beginning(definition: facts.Definition) -> bool:
+    """True where all that happens to a text first is a ``▁`` before it, and one for each of its spaces."""
+    steps = facts.pre_tokenizers(definition)
+    if facts.prepends_space(definition):
+        return not steps
+    return (
+        not facts.normalizers(definition)
+        and [step["type"] for step in steps] == ["Metaspace"]
+        and (steps[0]["replacement"], steps[0].get("split")) == (facts.SPACE_MARK, False)
+        and steps[0].get("prepend_scheme") in ("always", "first")
+    )
 
 
 def last_cut(text: str, start: int, stop: int, rule: Rule) -> int | None:
     """The last place in ``text`` at or before ``stop``, and after ``start``, where it may be cut."""
     stop = min(stop, len(text) - 1)
-    if rule == "lines":
-        at = text.rfind("\n", start + 1, stop + 1)
-        return at if at >= 0 else None
-    at = text.rfind("\n", start, stop)
-    while at > start:
-        if not text[at - 1].isspace() and not text[at + 1].isspace():
-            return at + 1
-        at = text.rfind("\n", start, at)
-    # A text without such line breaks: look for the last fitting space, in steps that double.
     reach = 256
-    while True:
-        begin = max(start, stop - reach)
-        places = [match.end() for match in _SPACE.finditer(text, begin, stop + 1) if match.end() <= stop]
-        if places:
-            return places[-1]
-        if begin == start:
-            return None
+    while True:  # in steps that grow: most often there is one near
+        begin = max(start + 1, stop - reach)
+        last = None
+        for match in _PLACES[rule].finditer(text, begin, stop + 256):  # so far they may look ahead
+            if match.start() > stop:
+                break
+            last = match.start()
+        if last is not None or begin == start + 1:
+            return last
         reach *= 4
 
 
 def first_cut(text: str, start: int, rule: Rule) -> int | None:
     """The first place in ``text`` after ``start`` where it may be cut."""
-    if rule == "lines":
-        at = text.find("\n", start + 1)
-        return at if at >= 0 else None
-    match = _FIRST.search(text, start)
-    return match.end() if match else None
+    match = _PLACES[rule].search(text, start + 1)
+    return match.start() if match else None
 
 
 class Cutter:

@@ -8,6 +8,7 @@ joins them.  Nothing is dropped here except what a format itself calls no docume
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, AnyStr, NamedTuple, cast
@@ -333,19 +334,20 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
+            value = _parsed(line, f"{file.name}, line {number}")
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{file.name}, line {number}: not valid JSON ({error.msg} at column {error.colno}); "
                 "a .jsonl file holds one object per line"
             ) from None
+        yield number, value
 
 
 def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> list[Any]:
     strict: EncodingErrors = "replace" if errors == "replace" else "strict"
     text = decode(b"".join(blocks(file, meter)), strict, file).removeprefix("\ufeff")
     try:
-        value = json.loads(text)
+        value = _parsed(text, file.name)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{file.name}: not valid JSON ({error.msg} at line {error.lineno}, column {error.colno}); "
@@ -356,6 +358,23 @@ def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> lis
             f"{file.name}: holds a {_kind(value)}; a .json corpus is one list of objects or texts"
         )
     return value
+
+
+def _parsed(text: str, place: str) -> Any:
+    """``text`` as JSON; json's own error where it is none, DataError where it is more than can be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise DataError(
+            f"{place}: lists or objects are nested too deeply to be read; leave out what is no text"
+        ) from None
+    except ValueError as error:
+        if isinstance(error, json.JSONDecodeError):
+            raise
+        raise DataError(
+            f"{place}: holds an integer of more than {sys.get_int_max_str_digits():,} digits, which cannot "
+            "be read; write it as text or leave it out"
+        ) from None
 
 
 def _kind(value: Any) -> str:

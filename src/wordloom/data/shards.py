@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -90,8 +91,9 @@ def prepare(
 
     After each document comes the tokenizer's end-of-sequence token, where it has one (not where the split
     cut the document).  Empty documents are dropped and counted.  Long documents are encoded in segments
-    cut where that provably leaves the ids as they are; where a tokenizer allows no such cut (Unigram, unknown
-    kinds) a document is encoded in one piece, which takes memory in proportion to its length.
+    cut where that provably leaves the ids as they are; where a tokenizer allows no such cut (one that splits
+    text by a rule we do not know) a document is encoded in one piece, which takes memory in proportion to
+    its length.
 
     Args:
         part: ``"train"``, ``"validation"`` or ``"all"``.
@@ -116,15 +118,17 @@ def prepare(
             f"not a {tokenizer.kind} one; use 'strict' or 'replace'"
         )
     identity = [VERSION, corpus.part_fingerprint(part), tokenizer.fingerprint, part, specials]
+    if cut_rule(tokenizer) is None:  # apart from shards of a time when fewer rules were needed to cut
+        identity.append("whole documents")
     fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     root = cache_folder(cache) / "tokens"
     target = root / fingerprint[:32]
-    if (ready := _open(target, corpus, part)) is not None:
+    if (ready := _open(target, corpus, tokenizer, part)) is not None:
         return ready
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(target):
-            if (ready := _open(target, corpus, part)) is not None:  # another run made it meanwhile
+            if (ready := _open(target, corpus, tokenizer, part)) is not None:  # another run made it meanwhile
                 return ready
             _sweep(root, target)
             _write(target, fingerprint, corpus, tokenizer, part, workers, specials, progress)
@@ -133,24 +137,27 @@ def prepare(
             f"cannot write token shards to '{root}': {error.strerror or error}; "
             "free space there, or choose another folder with WORDLOOM_CACHE"
         ) from error
-    return _named(TokenShards(target), corpus, part)
+    return _present(TokenShards(target), corpus, tokenizer, part)
 
 
-def _open(target: Path, corpus: Corpus, part: Part) -> TokenShards | None:
+def _open(target: Path, corpus: Corpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards | None:
     """The shards in ``target`` if they are there and sound; damaged ones are made again."""
     if not target.exists():
         return None
     try:
-        shards = _named(TokenShards(target), corpus, part)
+        shards = _present(TokenShards(target), corpus, tokenizer, part)
     except DataError:
         return None
     shards.reused = True
     return shards
 
 
-def _named(shards: TokenShards, corpus: Corpus, part: Part) -> TokenShards:
-    """``shards`` with the files' present names: equal content may have been prepared under others."""
+def _present(shards: TokenShards, corpus: Corpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards:
+    """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
     shards.sources = [source.name for source in corpus.files(part)]
+    # What other splits are is part of their identity, and a tail's would take reading the corpus to say.
+    split = corpus.describe_split() if corpus.split == "files" else shards.ledger.split
+    shards.ledger = replace(shards.ledger, split=split, notes=_notes(corpus, tokenizer))
     return shards
 
 
@@ -256,13 +263,14 @@ def _notes(corpus: Corpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
 
 def _nothing(corpus: Corpus, part: Part, tally: Tally) -> str:
     names = ", ".join(source.name for source in corpus.files(part)[:3])
+    if part != "all" and corpus.split != "files":
+        tally = Tally()  # of the whole, as the part may have been left without even looking
+        if any(piece.text for piece in corpus.pieces("all", tally=tally)):
+            share = corpus.validation_fraction
+            why = f"split '{corpus.split}' with validation_fraction={share:g} leaves it nothing"
+            return f"the {part} part of the corpus is empty ({names}): {why}"
     dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
-    divided = part != "all" and corpus.split != "files"
-    if divided and any(piece.text for piece in corpus.pieces("all")):
-        share = corpus.validation_fraction
-        why = f"split '{corpus.split}' with validation_fraction={share:g} leaves it nothing"
-    else:
-        why = f"dropped: {dropped}" if dropped else "the files are empty"
+    why = f"dropped: {dropped}" if dropped else "the files are empty"
     return f"the {part} part of the corpus is empty ({names}): {why}"
 
 

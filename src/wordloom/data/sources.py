@@ -101,19 +101,34 @@ def _expand_one(given: str, skipped: list[str] | None) -> list[Source]:
     if os.path.exists(path):
         return [describe(path)]
     if glob.has_magic(path):
-        matches = sorted(glob.glob(path, recursive=True))
-        if not matches:
+        if not (found := _matches(path, skipped)):
             raise DataError(
                 f"no file matches '{given}'; check the pattern (quote it, so the shell leaves it)"
             )
-        nested = [_folder(m, skipped) if os.path.isdir(m) else [describe(m)] for m in matches]
-        return [source for some in nested for source in some]
+        return found
     raise DataError(_missing(given))
+
+
+def _matches(pattern: str, skipped: list[str] | None) -> list[Source]:
+    """The files of a glob, each once: ``**`` matches a folder and what lies in it, and follows links."""
+    found: dict[str, Source] = {}
+    visited = set()
+    for match in sorted(glob.glob(pattern, recursive=True)):
+        if (real := os.path.realpath(match)) not in visited:
+            visited.add(real)
+            for source in _folder(match, skipped) if os.path.isdir(match) else [describe(match)]:
+                found.setdefault(os.path.realpath(source.path), source)
+    return list(found.values())
 
 
 def _folder(folder: str, skipped: list[str] | None) -> list[Source]:
     found = []
+    visited = set()  # a link may lead back to where it lies, or to what is visited anyway
     for directory, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(directory)) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(name for name in files if not name.startswith(".")):
             path = os.path.join(directory, name)

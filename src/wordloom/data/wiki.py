@@ -107,10 +107,13 @@ def pages(file: Source, prefixes: set[str], meter: Meter | None = None) -> Itera
                     if tag != "mediawiki":
                         raise DataError(f"{file.name}: XML of <{tag}>, not a MediaWiki export (<mediawiki>)")
                 elif event == "end" and tag == "namespace":
-                    if int(element.get("key", "0")) in (_FILE, _CATEGORY) and element.text:
+                    if (
+                        _number(element.get("key", "0"), "namespace", file) in (_FILE, _CATEGORY)
+                        and element.text
+                    ):
                         prefixes.add(element.text.lower())
                 elif event == "end" and tag == "page":
-                    yield _page(element)
+                    yield _page(element, file)
                     root.clear()  # otherwise the tree grows with the dump
         parser.close()
     except ElementTree.ParseError as error:
@@ -121,14 +124,23 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
-def _page(element: ElementTree.Element) -> Page:
+def _number(text: str, tag: str, file: Source) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise DataError(
+            f"{file.name}: <{tag}> {text[:40]!r} is no number of a namespace; download the dump again"
+        ) from None
+
+
+def _page(element: ElementTree.Element, file: Source) -> Page:
     title, namespace, redirect, markup = "", 0, False, ""
     for child in element:
         match _local(child.tag):
             case "title":
                 title = child.text or ""
             case "ns":
-                namespace = int(child.text or 0)
+                namespace = _number(child.text or "0", "ns", file)
             case "redirect":
                 redirect = True
             case "revision":

@@ -19,6 +19,7 @@ from wordloom.generate.text import (
     next_tokens,
     score,
     stream,
+    stream_ids,
     stream_text,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "settings",
     "steps",
     "stream",
+    "stream_ids",
     "stream_text",
 ]

@@ -102,14 +102,21 @@ def steps(
     row ``first_row + p * samples + s``: a lone prompt is row 0, and gets what row r of a batch got with
     ``first_row=r``.  ``seed`` stands for ``sampling.seed`` where that is None.  ``vocab_size`` keeps ids
     from this one on from being drawn (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
-    after each token and ends the row with reason "stop" when true.  ``use_cache=False`` recomputes
+    after each token and ends the row with reason "stop" when true; strings in ``sampling.stop`` are for it
+    to find (:func:`wordloom.generate.text.stream` does).  ``use_cache=False`` recomputes
     everything at each step, and ``fast=False`` runs the model's modules even where a compiled program
     could (:mod:`wordloom.generate.fast`): the oracles of the cache and of the programs.
 
-    Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary,
-    or a prompt and ``max_new_tokens`` that exceed ``max_seq_len`` with ``past="error"``.
+    Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary, stop
+    strings without ``stopped``, or a prompt and ``max_new_tokens`` that exceed ``max_seq_len`` with
+    ``past="error"``.
     """
     sampling = sampling or Sampling()
+    if sampling.stop and stopped is None:
+        raise GenerationError(
+            f"stop {sampling.stop[0]!r} is text, which token ids alone do not show: it needs a tokenizer; "
+            "leave it out, of generation_config.json too, or end at ids (stop_ids, --stop-id)"
+        )
     window = model.config.max_seq_len
     check_ids(prompts, model.config.vocab_size)
     limits = [_room(len(prompt), window, sampling) for prompt in prompts for _ in range(sampling.samples)]
@@ -172,7 +179,6 @@ class _Contexts:
     ) -> None:
         self.model = model
         self.samples = samples
-        self.prompts = [list(prompt) for prompt in prompts]
         self.rows = [list(prompt) for prompt in prompts for _ in range(samples)]
         self.new_tokens = new_tokens
         self.use_cache = use_cache
@@ -204,14 +210,15 @@ class _Contexts:
         if not self.use_cache or max(map(len, self.rows)) > self.window:
             # past the window a cached key still holds what its token saw of those that left: only
             # computing the window anew is exact
-            self.cache = None
+            self.cache, self.samples = None, 1  # rows may be left that the cache can serve: each by itself
             return next_logits(self.model, [row[-self.window :] for row in self.rows], device=self.device)
         if self.cache is None:
-            longest = max(map(len, self.prompts))
-            self.cache = self.model.new_cache(len(self.prompts), longest + self.new_tokens)
-            logits = next_logits(self.model, self.prompts, device=self.device, cache=self.cache)
+            prompts = self.rows[:: self.samples]
+            longest = max(map(len, prompts))
+            self.cache = self.model.new_cache(len(prompts), longest + self.new_tokens)
+            logits = next_logits(self.model, prompts, device=self.device, cache=self.cache)
             if self.samples > 1:
-                rows = torch.arange(len(self.prompts), device=self.device).repeat_interleave(self.samples)
+                rows = torch.arange(len(prompts), device=self.device).repeat_interleave(self.samples)
                 self.cache.select(rows)
                 logits = logits[rows]
             return logits
@@ -268,12 +275,21 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
             raise GenerationError(
                 f"prompt {number} has no tokens; give at least one (the beginning-of-text id)"
             )
-        for token in prompt:
-            if not 0 <= token < vocab_size:
-                raise GenerationError(
-                    f"prompt {number} has id {token}, but the model's vocabulary is 0 to {vocab_size - 1}; "
-                    "was it tokenized with this model's tokenizer?"
-                )
+        check_known(f"prompt {number}", prompt, vocab_size)
+
+
+def check_known(what: str, ids: Sequence[int], vocab_size: int) -> None:
+    """Raise GenerationError for what is no id, or one that the model has no embedding for."""
+    for token in ids:
+        if not hasattr(token, "__index__"):
+            raise GenerationError(
+                f"{what} has {token!r}, not a token id; give a list of whole numbers from 0"
+            )
+        if not 0 <= token < vocab_size:
+            raise GenerationError(
+                f"{what} has id {token}, but the model's vocabulary is 0 to {vocab_size - 1}; "
+                "was it tokenized with this model's tokenizer?"
+            )
 
 
 def _room(prompt: int, window: int, sampling: Sampling) -> int:

@@ -45,7 +45,8 @@ class Sampling:
     ``top_p`` None or 1 and ``min_p`` None or 0 are off.  ``seed`` None draws a fresh one, which the result
     reports.  ``max_new_tokens`` None is 256, or what ``max_seq_len`` leaves room for if that is less and
     ``past`` is "error"; a number is kept to or refused.  ``past`` "slide" goes on beyond ``max_seq_len``,
-    each token computed from the last ``max_seq_len`` before it.
+    each token computed from the last ``max_seq_len`` before it.  A temperature or a penalty beyond 1e-30 and
+    1e30 acts as the nearer of these, which comes to the same in float32.
 
     Raises GenerationError for a value out of range.
     """
@@ -116,10 +117,16 @@ def row_generator(seed: int, row: int) -> np.random.Generator:
     return np.random.default_rng((seed, row))
 
 
+def _divisor(setting: float) -> float:
+    """A setting above 0 as float32 logits are divided by it: rounded to 0 or infinity it would make NaN."""
+    return min(max(setting, 1e-30), 1e30)
+
+
 def penalise_repetition(logits: Tensor, history: Sequence[Sequence[int]], penalty: float) -> Tensor:
     """Divide positive and multiply negative logits of tokens in a row's ``history`` by ``penalty``."""
     if penalty == 1.0:
         return logits
+    penalty = _divisor(penalty)
     logits = logits.clone()
     for row, ids in zip(logits, history, strict=True):
         seen = torch.tensor(sorted(set(ids)), device=logits.device, dtype=torch.int64)
@@ -173,7 +180,7 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     Each row's maximum is moved to 0 first, which changes no probability and lets a tiny temperature
     overflow to -inf only.
     """
-    logits = (logits - logits.amax(dim=-1, keepdim=True)) / sampling.temperature
+    logits = (logits - logits.amax(dim=-1, keepdim=True)) / _divisor(sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
     if sampling.top_p is not None and sampling.top_p < 1:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import check_ids, evaluating, next_logits
+from wordloom.generate.engine import check_ids, check_known, evaluating, next_logits
 
 __all__ = ["next_logprobs", "score_ids"]
 
@@ -25,7 +25,9 @@ def score_ids(
 
     Raises GenerationError for an empty prompt, an unknown id, or more than ``max_seq_len`` tokens.
     """
-    check_ids([prompt, *filter(len, continuations)], model.config.vocab_size)
+    check_ids([prompt], model.config.vocab_size)
+    for number, continuation in enumerate(continuations):
+        check_known(f"continuation {number}", continuation, model.config.vocab_size)
     longest, window = max(map(len, continuations), default=0), model.config.max_seq_len
     if len(prompt) + longest > window:
         raise GenerationError(

@@ -1,5 +1,9 @@
 """Text in, text out: prompts to ids, ids to text as they arrive, stop strings across token boundaries,
-and what the model thinks of given text."""
+and what the model thinks of given text.
+
+A prompt is a str, or the list of ids it stands for, which needs no tokenizer.  Without one, text that is
+given out is empty, and stop strings are refused.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,11 @@ __all__ = [
     "prompt_ids",
     "score",
     "stream",
+    "stream_ids",
     "stream_text",
 ]
 
+Prompt = str | Sequence[int]
 Specials = Literal["refuse", "text", "interpret"]
 
 
@@ -47,7 +53,7 @@ class Completion(NamedTuple):
     """What one row became: ``text`` up to, not including, what stopped it; ``ids`` with it."""
 
     row: int
-    prompt: str
+    prompt: Prompt
     text: str
     ids: list[int]
     finish_reason: FinishReason
@@ -58,6 +64,7 @@ class Completion(NamedTuple):
 class Scored(NamedTuple):
     """A continuation and its log-probability (natural logarithm) after the prompt.
 
+    ``continuation`` is None where it was given as ``ids``; ``tokens`` holds the text of each of them.
     ``greedy`` tells whether every token is the likeliest one, the lowest id among equals.
     """
 
@@ -121,12 +128,16 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-def prompt_ids(tokenizer: Tokenizer, prompt: str, *, specials: Specials = "refuse") -> list[int]:
-    """The ids a model is prompted with.
+def prompt_ids(tokenizer: Tokenizer | None, prompt: Prompt, *, specials: Specials = "refuse") -> list[int]:
+    """The ids a model is prompted with; those of a prompt of ids are as given.
 
-    An empty prompt stands for the beginning of a text: the bos token, or eos, which parts documents in
-    GPT-style corpora.  Raises GenerationError when the tokenizer has neither.
+    An empty str stands for the beginning of a text: the bos token, or eos, which parts documents in
+    GPT-style corpora.  Raises GenerationError when the tokenizer has neither, or text has no tokenizer.
     """
+    if not isinstance(prompt, str):
+        return list(prompt)
+    if tokenizer is None:
+        raise GenerationError("a prompt of text needs a tokenizer; give token ids")
     ids = tokenizer.prompt_ids(prompt, specials=specials)
     if ids:
         return list(ids)
@@ -138,8 +149,8 @@ def prompt_ids(tokenizer: Tokenizer, prompt: str, *, specials: Specials = "refus
 
 def stream(
     model: Any,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    tokenizer: Tokenizer | None,
+    prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
     *,
     eos_ids: Iterable[int] | None = None,
@@ -149,7 +160,7 @@ def stream(
     use_cache: bool = True,
     fast: bool = True,
 ) -> Iterator[Piece]:
-    """Yield the text of every row piece by piece, rows interleaved.
+    """Yield the text and ids of every row piece by piece, rows interleaved.
 
     Rows are numbered and seeded as in :func:`wordloom.generate.engine.steps`, whose errors these are.
     ``eos_ids`` defaults to the tokenizer's eos.  Special tokens the model draws show in ids, not in
@@ -157,16 +168,10 @@ def stream(
     """
     sampling = sampling or Sampling()
     if eos_ids is None:
-        eos_ids = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        eos_ids = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
     silent = {*eos_ids, *sampling.stop_ids}
     ids = [prompt_ids(tokenizer, prompt, specials=specials) for prompt in prompts]
-    watches = {
-        first_row + number * sampling.samples + sample: StopWatch(
-            tokenizer.stream_decoder(prompt, skip_special_tokens=True), sampling.stop
-        )
-        for number, prompt in enumerate(ids)
-        for sample in range(sampling.samples)
-    }
+    watches: dict[int, StopWatch] = {}
     new: dict[int, str] = {}
 
     def stopped(row: int, token: int) -> bool:
@@ -178,13 +183,18 @@ def stream(
         ids,
         sampling,
         eos_ids=eos_ids,
-        vocab_size=tokenizer.vocab_size,
+        vocab_size=None if tokenizer is None else tokenizer.vocab_size,
         seed=seed,
         first_row=first_row,
         use_cache=use_cache,
         fast=fast,
-        stopped=stopped,
+        stopped=None if tokenizer is None else stopped,
     )
+    if tokenizer is None:
+        return (Piece(row, "", token, logprob, reason) for row, token, logprob, reason in tokens)
+    for row in range(len(ids) * sampling.samples):  # only now: steps() has checked the ids
+        decoder = tokenizer.stream_decoder(ids[row // sampling.samples], skip_special_tokens=True)
+        watches[first_row + row] = StopWatch(decoder, sampling.stop)
 
     def pieces() -> Iterator[Piece]:
         for row, token, logprob, reason in tokens:
@@ -198,8 +208,8 @@ def stream(
 
 def complete(
     model: Any,
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
+    tokenizer: Tokenizer | None,
+    prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
     *,
     eos_ids: Iterable[int] | None = None,
@@ -267,12 +277,30 @@ def stream_text(
 
     Options as in :func:`stream`.  Raises GenerationError for several samples, which would interleave.
     """
-    if sampling is not None and sampling.samples > 1:
-        raise GenerationError(
-            f"text streams for one sample, not {sampling.samples}; ask for one, or use generate()"
-        )
-    pieces = stream(model, tokenizer, [prompt], sampling, **options)
+    pieces = _one_row(model, tokenizer, prompt, sampling, **options)
     return (piece.text for piece in pieces if piece.text)
+
+
+def stream_ids(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    prompt: Sequence[int],
+    sampling: Sampling | None = None,
+    **options: Any,
+) -> Iterator[int]:
+    """Yield the ids that continue one prompt of ids as they are drawn: those of its :class:`Completion`.
+
+    Options and errors as in :func:`stream_text`.
+    """
+    return (piece.id for piece in _one_row(model, tokenizer, prompt, sampling, **options))
+
+
+def _one_row(
+    model: Any, tokenizer: Tokenizer | None, prompt: Prompt, sampling: Sampling | None, **options: Any
+) -> Iterator[Piece]:
+    if sampling is not None and sampling.samples > 1:
+        raise GenerationError(f"one sample streams, not {sampling.samples}; ask for one, or use generate()")
+    return stream(model, tokenizer, [prompt], sampling, **options)
 
 
 def continuation_ids(
@@ -308,44 +336,55 @@ def continuation_ids(
 
 def score(
     model: Any,
-    tokenizer: Tokenizer,
-    prompt: str,
-    continuations: Sequence[str],
+    tokenizer: Tokenizer | None,
+    prompt: Prompt,
+    continuations: Sequence[Any],
     *,
     specials: Specials = "refuse",
 ) -> list[Scored]:
     """The log-probability of each continuation after ``prompt``: in total and token by token.
 
-    An empty continuation is certain: 0.  Raises GenerationError as :func:`score_ids` and
-    :func:`continuation_ids`.
+    Continuations are texts after a text, lists of ids after a list of ids.  An empty one is certain: 0.
+    Raises GenerationError for others, and as :func:`score_ids` and :func:`continuation_ids`.
     """
-    parts = [continuation_ids(tokenizer, prompt, text, specials=specials) for text in continuations]
+    _check_continuations(prompt, continuations)
     given = prompt_ids(tokenizer, prompt, specials=specials)
-    results = score_ids(model, given, [ids for _, ids in parts])
+    parts: list[Any] = list(map(list, continuations))
+    if isinstance(prompt, str) and tokenizer is not None:
+        parts = [continuation_ids(tokenizer, prompt, text, specials=specials)[1] for text in continuations]
+    texts = continuations if isinstance(prompt, str) else [None] * len(parts)
+    results = score_ids(model, given, parts)
     return [
         Scored(text, sum(per_token), per_token, ids, _texts(tokenizer, given, ids), greedy)
-        for text, (_, ids), (per_token, greedy) in zip(continuations, parts, results, strict=True)
+        for text, ids, (per_token, greedy) in zip(texts, parts, results, strict=True)
     ]
+
+
+def _check_continuations(prompt: Prompt, continuations: Sequence[Any]) -> None:
+    text = isinstance(prompt, str)
+    wrong = [part for part in continuations if isinstance(part, str) != text or isinstance(part, int)]
+    if isinstance(continuations, str):
+        wrong = [continuations]
+    if wrong:
+        wanted = (
+            "text give a list of texts, such as [' yes']" if text else "ids give lists of ids, such as [[3]]"
+        )
+        raise GenerationError(f"after a prompt of {wanted}, not {wrong[0]!r}")
 
 
 def next_tokens(
     model: Any,
     tokenizer: Tokenizer | None,
-    prompt: str | Sequence[int],
+    prompt: Prompt,
     k: int = 10,
     *,
     specials: Specials = "refuse",
 ) -> list[NextToken]:
     """The ``k`` likeliest next tokens, best first, the lower id first among equals.
 
-    Without a tokenizer the prompt is a list of ids and ``text`` is empty.
-
     Raises GenerationError when k is below 1 or above the vocabulary, or the prompt is too long.
     """
-    if isinstance(prompt, str):
-        if tokenizer is None:
-            raise GenerationError("a prompt of text needs a tokenizer; give token ids")
-        prompt = prompt_ids(tokenizer, prompt, specials=specials)
+    prompt = prompt_ids(tokenizer, prompt, specials=specials)
     V = model.config.vocab_size if tokenizer is None else min(tokenizer.vocab_size, model.config.vocab_size)
     if not 1 <= k <= V:
         raise GenerationError(f"k is a whole number from 1 to the vocabulary's {V}, not {k}")

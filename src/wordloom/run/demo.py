@@ -22,8 +22,7 @@ DEMO_PROMPT = "The function returns"
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One line of the comparison: bits per held-out byte, the seconds it took to learn and be scored, and of a
-    model the signature of its score."""
+    """One line of the comparison; ``seconds`` to learn and be scored, ``signature`` of a model's score."""
 
     name: str
     bits_per_byte: float

@@ -16,11 +16,12 @@ from wordloom.generate import (
     NextToken,
     Sampling,
     Scored,
-    generate,
+    complete,
     generate_text,
     next_tokens,
     score,
     settings,
+    stream_ids,
     stream_text,
 )
 from wordloom.models import family_of
@@ -62,27 +63,47 @@ class LanguageModel:
     def generate(self, prompt: Any, sampling: Sampling | None = None, **given: Any) -> Any:
         """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 
-        A prompt of token ids (a list of ints, or several) is answered in token ids.
+        A prompt of token ids (a list of ints, or several) is answered in token ids, the one that ended it
+        included; ``stop`` strings are looked for in what they decode to, and refused without a tokenizer.
         """
         sampling, eos_ids = self._settled(sampling, given)
         if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], str):
             rows = [prompt] if isinstance(prompt[0], int) else prompt
-            done = [generation.ids for generation in generate(self.model, rows, sampling, eos_ids=eos_ids)]
+            made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
+            done = [completion.ids for completion in made]
             return done[0] if isinstance(prompt[0], int) and len(done) == 1 else done
         return generate_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
 
-    def stream(self, prompt: str, sampling: Sampling | None = None, **given: Any) -> Iterator[str]:
-        """The continuation of ``prompt`` piece by piece; no piece ends inside a character."""
+    def stream(
+        self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
+    ) -> Iterator[Any]:
+        """The continuation of ``prompt`` piece by piece: a str each, and none ends inside a character.
+
+        One prompt of token ids (a list of ints) is answered in token ids, an int each, which add up to the
+        list that :meth:`generate` gives.
+        """
         sampling, eos_ids = self._settled(sampling, given)
+        if not isinstance(prompt, str):
+            return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
         return stream_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
 
-    def score(self, prompt: str, continuations: Sequence[str]) -> list[Scored]:
-        """The log-probability of each continuation, in nats: total and per token."""
-        return score(self.model, self._tokenizer(), prompt, continuations)
+    def score(
+        self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
+    ) -> list[Scored]:
+        """The log-probability of each continuation, in nats: total and per token.
 
-    def next_tokens(self, prompt: str, k: int = 10) -> list[NextToken]:
-        """The ``k`` likeliest next tokens, best first."""
-        return next_tokens(self.model, self._tokenizer(), prompt, k)
+        Continuations are a list: of str after a str, of lists of token ids after a list of token ids.
+        """
+        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        return score(self.model, tokenizer, prompt, continuations)
+
+    def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
+        """The ``k`` likeliest next tokens, best first, after a str or a list of token ids.
+
+        Without a tokenizer their ``text`` is empty.
+        """
+        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        return next_tokens(self.model, tokenizer, prompt, k)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that transformers, and :func:`load`, read as it is."""
