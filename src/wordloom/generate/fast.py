@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once up to which the programs are surely the faster: on Zen 4 PyTorch's matrix products
-# overtake them at 64 in float32 and at 40 in bfloat16, on Zen 3 before.
+# overtake them between 64 and 96 in float32 and at about 32 in bfloat16, on Zen 3 before.
 FLOAT32_ROWS = 32
-BFLOAT16_ROWS = 32
+BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch has to widen all weights first
 WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
@@ -60,7 +60,8 @@ def _unfit(model: Any) -> str:
     if find_spec("numba") is None:
         return "numba is not installed"
     config = model.config
-    parameters = list(model.parameters())
+    modules = list(model.modules())
+    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
     dtype = parameters[0].dtype
     if dtype not in (torch.float32, torch.bfloat16) or any(p.dtype != dtype for p in parameters):
         return "weights are neither all float32 nor all bfloat16"
@@ -70,7 +71,7 @@ def _unfit(model: Any) -> str:
         return f"activation {config.activation}"
     if hasattr(model, "rotary") and model.rotary.kind == "dynamic":
         return "rotary frequencies depend on the length"
-    for module in model.modules():
+    for module in modules:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return "a module is hooked"
         if isinstance(module, nn.Linear) and type(module) is not Linear:
@@ -159,7 +160,6 @@ class FastModel:
         self.rooms: dict[int, Any] = {}
         self.logits = np.empty((0, 0), dtype=np.float32)
         self.bound: Any = None
-        self.programs_ran = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
@@ -191,16 +191,15 @@ class FastModel:
         B, T = tokens.shape
         where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
         fits = positions is None and documents is None and self._fits(cache, B * T, T, attend)
-        self.programs_ran = fits
         if not fits:
             return self.model.hidden(tokens, **where, cache=cache)
         assert isinstance(cache, KeyValueCache)
         return self._run(tokens, attend, cache)
 
     def lm_head(self, hidden: Tensor) -> Tensor:
-        """hidden [.., D], as :meth:`hidden` last gave it, -> logits [.., V] by the same path."""
+        """hidden [.., D], as :meth:`hidden` last gave it, -> logits [.., V]; float32 from the program."""
         x = hidden.reshape(-1, hidden.shape[-1])
-        if not self.programs_ran:
+        if self.bound is None or self.model.training or len(x) > self.most_rows:
             return self.model.lm_head(hidden)
         head = self.model.lm_head
         if len(x) > len(self.logits):

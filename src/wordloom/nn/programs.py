@@ -26,7 +26,7 @@ __all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
 log = logging.getLogger(__name__)
 
 # A call costs some 15 microseconds and the first one loads numba: below this, PyTorch's kernels are as good.
-MINIMUM_ELEMENTS = 1 << 16
+MINIMUM_ELEMENTS = 1 << 14
 SHARES = 64
 
 
