@@ -5,7 +5,8 @@
 Each side runs in a process of its own; the processes take turns, one step each, so what else the machine
 does falls on all alike, and medians over rounds are compared.  Two comparisons: as a user gets them (ours
 with the allocator that the command sets, theirs as they are; beside them ours without, for what the settings
-gain and cost) and with the same allocator settings.  Beside them the limit: the step's own matrix products and attention timed alone in the same process.
+gain and cost) and with the same allocator settings.  Beside them the limit: the step's own matrix products
+and attention timed alone in the same process.
 
 litgpt needs ``python benchmarks/peers/install_litgpt.py`` once; a peer that is missing is left out, with a
 line that says so.
