@@ -40,12 +40,7 @@ def command(
         progress.say(f"{folder} holds a finished run; --force trains it anew")
     lm = load_language_model(folder)
 
-    table = Table(
-        title="held-out text: bits per byte, the end of a document being one; lower is better",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
+    table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("bits/byte", justify="right")
     table.add_column("", style="dim")
@@ -57,7 +52,9 @@ def command(
     for contender in sorted(contenders, key=lambda contender: contender.bits_per_byte):
         mark = "best" if contender is best else ""
         table.add_row(contender.name, f"{contender.bits_per_byte:.3f}", mark)
-    out.print()
+    out.print(
+        "\nheld-out text: bits per byte, the end of a document being one; lower is better", style="italic"
+    )
     out.print(table)
     out.print("\n".join(c.signature for c in contenders if c.signature), style="dim", soft_wrap=True)
     if best.name != "this model":
