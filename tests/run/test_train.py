@@ -329,6 +329,16 @@ def test_a_run_cut_short_while_it_began_stands_in_nobodys_way(recipe, tmp_path, 
     assert train(recipe(), ["train.steps=1"], out=run).step == 1
 
 
+@pytest.mark.parametrize(("name", "content"), [("ledger.json", "mine"), ("metrics.jsonl", "mine")])
+def test_a_file_that_is_somebody_elses_is_not_taken_for_a_beginning(recipe, tmp_path, name, content):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).write_text(content)
+    with pytest.raises(CheckpointError, match="is not empty and holds no run of Wordloom's"):
+        train(recipe(), out=run)
+    assert (run / name).read_text() == content
+
+
 @pytest.mark.parametrize("state", ["{}", "[]", "7", "{"])
 def test_a_damaged_state_says_how_to_go_on(recipe, tmp_path, state):
     run = train(recipe(), ["train.steps=6", "train.save_every=3"], out=tmp_path / "run").folder

@@ -97,14 +97,10 @@ class RunFolder:
 
     def _unbegun(self) -> bool:
         """Whether the folder holds nothing but what :meth:`begin` leaves behind when it is cut short."""
-        found = {path.name: path.stat().st_size for path in self.path.iterdir()}
-        return found.keys() <= {
-            ".lock",
-            "ledger.json",
-            ".ledger.json.tmp",
-            ".recipe.toml.tmp",
-            "metrics.jsonl",
-        } and (found.get("metrics.jsonl", 0) == 0)
+        found = {path.name: path.stat().st_size for path in self.path.iterdir() if path.name != ".lock"}
+        marks = {"metrics.jsonl", "ledger.json", ".ledger.json.tmp", ".recipe.toml.tmp"}
+        # metrics.jsonl is the first of them: without it, what is there is somebody else's
+        return not found or (found.keys() <= marks and found.get("metrics.jsonl") == 0)
 
     def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
         """The recipe the run began with."""
