@@ -97,7 +97,7 @@ def measure(shape: str, precision: str, given: argparse.Namespace) -> Iterator[d
         with ExitStack() as stack:
             contestants = []
             sides = [("wordloom", "tuned"), *((peer, theirs) for peer in given.peers)]
-            if theirs == "system":
+            if theirs == "system" and not given.compiled:  # with both modes there is no memory left for it
                 sides.append(("wordloom", "system"))  # what our settings gain, and the memory that they cost
             for side, allocator in sides:
                 for compiled in modes:

@@ -179,8 +179,22 @@ def test_the_parts_of_a_split_are_apart_and_complete(tmp_path):
     everything = LabelledCorpus(**settings, validation_fraction=0.0)
     assert len(list(everything.rows("train"))) == 50
     assert list(everything.rows("validation")) == []
-    files = LabelledCorpus(**settings, split="files", validation_sources=path)
-    assert list(files.rows("validation")) == list(files.rows("train"))
+    copy = tmp_path / "copy.tsv"
+    copy.write_text(path.read_text())
+    files = LabelledCorpus(**settings, split="files", validation_sources=copy)
+    rows = {part: [(row.texts, row.label) for row in files.rows(part)] for part in ("train", "validation")}
+    assert rows["train"] == rows["validation"]
+
+
+def test_a_table_in_both_parts_is_known_by_any_name(tmp_path):
+    path, link = tmp_path / "r.tsv", tmp_path / "link.tsv"
+    path.write_text("a\t1\nb\t2\n")
+    link.symlink_to(path)
+    for name in (path, link, tmp_path):
+        both = LabelledCorpus(sources=path, text=1, label=2, split="files", validation_sources=name)
+        for part in ("train", "validation"):
+            with pytest.raises(DataError, match="both a training and a validation file"):
+                list(both.rows(part))
 
 
 def test_equal_texts_fall_on_one_side_of_a_hash_split(tmp_path):

@@ -125,6 +125,7 @@ def test_mistakes_are_one_line(arguments, message, folder, text_file):
     ("ids", "message"),
     [
         (b"1 --5", "'--5' is no id"),
+        (b"1 5_0", "'5_0' is no id"),
         (b"9" * 5000, "'" + "9" * 40 + "...' is no id"),
         (b"9" * 23, "is not in the vocabulary"),
         (b"\xff", "is no id"),

@@ -188,7 +188,7 @@ def report(
 
 def _id(word: str) -> int:
     try:
-        return int(word)
+        return int(word.replace("_", "?"))  # which Python takes between digits: 5_0 is nobody's id
     except ValueError:  # also for more digits than Python converts
         shown = word if len(word) <= 40 else f"{word[:40]}..."
         raise TokenizerError(f"{shown!r} is no id: give whole numbers, such as 15 7 203") from None

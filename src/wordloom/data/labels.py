@@ -112,6 +112,7 @@ class LabelledCorpus:
         """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`."""
         held_out = part == "validation"
         if self.split == "files":
+            self._refuse_shared_files()
             yield from self._read(self.validation_sources if held_out else self.sources)
             return
         rows = self._read(self.sources)
@@ -132,6 +133,14 @@ class LabelledCorpus:
             return "everything is training"
         what = "last rows" if self.split == "tail" else "hash of each row's text"
         return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {what}"
+
+    def _refuse_shared_files(self) -> None:
+        if not self.validation_sources:
+            return
+        trained_on = {os.path.realpath(file.path) for file, _ in _tables(self.sources)}
+        for file, _ in _tables(self.validation_sources):
+            if os.path.realpath(file.path) in trained_on:
+                raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
 
     def _read(self, sources: Sources) -> Iterator[LabelledRow]:
         return labelled_rows(
