@@ -369,12 +369,20 @@ def read_recipe(
 
 def _check_kind(kind: type[Strict], values: dict[str, Any], origin: str) -> None:
     """A recipe for the other command is told apart by its table."""
-    for table, verb in (("vectors", "vectors train"), ("train", "train")):
+    for table, folder in _TABLES.items():
         if table in values and table not in kind.model_fields:
-            raise RecipeError(
-                f"{origin} has a table [{table}]: it is for 'wordloom {verb}', which trains "
-                + ("word vectors" if table == "vectors" else "models")
-            )
+            raise RecipeError(f"{origin} has a table [{table}]: it is for {_COMMANDS[folder]}")
+
+
+# What a recipe is for, by the folder of its kind, and the tables that tell.
+_COMMANDS = {
+    "recipes": "'wordloom train', which trains models",
+    "recipes/vectors": "'wordloom vectors train', which trains word vectors",
+}
+_TABLES = {
+    **dict.fromkeys(("vectors", "words"), "recipes/vectors"),
+    **dict.fromkeys(("train", "model", "tokenizer"), "recipes"),
+}
 
 
 def _find(source: str, shipped: dict[str, Path]) -> Path:
@@ -387,6 +395,9 @@ def _find(source: str, shipped: dict[str, Path]) -> Path:
         return path / "recipe.toml"
     if source.endswith(".toml") or "/" in source:
         raise RecipeError(f"no recipe file {source}; give a .toml file, or one of: {', '.join(shipped)}")
+    for folder, command in _COMMANDS.items():
+        if source in shipped_recipes(folder):
+            raise RecipeError(f"the recipe {source!r} is for {command}")
     raise RecipeError(f"no recipe called {source!r}; {did_you_mean(source, shipped)}")
 
 

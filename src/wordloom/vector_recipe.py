@@ -58,7 +58,9 @@ class CorpusSettings(Strict):
 
     train: str | list[str]  # files, folders, globs, or the name of a data set
     field: str | None = None  # of .jsonl and .parquet rows; None: what the data set says, else "text"
-    separator: str | None = None  # a line that stands between documents of a .txt file
+    # What ends a text of a .txt file, past which no window reaches: line, blank-line, file, or the line that
+    # stands between two; None: line, and a data set as it says itself
+    separator: str | None = None
     encoding_errors: Literal["strict", "replace"] = "strict"
 
 

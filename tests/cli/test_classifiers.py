@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from scipy.sparse import load_npz
 from typer.testing import CliRunner
 
 from wordloom.cli import app
@@ -150,3 +151,11 @@ def test_what_predict_prints_for_labelled_rows_is_what_evaluate_counts(folder, t
     found = [line.split("\t")[0] for line in run("predict", folder / "run", path).stdout.splitlines()]
     right = sum(label == row.label for label, row in zip(found, rows, strict=True))
     assert json.loads(run("evaluate", folder / "run", "--json").stdout)["counts"]["right"] == right
+
+
+def test_embed_makes_the_rows_that_the_classifier_weighs(folder, tmp_path):
+    (tmp_path / "t.txt").write_text("a fine film\nzebra\ncold, dull\n")
+    run("embed", folder / "run", tmp_path / "t.txt", "--out", tmp_path / "rows.npz")
+    expected = load_classifier(folder / "run").vectorize(["a fine film", "zebra", "cold, dull"])
+    assert expected.nnz == 5
+    assert abs(load_npz(tmp_path / "rows.npz") - expected).max() == 0

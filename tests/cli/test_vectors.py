@@ -180,11 +180,11 @@ def test_evaluation_of_files(vectors, wv, tmp_path):
     printed = json.loads(run("vectors", *command, "--json").stdout)
     expected = wv.evaluate_word_analogies(tmp_path / "q.txt")
     [found] = printed["analogies"].values()
-    assert [s["correct"] for s in found["sections"]] == [len(s.correct) for s in expected.sections]
+    assert [s["correct"] for s in found["sections"]] == [len(s.correct) for s in expected.sections[:-1]]
     assert (found["asked"], found["skipped"]) == (3, 1)
     assert found["accuracy"] == expected.accuracy
     [pairs] = printed["pairs"].values()
-    assert pairs["spearman"] == pytest.approx(wv.evaluate_word_pairs(tmp_path / "p.tsv").spearman)
+    assert pairs["spearman"] == pytest.approx(wv.evaluate_word_pairs(tmp_path / "p.tsv").spearman[0])
     assert (pairs["compared"], pairs["oov"]) == (3, 0.25)
     people = run("vectors", *command).stdout
     for line in ("royal", "gram1-odd", "semantic", "syntactic", "all", "15 of 15 words looked at"):

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 import tomllib
+from typing import get_args
 
 import pytest
 
+from wordloom.vector_recipe import VectorSettings
 from wordloom.vectors import load_vectors
 
 
@@ -60,7 +62,10 @@ def test_a_recipe_and_settings_of_ones_own(text, tmp_path):
         (["train", "vectors.dim=5"], "Give a recipe, or the text by --corpus FILE"),
         (["train", "nowhere.toml"], "no recipe file nowhere.toml"),
         (["train", "word2vec-gutenburg"], "did you mean 'word2vec-gutenberg'"),
-        (["train", "quickstart"], "no recipe called 'quickstart'"),
+        (["train", "quickstart"], "the recipe 'quickstart' is for 'wordloom train'"),
+        (["train", "--resume"], "which run is to go on? Give its folder"),
+        (["train", "--out", "nowhere", "--resume"], "nowhere holds no run to resume"),
+        (["train", "--corpus", "tale.txt", "--dim", "1000000000000"], "lower vectors.dim (--dim)"),
         (["train", "--corpus", "nowhere.txt"], "nowhere.txt"),
         (["train", "--corpus", "tale.txt", "--dim", "0"], "vectors.dim"),
         (["train", "--corpus", "tale.txt", "--algorithm", "word3vec"], "'word2vec'"),
@@ -98,7 +103,14 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
     assert running.returncode == 0, errors
     assert "stopped at" in errors
     assert (tmp_path / "runs" / "tale" / "checkpoints" / "vectors.safetensors").exists()
-    command = next(line for line in errors.splitlines() if line.startswith("  wordloom vectors train"))
+    question, _, command = errors.splitlines()[-3:]
+    assert question == "  wordloom vectors similar runs/tale WORD"
+    asked = wordloom("similar", "runs/tale", "cat", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.split()[0] == "cat"
+    assert asked.stderr.startswith("note: training stopped at ")
+    assert asked.stderr.strip().endswith(command.strip())
+    assert command == "  wordloom vectors train --out runs/tale --resume"
     again = wordloom(*command.split()[2:], cwd=tmp_path, start=True)
     before = metrics.stat().st_size
     for _ in range(600):
@@ -109,3 +121,76 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
     _, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
     assert "resuming at" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("during", "kept"), [("Phrases.learn_in_stretches", "settings"), ("prepare", "settings and vocabulary")]
+)
+def test_a_signal_before_training_keeps_what_is_known(text, tmp_path, number, during, kept):
+    slow = (
+        "import os, time\n"
+        "from wordloom.run import train_vectors as module\n"
+        "def waits(*_, **__):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    time.sleep(60)\n"
+        f"module.{during} = waits\n"
+        "from wordloom.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", slow, "vectors", "train", "--corpus", "tale.txt", "--phrases", "1"]
+    given = {"env": {**os.environ, "WORDLOOM_CACHE": str(tmp_path / "cache")}, "cwd": tmp_path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **given)
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()[-3:]
+    assert said == [
+        f"kept        {kept}; what was under way begins again",
+        "stopped before training began; to go on:",
+        "  wordloom vectors train --out runs/tale --resume",
+    ]
+    assert (tmp_path / "runs" / "tale" / "vocabulary.tsv").exists() == ("vocabulary" in kept)
+    asked = wordloom("similar", "runs/tale", "cat", cwd=tmp_path)
+    assert asked.returncode == 2
+    assert said[-1].strip() in asked.stderr
+    again = wordloom(*said[-1].split()[2:], cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "cat" in load_vectors(tmp_path / "runs" / "tale")
+
+
+def test_a_signal_before_training_leaves_the_run_that_force_would_replace(text, tmp_path):
+    assert wordloom("train", "--corpus", text, "--epochs", 1, cwd=tmp_path).returncode == 0
+    run = tmp_path / "runs" / "tale"
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    slow = (
+        "import os, time\n"
+        "from wordloom.run import train_vectors as module\n"
+        "module.prepare = lambda *_, **__: (os.kill(os.getpid(), 15), time.sleep(60))\n"
+        "from wordloom.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", slow, "vectors", "train", "--corpus", "tale.txt", "--force"]
+    given = {"env": {**os.environ, "WORDLOOM_CACHE": str(tmp_path / "cache")}, "cwd": tmp_path}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **given)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "stopped before training began: the run in runs/tale is as it was"
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+
+def test_the_help_names_every_algorithm(tmp_path):
+    said = " ".join(wordloom("train", "--help", cwd=tmp_path).stdout.split()).replace("- ", "-")
+    allowed = get_args(VectorSettings.model_fields["algorithm"].annotation)
+    assert f"{', '.join(allowed[:-1])} or {allowed[-1]}." in said
+    assert "line, blank-line, file, or" in said
+
+
+def test_a_line_is_a_text_unless_something_else_is_said(text, tmp_path):
+    for out, flags, texts in (
+        ("lines", [], 4000),
+        ("one", ["--separator", "file"], 1),
+        ("marked", ["--separator", "the cat sat on the mat and the dog sat on the log"], 0),
+    ):
+        done = wordloom("train", "--corpus", text, "--epochs", 1, "--out", out, *flags, cwd=tmp_path)
+        if texts:
+            assert f"in {texts:,} text" in done.stderr
+        else:
+            assert "holds no words" in done.stderr

@@ -10,13 +10,14 @@ import sys
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from wordloom.errors import CheckpointError, DataError, RecipeError, VectorError
 from wordloom.recipe import load_recipe, shipped_recipes
 from wordloom.run import train_vectors as module
 from wordloom.run.train_vectors import train_vectors
 from wordloom.vector_recipe import load_vector_recipe, shipped_vector_recipes
-from wordloom.vectors import FastTextVectors, load_vectors
+from wordloom.vectors import FastTextVectors, load_vectors, saved_state
 
 
 @pytest.fixture(autouse=True)
@@ -85,8 +86,9 @@ def test_a_stopped_run_resumes_to_the_bits_of_one_left_alone(text, tmp_path, sho
         stopped = train_vectors(settings(text, deterministic=True), out=tmp_path / "run")
     assert stopped.stopped
     assert 0 < stopped.job < stopped.jobs
-    with pytest.raises(VectorError):
-        load_vectors(tmp_path / "run")  # nothing that looks finished
+    so_far = load_vectors(tmp_path / "run")  # can be asked already
+    with safe_open(tmp_path / "run" / "checkpoints" / "vectors.safetensors", framework="numpy") as saved:
+        assert so_far.vectors.tobytes() == saved.get_tensor("inputs").tobytes()
     again = settings(text, deterministic=True, threads=1)
     ended = train_vectors(again, out=tmp_path / "run", resume=True)
     assert ended.job == straight.jobs
@@ -131,13 +133,13 @@ def test_a_full_disk_leaves_what_was_saved_before(text, tmp_path, short_portions
             raise OSError(28, "No space left on device")
         return real(arrays, path, metadata=metadata)
 
-    real = module.save_file
-    monkeypatch.setattr(module, "save_file", full)
+    real = saved_state.save_file
+    monkeypatch.setattr(saved_state, "save_file", full)
     with pytest.raises(CheckpointError, match="No space left"):
         train_vectors(settings(text, save_minutes=1e-9, deterministic=True), out=tmp_path / "run")
     left = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert left == ["vectors.safetensors"]
-    monkeypatch.setattr(module, "save_file", real)
+    monkeypatch.setattr(saved_state, "save_file", real)
     ended = train_vectors(
         settings(text, save_minutes=1e-9, deterministic=True), out=tmp_path / "run", resume=True
     )
@@ -252,6 +254,14 @@ def test_a_recipe_for_the_other_command_is_told_apart():
         load_recipe(shipped_vector_recipes()["word2vec-gutenberg"])
     with pytest.raises(RecipeError, match="'wordloom train'"):
         load_vector_recipe(shipped_recipes()["quickstart"])
+    with pytest.raises(RecipeError, match="recipe 'word2vec-gutenberg' is for 'wordloom vectors train'"):
+        load_recipe("word2vec-gutenberg")
+    with pytest.raises(RecipeError, match="recipe 'quickstart' is for 'wordloom train'"):
+        load_vector_recipe("quickstart")
+    for table, verb in (("words", "vectors train"), ("model", "train"), ("tokenizer", "train")):
+        load = load_recipe if table == "words" else load_vector_recipe
+        with pytest.raises(RecipeError, match=rf"table \[{table}\]: it is for 'wordloom {verb}'"):
+            load({"name": "t", "data": {"train": "x"}, table: {}})
 
 
 def test_fasttext_gives_vectors_to_words_never_seen(text, tmp_path):

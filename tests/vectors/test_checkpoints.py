@@ -182,7 +182,8 @@ def test_byte_level_names(bpe):
     assert vectors.get_index("<0xE2>") == bpe.token_to_id("â")
     assert vectors.get_index(".") == bpe.token_to_id(".")
     assert "Ġnothere" not in vectors
-    assert 3 not in vectors
+    assert 3 in vectors  # the number of a row
+    assert bpe.vocab_size not in vectors
 
 
 def test_the_first_gpts_words_end_in_a_space(tmp_path):

@@ -214,6 +214,16 @@ def test_the_words_of_a_model_stand_without_their_spaces(tmp_path) -> None:
     assert load_vectors(tmp_path / "folder").index_to_key == open_vectors(tmp_path / "model").index_to_key
 
 
+@pytest.mark.parametrize("name", ["dest.txt", "dest.npz", "taken.txt", "folder"])
+def test_a_source_that_is_not_there_is_what_is_said(name: str, tmp_path) -> None:
+    (tmp_path / "taken.txt").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(
+        VectorError, match=r"there is nothing at '.*nosuch'; give a file or folder of vectors"
+    ):
+        convert_vectors(tmp_path / "nosuch", tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["dest.npz", "dest.bin.zip", "dest.gz"])
 def test_a_name_that_says_no_format_is_refused(plain, name: str, tmp_path) -> None:
     with pytest.raises(VectorError, match="--to folder"):

@@ -191,9 +191,26 @@ def test_a_slip_is_told_from(english, wrong, meant):
 def test_what_resembles_nothing_gets_no_suggestion(english, nothing):
     with pytest.raises(UnknownWordError) as caught:
         english.get_index(nothing)
-    assert str(caught.value) == (
-        f"{nothing!r} is not in the vocabulary of 10 words; ask for one that is in index_to_key"
-    )
+    assert str(caught.value).startswith(f"{nothing!r} is not in the vocabulary of 10 words; ")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("zzzzzz", "'zzzzzz' is not in the vocabulary of 10 words; index_to_key lists them"),
+        (10, "10 is not in the vocabulary of 10 words; a number is that of a row, 0 to 9"),
+        (np.int64(-3), "-3 is not in the vocabulary of 10 words; a number is that of a row, 0 to 9"),
+        (2.5, "2.5 is not in the vocabulary of 10 words; give a word or the number of a row"),
+        ([["king"]], "a list is not in the vocabulary of 10 words; give a word or the number of a row"),
+        (np.zeros((3, 3)), "a ndarray is not in the vocabulary of 10 words; give a word"),
+        (b"king", "b'king' is not in the vocabulary of 10 words; give a word"),
+    ],
+)
+def test_what_was_asked_for_wrongly_is_said(english, key, says):
+    with pytest.raises(UnknownWordError) as caught:
+        english.get_vector(key)
+    assert str(caught.value).startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +224,12 @@ def test_what_resembles_nothing_gets_no_suggestion(english, nothing):
         lambda v: v.most_similar([("qeen", 2.0)]),
         lambda v: v.most_similar_cosmul("qeen"),
         lambda v: v.similarity("king", "qeen"),
-        lambda v: v.n_similarity(["king"], ["qeen"]),
         lambda v: v.distances("king", ["qeen"]),
         lambda v: v.rank("king", "qeen"),
-        lambda v: v.get_mean_vector(["qeen"]),
+        lambda v: v.get_mean_vector(["qeen"], ignore_missing=False),
+        lambda v: v.relative_cosine_similarity("qeen", "king"),
+        lambda v: v.most_similar_to_given("king", ["qeen"]),
+        lambda v: v.set_vecattr("qeen", "count", 1),
     ],
 )
 def test_every_question_names_the_unknown_word(english, ask):

@@ -112,6 +112,31 @@ def test_what_texts_share_is_gone(counted, texts):
     assert np.array_equal(again.encode(texts), rows)
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_texts_too_few_to_share_anything_are_refused(counted, k):
+    a, b, c, d, e = counted.index_to_key[5:10]
+    different = [a, f"{b} {a}", f"{c} {c} {b}", f"{d} {e}"]
+    embedder = TextEmbedder(counted, "sif", n_components=k)
+    for n in range(1, k + 2):
+        says = "1 or -1; fit on more" if n > k else "that is everything; fit on more"
+        for texts in (
+            different[:n],
+            [*different[:n], "", *different[:n]],
+            [f"{t} {t}" for t in different[:n]] * 3,
+        ):
+            with pytest.raises(VectorError, match=says):
+                embedder.fit(texts)
+            assert embedder.components is None
+    with pytest.raises(VectorError, match="of one text with a known word that is everything"):
+        embedder.fit([a, "unheardof"])
+    embedder.fit(different[: k + 2])
+    rows = embedder.encode(different[: k + 2], normalize_embeddings=True)
+    cosines = np.abs(rows @ rows.T)[np.triu_indices(k + 2, 1)]
+    assert cosines.min() < 0.99  # something tells them apart
+    alone = TextEmbedder(counted, "sif", n_components=k, components=embedder.components).encode(a)
+    assert np.linalg.norm(alone) > 0.01
+
+
 def test_batches_and_length_do_not_matter(counted, texts):
     embedder = TextEmbedder(counted, "sif")
     embedder.fit(texts)
@@ -220,8 +245,8 @@ def test_mistakes(vectors, counted):
         TextEmbedder(counted, "sif", components=np.eye(1, 19))
     with pytest.raises(VectorError, match="not of length 1 and at right angles"):
         TextEmbedder(counted, "sif", components=np.ones((1, 20)))
-    with pytest.raises(VectorError, match="n_components 21 is out of range: 0 to 20"):
-        TextEmbedder(counted, "sif", n_components=21)
+    with pytest.raises(VectorError, match="n_components 20 is out of range: 0 to 19"):
+        TextEmbedder(counted, "sif", n_components=20)
 
 
 def test_a_models_tokens_have_no_order(data):
@@ -284,6 +309,8 @@ def test_reading_texts(tmp_path):
     (tmp_path / "t.gz").write_bytes(gzip.compress(content.encode()))
     for name in ("t.txt", "t.gz"):
         assert list(read_texts(tmp_path / name)) == ["first", "", "third ☃", "last without a break"]
+    (tmp_path / "marked.txt").write_bytes("\ufefffirst\n\ufeffsecond\n".encode())
+    assert list(read_texts(tmp_path / "marked.txt")) == ["first", "\ufeffsecond"]
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(VectorError, match=r"bad.txt', line 2: not UTF-8"):
         list(read_texts(tmp_path / "bad.txt"))

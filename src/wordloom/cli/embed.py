@@ -7,18 +7,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wordloom.cli.embed_bags import embed_bags, holds_bags
 from wordloom.cli.usage import refuse
 from wordloom.cli.vectors_output import ROWS, opened, tell
 from wordloom.errors import VectorError
 
+if TYPE_CHECKING:
+    from wordloom.vectors import KeyedVectors, WordRule
+
 __all__ = ["command"]
 
 _SIF = ("a", "counts", "fit_on", "component", "save_component")  # options of that method alone
+_WORDS = ("split", "cased", "no_phrases")  # how texts become words
 
 
 def command(
@@ -26,7 +32,9 @@ def command(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="VECTORS", help="Word vectors (a file or folder), or a trained model: its token vectors."
+            metavar="VECTORS",
+            help="Word vectors (a file or folder), a trained model: its token vectors, or bags of words that "
+            "'vectors documents' kept or a classifier is made of.",
         ),
     ],
     texts: Annotated[
@@ -34,7 +42,10 @@ def command(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="A .npy, .jsonl or .tsv file.  [default: JSON lines on standard output]"),
+        typer.Option(
+            help="A .npy, .jsonl or .tsv file; of bags .npz (scipy's) or .jsonl.  [default: JSON lines on "
+            "standard output]"
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     method: Annotated[
@@ -44,10 +55,19 @@ def command(
     normalize: Annotated[bool, typer.Option("--normalize", help="Bring vectors to length 1.")] = False,
     split: Annotated[
         Literal["words", "whitespace"] | None,
-        typer.Option(help="How texts become words.  [default: words; of a model, by its tokenizer]"),
+        typer.Option(
+            help="How texts become words.  [default: as the run made them; of a file, words; of a model, by "
+            "its tokenizer]"
+        ),
     ] = None,
     cased: Annotated[
-        bool, typer.Option("--cased", help="Keep upper case.  [default: lower-case words]")
+        bool | None,
+        typer.Option(
+            "--cased/--uncased", help="Keep upper case, or not.  [default: as the run; of a file, not]"
+        ),
+    ] = None,
+    no_phrases: Annotated[
+        bool, typer.Option("--no-phrases", help="Leave apart the words that the run joined to phrases.")
     ] = False,
     a: Annotated[float, typer.Option(help="sif: the smoothing in a / (a + p).")] = 1e-3,
     counts: Annotated[
@@ -69,7 +89,7 @@ def command(
     batch_size: Annotated[int, typer.Option(help="Texts held at a time.", min=1)] = 1024,
 ) -> None:
     """Turn each line of a text file into one vector."""
-    from wordloom.vectors import TextEmbedder, TextReport, TokenVectors
+    from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.embedding_files import (
         embedding_format,
         load_components,
@@ -79,23 +99,25 @@ def command(
     )
     from wordloom.vectors.text_embeddings import read_counts
 
+    for path in (out, save_component):
+        if path is not None and path.exists() and not overwrite:
+            raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
+    if holds_bags(model):
+        refuse(ctx, f"{model} holds bags of words", "method", *_SIF, *_WORDS, "rows")
+        embed_bags(model, iter(read_texts(texts)), out, normalize=normalize, batch_size=batch_size)
+        return
     if method != "sif":
         refuse(ctx, f"--method {method} weighs no frequencies", *_SIF)
     if component is not None:
         refuse(ctx, "--component is what was learnt before", "fit_on", "save_component")
-    for path in (out, save_component):
-        if path is not None and path.exists() and not overwrite:
-            raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
     if out is not None:
         embedding_format(out)
     wv = opened(model, rows)
-    if isinstance(wv, TokenVectors) and split is None:
-        refuse(ctx, "a model's tokenizer decides what becomes of upper case", "cased")
+    words, notes = _words(ctx, wv, model, split=split, cased=cased, no_phrases=no_phrases)
     embedder = TextEmbedder(
         wv,
         method,
-        split=split,
-        lower=not cased,
+        split=words,
         a=a,
         frequencies=None if counts is None else read_counts(counts),
         components=None if component is None else load_components(component),
@@ -116,12 +138,46 @@ def command(
                 yield batch, vectors
 
         n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
-    notes = [str(met)]
+    notes.insert(0, str(met))
     if embedder.frequencies_from == "rank":
         notes.append("no counts came with the vectors: frequencies are estimated from ranks, by Zipf's law")
     if out is not None:
         notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
     tell(notes)
+
+
+def _words(
+    ctx: typer.Context,
+    wv: KeyedVectors,
+    path: Path,
+    *,
+    split: Literal["words", "whitespace"] | None,
+    cased: bool | None,
+    no_phrases: bool,
+) -> tuple[WordRule | None, list[str]]:
+    """How texts become words, as the run did it but for what is given; None: by a model's tokenizer.  And
+    what to say of it."""
+    from wordloom.vectors import TokenVectors, WordRule, word_rule
+
+    tokens = isinstance(wv, TokenVectors)
+    if tokens and split is None:
+        refuse(ctx, "a model's tokenizer decides what becomes of upper case", "cased", "no_phrases")
+        return None, []
+    runs = None if tokens else word_rule(path)
+    if runs is None or not runs.phrases:
+        refuse(ctx, f"{path} joined no words to phrases", "no_phrases")
+    rule = runs or WordRule()
+    if split is not None:
+        rule = replace(rule, split=split)
+    if cased is not None:
+        rule = replace(rule, lower=not cased)
+    if no_phrases:
+        rule = replace(rule, phrases=())
+    if runs is None:
+        return rule, []
+    if rule == runs:
+        return rule, [f"texts become words as in {path}: {rule}"]
+    return rule, [f"texts become words otherwise than in {path} ({runs}): {rule}"]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import typer
 
 from wordloom.cli import (
     vectors_convert,
+    vectors_documents,
     vectors_evaluate,
     vectors_predict,
     vectors_similar,
@@ -22,6 +23,7 @@ app.command("similar", cls=SignedWords)(vectors_similar.similar)
 app.command("analogy", cls=SignedWords)(vectors_similar.analogy)
 app.command("evaluate")(vectors_evaluate.evaluate)
 app.command("neighbours")(vectors_views.neighbours)
+app.command("documents")(vectors_documents.documents)
 app.command("dot")(vectors_similar.dot)
 app.command("axis")(vectors_views.axis)
 app.command("predict")(vectors_predict.predict)

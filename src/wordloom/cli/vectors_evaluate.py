@@ -109,15 +109,16 @@ def _file(given: str) -> Path:
 
 def _print_analogies(console: Console, name: str, result: Analogies) -> None:
     table = made_table(name, "right", "asked", "left out", "accuracy")
-    for section in result.sections:
+    *sections, total = result.sections
+    for section in sections:
         table.add_row(section.name, *_counts([section]))
-    grammar = [section for section in result.sections if section.name.startswith("gram")]
-    meaning = [section for section in result.sections if not section.name.startswith("gram")]
+    grammar = [section for section in sections if section.name.startswith("gram")]
+    meaning = [section for section in sections if not section.name.startswith("gram")]
     table.add_section()
     if grammar and meaning:  # questions-words names its nine grammatical sections so
         table.add_row("semantic", *_counts(meaning))
         table.add_row("syntactic", *_counts(grammar))
-    table.add_row("all", *_counts(result.sections), style="bold")
+    table.add_row("all", *_counts([total]), style="bold")
     console.print(table)
     console.print()
 
@@ -131,9 +132,8 @@ def _counts(sections: Sequence[Section]) -> list[str]:
 def _print_pairs(console: Console, agreed: dict[str, Agreement]) -> None:
     table = made_table("pairs", "Spearman", "Pearson", "compared", "left out")
     for name, result in agreed.items():
-        left_out = round(result.pairs / (1 - result.oov)) - result.pairs
-        numbers = (_correlation(result.spearman), _correlation(result.pearson))
-        table.add_row(name, *numbers, f"{result.pairs:,}", f"{left_out:,}")
+        numbers = (_correlation(each.statistic) for each in (result.spearman, result.pearson))
+        table.add_row(name, *numbers, f"{result.pairs:,}", f"{result.unknown:,}")
     console.print(table)
     console.print()
 
@@ -145,12 +145,13 @@ def _correlation(value: float) -> str:
 def _analogies_facts(result: Analogies) -> dict[str, Any]:
     sections = [
         {"name": s.name, "correct": len(s.correct), "asked": s.asked, "skipped": s.skipped}
-        for s in result.sections
+        for s in result.sections[:-1]  # the last is all of them
     ]
     accuracy = result.accuracy if result.asked else None
     return {"accuracy": accuracy, "asked": result.asked, "skipped": result.skipped, "sections": sections}
 
 
 def _pairs_facts(result: Agreement) -> dict[str, Any]:
-    spearman, pearson = (None if math.isnan(value) else value for value in (result.spearman, result.pearson))
-    return {"spearman": spearman, "pearson": pearson, "compared": result.pairs, "oov": result.oov}
+    facts: dict[str, Any] = {"spearman": result.spearman.statistic, "pearson": result.pearson.statistic}
+    facts = {name: None if math.isnan(value) else value for name, value in facts.items()}
+    return {**facts, "compared": result.pairs, "oov": result.unknown / (result.pairs + result.unknown)}

@@ -29,6 +29,7 @@ __all__ = [
     "print_json",
     "shown",
     "tell",
+    "whether_stopped",
 ]
 
 VECTORS = Annotated[
@@ -55,7 +56,17 @@ def opened(path: Path, rows: Literal["embedding", "head"] | None = None) -> Keye
     from wordloom.vectors import open_vectors
 
     with Console(stderr=True).status(f"reading {path}"):  # shown on a terminal alone
-        return open_vectors(path, rows=rows)
+        found = open_vectors(path, rows=rows)
+    tell(whether_stopped(path))
+    return found
+
+
+def whether_stopped(path: Path) -> list[str]:
+    """A note on vectors whose training stopped before its end."""
+    from wordloom.vectors.saved_state import how_to_go_on, stopped_at
+
+    share = stopped_at(path)
+    return [] if share is None else [f"training stopped at {share:.0%}; to go on: {how_to_go_on(path)}"]
 
 
 def namesakes(wv: KeyedVectors, words: Iterable[str]) -> list[str]:

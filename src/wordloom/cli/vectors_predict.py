@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from wordloom.cli.vectors_output import JSON, print_json, tell
+from wordloom.cli.vectors_output import JSON, print_json, tell, whether_stopped
 from wordloom.errors import DataError
 
 __all__ = ["predict"]
@@ -42,6 +42,7 @@ def predict(
 
     with Console(stderr=True).status(f"reading {model}"):  # shown on a terminal alone
         classifier = FastTextClassifier.load(model)
+    tell(whether_stopped(model))
     if labelled:
         score = classifier.test(_lines(file), k, threshold)
         notes = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,7 +16,8 @@ def command(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="The name of a shipped recipe, or a .toml file; or leave it out and give --corpus."
+            help="The name of a shipped recipe, or a .toml file; or leave it out and give --corpus, or with "
+            "--resume the run alone, by --out."
         ),
     ] = None,
     overrides: Annotated[
@@ -26,8 +28,16 @@ def command(
         list[str] | None,
         typer.Option(help="The text: files, folders, globs, '-', or a data set.  Repeatable."),
     ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            help="What ends a text of a .txt file, past which no window reaches: line, blank-line, file, or "
+            "the exact line that stands between two.  [default: line; a data set as it says itself]"
+        ),
+    ] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="word2vec, fasttext or fasttext-supervised.  [default: word2vec]")
+        str | None,
+        typer.Option(help="word2vec, fasttext, fasttext-supervised or glove.  [default: word2vec]"),
     ] = None,
     architecture: Annotated[
         Literal["skipgram", "cbow"] | None, typer.Option(help="[default: skipgram]")
@@ -60,10 +70,11 @@ def command(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
 ) -> None:
-    """Learn word vectors from text; Ctrl-C saves and stops, --resume goes on."""
+    """Learn word vectors from text; Ctrl-C stops with what is learnt so far, --resume goes on."""
     from wordloom.errors import RecipeError
     from wordloom.run.progress import TrainingProgress
     from wordloom.run.train_vectors import train_vectors
+    from wordloom.vectors.saved_state import how_to_go_on
 
     flags = {
         "vectors.algorithm": algorithm, "vectors.architecture": architecture, "vectors.dim": dim,
@@ -71,27 +82,31 @@ def command(
         "vectors.epochs": epochs, "vectors.alpha": alpha, "words.phrases": phrases, "seed": seed,
         "vectors.threads": threads, "vectors.device": device,
         "vectors.deterministic": "true" if deterministic else None,
+        "data.separator": None if separator is None else json.dumps(separator),
     }  # fmt: skip
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
     source: Any = recipe
     if recipe is not None and "=" in recipe:  # no recipe, and a setting stands first
         source, overrides = None, [recipe, *(overrides or [])]
-    if source is None:
-        if not corpus:
-            raise RecipeError("what is to be read? Give a recipe, or the text by --corpus FILE")
+    if source is None and corpus:
         source = {"name": Path(corpus[0]).name.partition(".")[0] or "vectors", "data": {"train": corpus}}
+    elif source is None and not resume:
+        raise RecipeError("what is to be read? Give a recipe, or the text by --corpus FILE")
     elif corpus:
         given.append(f"data.train={corpus!r}")
     progress = TrainingProgress()
     result = train_vectors(
         source, [*given, *(overrides or [])], out=out, resume=resume, force=force, progress=progress
     )
-    if result.stopped:
-        progress.say(f"stopped at {result.job / result.jobs:.0%}; to go on:")
-        folder = shlex.quote(str(result.folder))
-        progress.say(f"  wordloom vectors train {folder} --out {folder} --resume")
+    folder = shlex.quote(str(result.folder))
+    supervised = (result.folder / "model.bin").exists()
+    question = f"  wordloom vectors {f'predict {folder} FILE' if supervised else f'similar {folder} WORD'}"
+    if not result.stopped:
+        progress.say([f"done: {result.folder}", question])
+        return
+    if result.job:
+        at = f"stopped at {result.job / result.jobs:.0%}"
+        progress.say([f"{at}; what is learnt so far answers already:", question, "to go on:"])
     else:
-        progress.say(f"done: {result.folder}")
-        supervised = (result.folder / "model.bin").exists()
-        question = "predict {} FILE" if supervised else "similar {} WORD"
-        progress.say(f"  wordloom vectors {question.format(result.folder)}")
+        progress.say("stopped before training began; to go on:")
+    progress.say(f"  {how_to_go_on(result.folder)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -174,8 +175,8 @@ def _bars(
     enough for ``width`` characters."""
     most = float(abs(values).max()) or 1.0
     halves = 2 if values.min() < 0 else 1
-    names = max(len(word) + 2 for word in words)
-    numbers = sum(max(6, *map(len, axis.name.split())) for axis in axes)  # long names break at spaces
+    names = max(cell_len(word) + 2 for word in words)
+    numbers = sum(max(6, *map(cell_len, axis.name.split())) for axis in axes)  # long names break at spaces
     room = width - names - numbers - 6 * len(axes) - 4
     length = min(_BAR, max(1, room // (halves * len(axes))))
 

@@ -8,6 +8,7 @@ A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` ->
 Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored
 Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
              texts, :class:`BagBatches` -> :class:`LabelBatch`
+Documents    :func:`texts_of` what holds them; :class:`DocumentBags`: tf-idf and the nearest, without labels
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from wordloom.data.catalogue import DATASETS
     from wordloom.data.corpus import Corpus
     from wordloom.data.datasets import DatasetFile, DatasetInfo, fetch, resolve
+    from wordloom.data.document_bags import DocumentBags
+    from wordloom.data.document_texts import texts_of
     from wordloom.data.label_batches import BagBatches, Bags, LabelBatch
     from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.ledger import Ledger
@@ -39,6 +42,7 @@ _HOME = {
     "DatasetFile": "datasets",
     "DatasetInfo": "datasets",
     "Document": "readers",
+    "DocumentBags": "document_bags",
     "IGNORE": "batches",
     "LabelBatch": "label_batches",
     "LabelledCorpus": "labels",
@@ -55,6 +59,7 @@ _HOME = {
     "prepare": "shards",
     "records": "readers",
     "resolve": "datasets",
+    "texts_of": "document_texts",
 }
 
 __all__ = [
@@ -69,6 +74,7 @@ __all__ = [
     "DatasetFile",
     "DatasetInfo",
     "Document",
+    "DocumentBags",
     "LabelBatch",
     "LabelledCorpus",
     "LabelledRow",
@@ -84,6 +90,7 @@ __all__ = [
     "prepare",
     "records",
     "resolve",
+    "texts_of",
 ]
 
 

@@ -29,7 +29,16 @@ from wordloom.errors import CheckpointError, DataError, did_you_mean
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
 
-__all__ = ["FEATURES", "SPLITS", "BagVectorizer", "Counted", "smooth_idf", "weighted"]
+__all__ = [
+    "FEATURES",
+    "SPLITS",
+    "BagVectorizer",
+    "Counted",
+    "row_lengths",
+    "smooth_idf",
+    "unit_rows",
+    "weighted",
+]
 
 SPLITS = ("words", "whitespace")
 FEATURES = ("counts", "binary", "tfidf")
@@ -275,8 +284,19 @@ def weighted(counts: Any, features: str, idf: NDArray[Any] | None = None) -> Any
         if idf is None:
             raise DataError("features 'tfidf' need the inverse document frequencies; give idf")
         rows.data *= np.asarray(idf, dtype=np.float64)[rows.indices]
-        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        rows.data /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(rows.indptr))
+        rows = unit_rows(rows)
+    return rows
+
+
+def row_lengths(rows: Any) -> NDArray[np.float64]:
+    """Euclidean length of each row of a CSR [N, V]: [N]."""
+    return np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+
+
+def unit_rows(rows: Any) -> Any:
+    """``rows``, a CSR of floats, each divided by its length in place; a row of zeros stays so."""
+    lengths = row_lengths(rows)
+    rows.data /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(rows.indptr))
     return rows
 
 

@@ -1,11 +1,15 @@
 """Pictures of words: a map of them and their neighbours, and where they lie on named directions.
 
-Drawn with matplotlib, whose global state is neither used nor changed.  The colours are Okabe and Ito's, which
+Drawn with matplotlib, whose settings are neither used nor changed.  The colours are Okabe and Ito's, which
 colour-blind people tell apart, and each comes with a mark of its own, so that a print in grey can be read.
+
+Words in any script: what matplotlib's own font lacks comes from fonts that are installed.  In an .svg words
+stay text, which can be searched for and is shown in its reader's own fonts.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,11 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, WordloomError, did_you_mean
+from wordloom.inspect.fonts import breadth, cannot_be_drawn, fonts_for, without_remarks
 from wordloom.inspect.labels import leads, place_labels
 from wordloom.vectors.maps import WordMap
 from wordloom.vectors.whole_files import new_file
 
 __all__ = ["FORMATS", "axes_figure", "draw_axes", "draw_map", "map_figure"]
+
+_log = logging.getLogger(__name__)
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -31,15 +38,17 @@ _DPI = 200
 _WIDTH = 7.5  # inches; a figure grows until there is room for every name
 _GROWTH = (1.0, 1.2, 1.4, 1.6)  # as long as no line may cross a name
 _GROWTH_THEN = (1.4, 1.6, 1.9, 2.3, 2.8, 3.4, 4.2, 5.0)  # when lines may
-_SETTINGS = {"svg.fonttype": "path", "svg.hashsalt": "wordloom", "path.simplify": True}
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify": True}
 
 
 def draw_map(word_map: WordMap, path: str | os.PathLike[str]) -> None:
     """Draw a map of words into a .png, .svg or .pdf file, which appears when it is complete.
 
+    What no font here can draw is a box, and told by a warning in the log.
+
     Raises VectorError for another ending or a place that cannot be written, WordloomError without matplotlib.
     """
-    _save(lambda: map_figure(word_map), path)
+    _save(lambda: map_figure(word_map), word_map.words, path)
 
 
 def draw_axes(
@@ -58,7 +67,7 @@ def draw_axes(
 
     Raises as :func:`draw_map`.
     """
-    _save(lambda: axes_figure(words, values, names), path)
+    _save(lambda: axes_figure(words, values, names), [*words, *names], path)
 
 
 def check_format(path: str | os.PathLike[str]) -> str:
@@ -71,17 +80,31 @@ def check_format(path: str | os.PathLike[str]) -> str:
     return suffix
 
 
-def _save(make: Any, path: str | os.PathLike[str]) -> None:
+def _save(make: Any, texts: Sequence[str], path: str | os.PathLike[str]) -> None:
     suffix = check_format(path)
     matplotlib = _matplotlib()
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), without_remarks():
         matplotlib.rcdefaults()  # a user's style sheet is not ours to draw with
-        matplotlib.rcParams.update(_SETTINGS)
+        fonts, missing = fonts_for(texts)
+        matplotlib.rcParams.update(_SETTINGS | {"font.family": ["sans-serif", *fonts]})
+        if missing and suffix != ".svg":
+            _log.warning(cannot_be_drawn(missing, texts))
         figure = make()
+        if suffix == ".svg":
+            _keep_text(figure)
         # without a date, equal pictures are equal files
         metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
         with new_file(Path(path)) as file:
             figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
+
+
+def _keep_text(figure: Any) -> None:
+    """White around letters would make outlines of them in an .svg; there it is a box behind each name."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_path_effects()):
+        text.set_path_effects([])
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.0})
 
 
 def _matplotlib() -> Any:
@@ -272,8 +295,7 @@ def _number(value: float) -> str:
 def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
     """A bar for each word, the largest value on top."""
     order = np.argsort(values, kind="stable")
-    longest = max(map(len, map(_shown, words)))
-    left = 0.35 + 0.075 * longest
+    left = 0.35 + max(map(breadth, map(_shown, words)))
     panel = _panel((left + 5.0, 1.0 + 0.27 * len(words)), (left, 0.6, 0.55, 0.2))
     places = np.arange(len(words))
     colours = [_COLOURS[1] if value < 0 else _COLOURS[0] for value in values[order]]
@@ -301,8 +323,8 @@ def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
 
 def _table(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
     """Words down, axes across, each value written on its colour."""
-    left = 0.35 + 0.075 * max(map(len, map(_shown, words)))
-    longest = 0.075 * max(map(len, names))  # inches, at an angle of 30 degrees
+    left = 0.35 + max(map(breadth, map(_shown, words)))
+    longest = max(map(breadth, names))  # inches, at an angle of 30 degrees
     top, right = 0.3 + 0.5 * longest, max(0.3, 0.87 * longest - 0.3)
     size = (left + 0.85 * len(names) + right, top + 0.32 * len(words) + 0.15)
     panel = _panel(size, (left, 0.15, right, top))

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from wordloom.data.batches import to_device
+from wordloom.data.document_bags import Neighbour, nearest_rows
 from wordloom.data.label_batches import BagBatches
 from wordloom.data.labels import LabelledCorpus
 from wordloom.data.vectorizer import BagVectorizer, weighted
@@ -32,13 +33,6 @@ class Prediction(NamedTuple):
 
     label: str
     probability: float
-
-
-class Neighbour(NamedTuple):
-    """A document, by its number among those searched, and the cosine of its features and the query's."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a neighbour
-    similarity: float
 
 
 @dataclass(kw_only=True)
@@ -113,28 +107,25 @@ class TextClassifier:
         """The features of N texts that the model weighs, as scipy CSR [N, V] float64."""
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
+        return self.weigh(self.vectorizer.counts(texts))
+
+    def weigh(self, counts: Any) -> Any:
+        """The features of ``counts`` [N, V] by this vocabulary, as :meth:`vectorize` makes them."""
         idf = None if self.model.idf is None else self.model.idf.double().cpu().numpy()
-        return weighted(self.vectorizer.counts(texts), self.config.features, idf)
+        return weighted(counts, self.config.features, idf)
 
     def nearest(self, text: str, documents: Sequence[str] | Any, topn: int = 10) -> list[Neighbour]:
         """The ``topn`` documents most like ``text``, nearest first; those that share no word are left out.
 
         ``documents`` are texts, or what :meth:`vectorize` made of them, which saves doing it again.
         """
-        if topn < 1:
-            raise DataError(f"topn {topn} asks for nothing; give 1 or more")
         rows: Any = documents if hasattr(documents, "tocsr") else self.vectorize(documents)
         if rows.shape[1] != len(self.vectorizer):
             raise DataError(
                 f"the documents have {rows.shape[1]:,} features, the model {len(self.vectorizer):,} words; "
                 "give texts, or what this model's vectorize() makes of them"
             )
-        query = self.vectorize([text])
-        products = np.asarray((rows @ query.T).todense()).ravel()  # [N]
-        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel() * query.multiply(query).sum())
-        cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-        order = np.argsort(-cosines, kind="stable")[:topn]
-        return [Neighbour(int(i), float(cosines[i])) for i in order if cosines[i] > 0]
+        return nearest_rows(rows, self.vectorize([text]), topn)
 
     def top_words(self, k: int = 10) -> dict[str, list[tuple[str, float]]]:
         """For each label the ``k`` terms that speak most for it, with their weights.

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-__all__ = ["TrainingProgress"]
+__all__ = ["Clock", "TrainingProgress"]
 
 _LINE_SECONDS = 10.0  # between plain lines, so that a log file stays readable
 
@@ -151,10 +151,9 @@ class TrainingProgress:
     def _vectors(self, line: dict[str, Any]) -> None:
         loss = "" if line["loss"] is None else f"loss {line['loss']:.3f}  "
         unit = "words" if "words_per_second" in line else "records"
-        state = (
-            f"epoch {line['epoch']}/{line['epochs']}  {loss}{line[f'{unit}_per_second']:,.0f} {unit}/s  "
-            f"{_clock(line['seconds_left'])} left"
-        )
+        state = f"epoch {line['epoch']}/{line['epochs']}  {loss}".rstrip()
+        if (rate := line[f"{unit}_per_second"]) is not None:  # else the first portion is all there is
+            state += f"  {rate:,.0f} {unit}/s  {_clock(line['seconds_left'])} left"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=line["job"], state=state)
             return
@@ -167,6 +166,27 @@ class TrainingProgress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class Clock:
+    """Words a second and time left, without the first portion: in its time kernels are compiled as well."""
+
+    def __init__(self) -> None:
+        self._running, self._seconds, self._words, self._jobs = False, 0.0, 0, 0
+
+    def take(self, seconds: float, words: int, jobs: int) -> None:
+        if self._running:
+            self._seconds, self._words, self._jobs = (
+                self._seconds + seconds, self._words + words, self._jobs + jobs
+            )  # fmt: skip
+        self._running = True
+
+    @property
+    def rate(self) -> float | None:
+        return self._words / self._seconds if self._jobs else None
+
+    def seconds_for(self, jobs: int) -> float | None:
+        return round(self._seconds / self._jobs * jobs, 1) if self._jobs else None
 
 
 def _clock(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from wordloom.data import TokenShards
 from wordloom.data.cutting import Cutter
 from wordloom.data.shards import SEGMENT
 from wordloom.run.train_vectors import VectorRun
+from wordloom.run.vector_memory import check_memory
 from wordloom.vectors import save_fasttext
 from wordloom.vectors.labelled_text import LabelledVocabulary
 from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
@@ -52,6 +53,9 @@ class SupervisedRun(VectorRun):
                 yield "\n"
 
     def _trainer(self, vocabulary: LabelledVocabulary, shards: TokenShards, s: Any) -> SupervisedTrainer:
+        V, L = len(vocabulary.words), len(vocabulary.labels)
+        rows = V + (s.buckets if self._subwords() or s.word_ngrams > 1 else 0)
+        check_memory(s.dim, rows + L, f"{rows:,} rows of inputs and {L:,} of labels")
         corpus = cut_lines(shards, vocabulary.eos_id)
         return SupervisedTrainer(
             corpus,

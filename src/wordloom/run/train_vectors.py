@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from wordloom.data import Corpus, TokenShards, prepare
-from wordloom.data.cutting import Cutter, cut_rule
-from wordloom.data.shards import SEGMENT
-from wordloom.errors import CheckpointError
-from wordloom.run.folder import RunFolder, refuse_changes
-from wordloom.run.progress import TrainingProgress
+from wordloom.data import TokenShards, prepare
+from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.run.folder import RunFolder, refuse_changes, write_text
+from wordloom.run.progress import Clock, TrainingProgress
 from wordloom.run.vector_device import vector_device
+from wordloom.run.vector_memory import check_memory, out_of_memory
+from wordloom.run.word_corpus import word_corpus
 from wordloom.training.hooks import cut_metrics
-from wordloom.training.stopping import stop_on_signals
+from wordloom.training.stopping import sigterm_interrupts, stop_on_signals
 from wordloom.vector_recipe import VectorRecipe, load_vector_recipe
 from wordloom.vectors import (
     Cooccurrences,
@@ -35,10 +32,10 @@ from wordloom.vectors import (
     WordVocabulary,
     count_cooccurrences,
     save_vectors,
-    split_words,
 )
 from wordloom.vectors.glove_trainer import GloVeTrainer
 from wordloom.vectors.phrases import Phrases
+from wordloom.vectors.saved_state import SavedState
 from wordloom.vectors.torch_training import TorchWordTrainer
 from wordloom.vectors.training import TrainingCorpus, WordTrainer
 
@@ -48,21 +45,32 @@ __all__ = ["VectorResult", "VectorRun", "subword_rows", "train_vectors"]
 # comes out by other random numbers.
 _FREE_ON_RESUME = ("vectors.threads", "vectors.device", "vectors.save_minutes")
 
+_NOT_THE_ONE = "{} is not the one {} was trained with; put it back, or choose another --out"
+
 
 @dataclass(frozen=True, kw_only=True)
 class VectorResult:
-    """Where the run is, how far it came, and what it saw."""
+    """Where the run is, how far it came, and what it saw.
+
+    Attributes:
+        folder: the run's.
+        job, jobs: how many jobs of how many are done; both 0 where it was stopped before training began.
+        stopped: whether it was, before its end.
+        words_per_second: (GloVe: records) of training alone, over this process's part of the run but its
+            first portion, which the compiler has its share of; None where there was no other.
+        loss: the last.
+    """
 
     folder: Path
     job: int
     jobs: int
     stopped: bool
-    words_per_second: float  # (GloVe: records) of training alone, over this process's part of the run
+    words_per_second: float | None
     loss: float | None
 
 
 def train_vectors(
-    recipe: str | Path | VectorRecipe | dict[str, Any],
+    recipe: str | Path | VectorRecipe | dict[str, Any] | None,
     overrides: Sequence[str] = (),
     *,
     out: str | Path | None = None,
@@ -72,15 +80,24 @@ def train_vectors(
 ) -> VectorResult:
     """Train the word vectors of ``recipe`` into the folder ``out`` (``runs/NAME`` by default).
 
+    With ``resume`` the recipe may be None: that of the run in ``out``.
+
     The finished folder is what :func:`wordloom.vectors.load_vectors` opens, with ``recipe.toml``,
-    ``metrics.jsonl``, ``vocabulary.tsv`` and, for going on, ``checkpoints/``.
+    ``metrics.jsonl``, ``vocabulary.tsv`` and, for going on, ``checkpoints/``.  So is that of a run that a
+    signal stopped while it trained, with what was learnt so far.
 
     Raises WordloomError for whatever the user can put right, NonFiniteError when the vectors diverge.
     """
-    loaded = load_vector_recipe(recipe, overrides)
-    path = Path(out) if out is not None else Path("runs") / loaded.name
+    loaded = None if recipe is None else load_vector_recipe(recipe, overrides)
+    if out is not None and (loaded is not None or resume):
+        path = Path(out)
+    elif loaded is not None:
+        path = Path("runs") / loaded.name
+    else:
+        raise RecipeError("which run is to go on? Give its folder: --out runs/NAME --resume")
     progress = progress or TrainingProgress()
     with RunFolder(path, resume=resume, force=force) as folder:
+        loaded = loaded or load_vector_recipe(path / "recipe.toml", overrides)
         if resume:
             refuse_changes(loaded, folder.saved_recipe(VectorRecipe), free=_FREE_ON_RESUME)
         return _kind_of_run(loaded)(loaded, folder, progress).train()
@@ -103,43 +120,46 @@ class VectorRun:
     def __init__(self, recipe: VectorRecipe, run: RunFolder, progress: TrainingProgress) -> None:
         self.recipe, self.run, self.progress = recipe, run, progress
         self.path = run.path
-        self.state_file = self.path / "checkpoints" / "vectors.safetensors"
-        d = recipe.data
-        fields: dict[str, Any] = {} if d.field is None else {"field": d.field}
-        # By hash, with nothing held out: a split by the tail would read all text once for its length.
-        self.corpus = Corpus(
-            sources=d.train,
-            separator=d.separator,
-            encoding_errors=d.encoding_errors,
-            split="hash",
-            validation_fraction=0.0,
-            **fields,
-        )
+        self.state = SavedState(run.path)
+        self.corpus = word_corpus(recipe)
+        self.vocabulary: Any = None
+        self.shards: TokenShards | None = None
 
     def train(self) -> VectorResult:
+        try:
+            with sigterm_interrupts():
+                return self._train()
+        except KeyboardInterrupt:  # outside the portions, which are finished
+            if self.run.force and not self.run.begun and (self.path / "recipe.toml").exists():
+                self.progress.say(f"stopped before training began: the run in {self.path} is as it was")
+                raise
+            return self._interrupted()
+
+    def _train(self) -> VectorResult:
         say, s = self.progress.say, self.recipe.vectors.settled()
-        self.device, why = vector_device(s)  # first of all: words are counted for minutes
-        vocabulary = self._vocabulary()
-        with self.progress.data("text") as show:
-            shards = prepare(self.corpus, vocabulary, part="all", specials="text", progress=show)
-        say(f"words       {len(shards):,} to train on, in {len(shards.ends):,} documents")
-        trainer = self._trainer(vocabulary, shards, s)
+        check_memory(s.dim, 2, "even of one word")  # first of all: words are counted for minutes
+        self.device, why = vector_device(s)
+        vocabulary = self.vocabulary = self._vocabulary()
+        shards = self.shards = self._ids(self.corpus.encoder(vocabulary))
+        texts = len(shards.ends)
+        say(f"words       {len(shards):,} to train on, in {texts:,} text{'s' * (texts > 1)}")
+        with out_of_memory(s.dim):
+            trainer = self._trainer(vocabulary, shards, s)
         facts = {
             "data": shards.fingerprint,
             "vocabulary": vocabulary.fingerprint,
             "device": trainer.device,
         }
         self._restore(trainer, facts)
-        if not self.run.resume:
-            self.run.begin(self.recipe, json.dumps({"train": shards.ledger.as_dict()}, indent=1))
-            vocabulary.save(self.path)
+        self._begin()
         cut_metrics(self.path / "metrics.jsonl", trainer.job, key="job")
         say(f"running     {trainer.kernel}{why}")
         if trainer.job:
             say(f"resuming at {trainer.job / trainer.jobs:.0%}: job {trainer.job:,} of {trainer.jobs:,}")
         stopped, rate, loss = self._loop(trainer, facts)
-        if not stopped:
-            self._finish(trainer, vocabulary)
+        if not trainer.job:
+            return self._interrupted()
+        self._finish(trainer, vocabulary)
         return VectorResult(
             folder=self.path,
             job=trainer.job,
@@ -149,30 +169,60 @@ class VectorRun:
             loss=loss,
         )
 
+    def _interrupted(self) -> VectorResult:
+        """Keep what there is to go on with."""
+        self._begin()
+        job, jobs = self.state.progress()
+        if not job:
+            kept = "settings" if self.vocabulary is None else "settings and vocabulary"
+            self.progress.say(f"kept        {kept}; what was under way begins again")
+        return VectorResult(
+            folder=self.path, job=job, jobs=jobs, stopped=True, words_per_second=None, loss=None
+        )
+
+    def _begin(self) -> None:
+        """Leave the run's marks, and whatever is known by now that going on would have to find out again."""
+        if not self.run.resume and not self.run.begun:
+            self.run.begin(self.recipe, self._ledger())
+        elif self.shards is not None and self._begun_with() is None:
+            write_text(self.path / "ledger.json", self._ledger())
+        if self.vocabulary is not None and not (self.path / "vocabulary.tsv").exists():
+            self.vocabulary.save(self.path)
+
+    def _ledger(self) -> str:
+        """The account of the text, and where its ids are."""
+        if self.shards is None:
+            return "{}"
+        files = [source.name for source in self.corpus.files()]
+        ids = {"folder": str(self.shards.folder), "fingerprint": self.shards.fingerprint, "files": files}
+        return json.dumps({"train": self.shards.ledger.as_dict(), "ids": ids}, indent=1)
+
     # -- words -------------------------------------------------------------------------------------------
 
     def _vocabulary(self) -> Any:
         """What text is encoded by: a WordVocabulary, counted, or that of the run to go on with."""
-        w, say = self.recipe.words, self.progress.say
+        w, say, phrases = self.recipe.words, self.progress.say, self.corpus.phrases
         if self.run.resume and (self.path / "vocabulary.tsv").exists():
-            return WordVocabulary.load(self.path, split=w.split, lower=w.lower)
-        phrases: list[Phrases] = []
+            loaded = WordVocabulary.load(self.path, split=w.split, lower=w.lower)
+            phrases.extend(loaded.phrases)
+            return loaded
         for number in range(w.phrases):
             with self.progress.counting(f"phrases {number + 1}/{w.phrases}") as show:
-                texts = self._joined(phrases)
-                found = Phrases.learn(
-                    texts, min_count=w.phrase_min_count, threshold=w.phrase_threshold, progress=show
+                found = Phrases.learn_in_stretches(
+                    self.corpus.stretches(),
+                    min_count=w.phrase_min_count,
+                    threshold=w.phrase_threshold,
+                    progress=show,
                 )
             phrases.append(found)
             say(f"phrases     {len(found):,} pairs joined in pass {number + 1}" + _pruned(found.pruned_below))
         with self.progress.counting("counting words") as show:
             vocabulary = WordVocabulary.count(
-                self._texts(whole=bool(phrases)),
+                self.corpus.texts(),
                 min_count=w.min_count,
                 max_words=w.max_words,
-                split=w.split,
-                lower=w.lower,
-                phrases=phrases,
+                split="whitespace" if phrases else w.split,
+                lower=w.lower and not phrases,
                 progress=show,
             )
         report = vocabulary.report
@@ -183,49 +233,61 @@ class VectorRun:
             f"{report.kept / report.words:.2%} of {report.words:,} running ones ({limits})"
             + _pruned(report.pruned_below)
         )
-        return vocabulary
+        return WordVocabulary(
+            vocabulary.words, vocabulary.counts, split=w.split, lower=w.lower, phrases=phrases
+        )
 
-    def _texts(self, *, whole: bool) -> Iterator[str]:
-        """The corpus in stretches cut where no word is, as it is encoded; else in whole documents."""
-        if whole:
-            for document in self.corpus.documents("all"):
-                assert isinstance(document.text, str)
-                yield document.text
-            return
-        probe = WordVocabulary(["one", "two"], [1, 1], split=self.recipe.words.split)
-        cutter = Cutter(SEGMENT, cut_rule(probe))
-        for piece in self.corpus.pieces("all"):
-            for text in cutter.push(piece.text, last=piece.last):
-                assert isinstance(text, str)
-                yield text
+    def _ids(self, encoder: Any) -> TokenShards:
+        """The text as ids: prepared, or, where the text of a run to go on with is gone, those it had."""
+        before = self._begun_with() if self.run.resume else None
+        if before is not None and not self.corpus.has(before["files"]):
+            try:
+                shards = TokenShards(before["folder"])
+            except DataError as error:
+                names = ", ".join(before["files"][:3])
+                raise CheckpointError(
+                    f"the training text ({names}) is gone, and so are the ids prepared from it ({error}); "
+                    "put the text back, or choose another --out"
+                ) from None
+            self.progress.say("text        gone; going on with the ids that were prepared from it")
+            return shards
+        with self.progress.data("text") as show:
+            shards = prepare(self.corpus, encoder, part="all", specials="text", progress=show)
+        if before is not None and before["fingerprint"] != shards.fingerprint:
+            raise CheckpointError(_NOT_THE_ONE.format("the training text", self.path))
+        return shards
 
-    def _joined(self, phrases: list[Phrases]) -> Iterator[list[str]]:
-        w = self.recipe.words
-        for text in self._texts(whole=True):
-            words = split_words(text, split=w.split, lower=w.lower)
-            for one in phrases:
-                words = one.join(words)
-            yield words
+    def _begun_with(self) -> dict[str, Any] | None:
+        """The ids that the run began with: their folder and fingerprint, and the names of the files read."""
+        try:
+            found = json.loads((self.path / "ledger.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        ids: dict[str, Any] | None = found.get("ids")
+        return ids
 
     # -- vectors -----------------------------------------------------------------------------------------
 
     def _trainer(self, vocabulary: Any, shards: TokenShards, s: Any) -> Trainer:
         V, seed = len(vocabulary), self.recipe.seed
         if s.algorithm == "glove":
+            check_memory(s.dim, 4 * V, f"{V:,} words twice, each with the sums of AdaGrad")
             cooccurrences = self._cooccurrences(shards, s)
             model = GloVe(
                 V, dim=s.dim, x_max=s.x_max, alpha=s.power, learning_rate=s.alpha, seed=seed,
                 deterministic=s.deterministic, workers=s.threads,
             )  # fmt: skip
             return GloVeTrainer(model, cooccurrences, epochs=s.epochs)
+        units, rows = None, V
+        subwords = self._subwords() if s.algorithm == "fasttext" else None
+        if subwords is not None:
+            rows += subwords.buckets
+        check_memory(s.dim, rows + V, f"{rows:,} rows of inputs and {V:,} of outputs")
         if self.device is not None:
             corpus = TrainingCorpus.cut(shards)
             return TorchWordTrainer(corpus, vocabulary.counts, s, seed=seed, device=self.device)
-        units, rows = None, V
-        if s.algorithm == "fasttext":
-            subwords = self._subwords()
+        if subwords is not None:
             units = subword_rows(subwords, vocabulary.words)
-            rows += subwords.buckets
             self.progress.say(
                 f"n-grams     {len(units[1]) / V - 1:.1f} a word, in {subwords.buckets:,} buckets"
             )
@@ -249,35 +311,33 @@ class VectorRun:
         s = self.recipe.vectors
         return Subwords(s.min_n, s.max_n, s.buckets if s.max_n else 0)
 
-    def _loop(self, trainer: Trainer, facts: dict[str, Any]) -> tuple[bool, float, float | None]:
+    def _loop(self, trainer: Trainer, facts: dict[str, Any]) -> tuple[bool, float | None, float | None]:
         """Portion after portion; returns whether it was stopped, words a second, and the last loss."""
-        stop, words, spent, loss = threading.Event(), 0, 0.0, None
+        stop, clock, loss = threading.Event(), Clock(), None
         first, saved = trainer.job, time.monotonic()
         self.progress.start(total=trainer.jobs, done=trainer.job)
         try:
             with stop_on_signals(stop), open(self.path / "metrics.jsonl", "a", encoding="utf-8") as log:
                 while not trainer.done and not stop.is_set():
-                    began = time.perf_counter()
+                    before, began = trainer.job, time.perf_counter()
                     figures = trainer.run()
-                    spent += time.perf_counter() - began
-                    words, loss = words + figures.words, figures.loss
-                    line = self._line(trainer, loss, words / spent, spent / (trainer.job - first))
+                    clock.take(time.perf_counter() - began, figures.words, trainer.job - before)
+                    loss = figures.loss
+                    line = self._line(trainer, loss, clock)
                     log.write(json.dumps(line) + "\n")
                     log.flush()
                     self.progress.update(line)
                     if time.monotonic() - saved > 60 * self.recipe.vectors.save_minutes:
-                        self._save(trainer, facts)
+                        self.state.save(trainer, facts)
                         saved = time.monotonic()
                 if trainer.job > first:
-                    self._save(trainer, facts)
+                    self.state.save(trainer, facts)
         finally:
             self.progress.stop()
-        return not trainer.done, words / spent if spent else 0.0, loss
+        return not trainer.done, clock.rate, loss
 
-    def _line(
-        self, trainer: Trainer, loss: float | None, rate: float, seconds_a_job: float
-    ) -> dict[str, Any]:
-        epochs = self.recipe.vectors.settled().epochs
+    def _line(self, trainer: Trainer, loss: float | None, clock: Clock) -> dict[str, Any]:
+        epochs, rate = self.recipe.vectors.settled().epochs, clock.rate
         return {
             "kind": "vectors",
             "job": trainer.job,
@@ -285,12 +345,12 @@ class VectorRun:
             "epochs": epochs,
             "loss": loss,
             "alpha": trainer.alpha,
-            f"{trainer.unit}_per_second": round(rate, 1),
-            "seconds_left": round(seconds_a_job * (trainer.jobs - trainer.job), 1),
+            f"{trainer.unit}_per_second": None if rate is None else round(rate, 1),
+            "seconds_left": clock.seconds_for(trainer.jobs - trainer.job),
         }
 
     def _finish(self, trainer: Any, vocabulary: Any) -> None:
-        """Leave the vectors in the run's folder itself."""
+        """Leave the vectors, as they are by now, in the run's folder itself."""
         words, counts, V = vocabulary.words, vocabulary.counts, len(vocabulary)
         vectors: KeyedVectors
         if self.recipe.vectors.algorithm == "fasttext":
@@ -300,45 +360,16 @@ class VectorRun:
             vectors = KeyedVectors(words, trainer.inputs, counts=counts, check=False)
         save_vectors(vectors, self.path, made_by=f"wordloom, {trainer.kernel}")
 
-    # -- where it stopped --------------------------------------------------------------------------------
-
-    def _save(self, trainer: Trainer, facts: dict[str, Any]) -> None:
-        """Write the state beside the last one, make it durable, and only then replace that."""
-        temporary = self.state_file.with_name(".vectors.safetensors.tmp")
-        arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
-        try:
-            self.state_file.parent.mkdir(exist_ok=True)
-            save_file(arrays, temporary, metadata={name: str(value) for name, value in facts.items()})
-            _make_durable(temporary)
-            temporary.replace(self.state_file)
-            _make_durable(self.state_file.parent)
-        except (OSError, SafetensorError) as error:
-            temporary.unlink(missing_ok=True)
-            raise CheckpointError(
-                f"could not write {self.state_file}: {error}; free some space and resume from what was saved "
-                "before"
-            ) from None
-
     def _restore(self, trainer: Trainer, facts: dict[str, Any]) -> None:
         if not self.run.resume:
             return
-        if not self.state_file.exists():
-            self.progress.say("nothing was saved yet: starting from the beginning")
+        if not self.state.exists():
+            self.progress.say("nothing was learnt yet: starting from the beginning")
             return
-        try:
-            with safe_open(self.state_file, framework="numpy") as file:
-                metadata = file.metadata() or {}
-                state: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"cannot read {self.state_file}: {error}; start again with --force"
-            ) from None
+        state, metadata = self.state.load()
         for key, what in (("vocabulary", "the vocabulary"), ("data", "the training text")):
             if metadata.get(key) != facts[key]:
-                raise CheckpointError(
-                    f"{what} is not the one {self.path} was trained with; put it back, or choose another "
-                    "--out"
-                )
+                raise CheckpointError(_NOT_THE_ONE.format(what, self.path))
         trainer.restore(state)
         before = metadata.get("device", "cpu")
         if before != trainer.device and not trainer.done:
@@ -359,14 +390,6 @@ def subword_rows(subwords: Subwords, words: Sequence[str]) -> tuple[NDArray[np.i
     rows[own] = np.arange(V, dtype=np.int32)
     rows[~own] = ngrams + V
     return starts, rows
-
-
-def _make_durable(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _pruned(below: int) -> str:

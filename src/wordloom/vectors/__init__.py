@@ -8,8 +8,11 @@
     training      word2vec and fastText over token shards, portion by portion
     layout        what that lays out in memory
     kernels       ... compiled by numba; ``plain`` says the same in numpy
-    keyed         KeyedVectors: nearest words, analogies, the odd one out, by the names gensim's users know
-    formats       word2vec's text and binary, GloVe's text, and a folder of ours that is memory-mapped
+    keyed         KeyedVectors: words, vectors and questions by the names gensim's users know
+    questions     ... what it is asked: nearest words, the odd one out; ``movers`` is Word Mover's Distance
+    word_store    ... what it keeps; ``refusals`` are its errors, ``word_counts`` its files of counts
+    formats       whatever holds vectors is opened here; a folder of ours that is memory-mapped
+    word2vec_*    word2vec's text and GloVe's, word2vec's binary, which is memory-mapped too
     subwords      fastText's character n-grams and runs of words, by hash
     fasttext_*    vectors for words never seen, fastText's binary models, and the classifier among them
     torch_training    word2vec on a GPU: many windows at once
@@ -22,6 +25,7 @@
     terms         king - man + woman, as people write it
     directions    words on named directions
     maps          words and their neighbours in the plane
+    word_rules    how a run made words of its text
     text_embeddings   vectors of texts: mean, sum, smooth inverse frequency
 
 >>> from wordloom.vectors import load_vectors, save_word2vec
@@ -47,6 +51,7 @@ _HOMES = {
     "CooccurrenceProgress": "cooccurrence",
     "CooccurrenceReport": "cooccurrence",
     "Cooccurrences": "cooccurrence",
+    "Correlation": "judging",
     "FastTextArgs": "fasttext_model",
     "FastTextClassifier": "fasttext_classifier",
     "FastTextModel": "fasttext_model",
@@ -57,6 +62,7 @@ _HOMES = {
     "LabelScore": "fasttext_classifier",
     "LabelledVocabulary": "labelled_text",
     "Phrases": "phrases",
+    "QuestionError": "refusals",
     "Section": "judging",
     "Subwords": "subwords",
     "SupervisedTrainer": "supervised",
@@ -65,9 +71,10 @@ _HOMES = {
     "TokenVectors": "checkpoints",
     "TorchWordTrainer": "torch_training",
     "TrainingCorpus": "training",
-    "UnknownWordError": "keyed",
+    "UnknownWordError": "refusals",
     "VocabularyReport": "vocabulary",
     "WordMap": "maps",
+    "WordRule": "word_rules",
     "WordTrainer": "training",
     "WordVocabulary": "vocabulary",
     "alias_table": "sampling",
@@ -80,16 +87,17 @@ _HOMES = {
     "keep_probabilities": "sampling",
     "load_fasttext": "fasttext_format",
     "load_vectors": "formats",
-    "load_word2vec": "formats",
+    "load_word2vec": "word2vec_format",
     "open_vectors": "checkpoints",
     "project": "directions",
     "save_fasttext": "fasttext_format",
     "save_vectors": "formats",
-    "save_word2vec": "formats",
+    "save_word2vec": "word2vec_format",
     "split_words": "vocabulary",
     "word_hashes": "subwords",
     "word_map": "maps",
     "word_ngrams": "subwords",
+    "word_rule": "word_rules",
 }
 
 __all__ = [
@@ -100,6 +108,7 @@ __all__ = [
     "CooccurrenceProgress",
     "CooccurrenceReport",
     "Cooccurrences",
+    "Correlation",
     "FastTextArgs",
     "FastTextClassifier",
     "FastTextModel",
@@ -110,6 +119,7 @@ __all__ = [
     "LabelScore",
     "LabelledVocabulary",
     "Phrases",
+    "QuestionError",
     "Section",
     "Subwords",
     "SupervisedTrainer",
@@ -121,6 +131,7 @@ __all__ = [
     "UnknownWordError",
     "VocabularyReport",
     "WordMap",
+    "WordRule",
     "WordTrainer",
     "WordVocabulary",
     "alias_table",
@@ -143,6 +154,7 @@ __all__ = [
     "word_hashes",
     "word_map",
     "word_ngrams",
+    "word_rule",
 ]
 
 if TYPE_CHECKING:
@@ -159,19 +171,21 @@ if TYPE_CHECKING:
     from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
     from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
     from wordloom.vectors.fasttext_vectors import FastTextVectors
-    from wordloom.vectors.formats import load_vectors, load_word2vec, save_vectors, save_word2vec
+    from wordloom.vectors.formats import load_vectors, save_vectors
     from wordloom.vectors.glove import GloVe, GloVeProgress
     from wordloom.vectors.judging import (
         Agreement,
         Analogies,
+        Correlation,
         Section,
         evaluate_word_analogies,
         evaluate_word_pairs,
     )
-    from wordloom.vectors.keyed import KeyedVectors, UnknownWordError
+    from wordloom.vectors.keyed import KeyedVectors
     from wordloom.vectors.labelled_text import LabelledVocabulary
     from wordloom.vectors.maps import WordMap, word_map
     from wordloom.vectors.phrases import Phrases
+    from wordloom.vectors.refusals import QuestionError, UnknownWordError
     from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
     from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
     from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
@@ -179,6 +193,8 @@ if TYPE_CHECKING:
     from wordloom.vectors.torch_training import TorchWordTrainer
     from wordloom.vectors.training import TrainingCorpus, WordTrainer
     from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
+    from wordloom.vectors.word2vec_format import load_word2vec, save_word2vec
+    from wordloom.vectors.word_rules import WordRule, word_rule
 
 __getattr__ = fetching(__name__, _HOMES)
 

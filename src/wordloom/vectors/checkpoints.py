@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from wordloom.errors import TokenizerError, VectorError, did_you_mean
 from wordloom.vectors.formats import load_vectors
 from wordloom.vectors.keyed import KeyedVectors
+from wordloom.vectors.saved_state import unfinished
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
@@ -57,7 +58,8 @@ def open_vectors(path: str | os.PathLike[str], *, rows: Rows | None = None) -> K
             return _token_vectors(folder, rows or "embedding")
         if not (folder / "model.bin").exists():
             raise VectorError(
-                f"'{folder}' holds neither word vectors (vectors.json) nor a trained model (config.json, "
+                unfinished(folder)
+                or f"'{folder}' holds neither word vectors (vectors.json) nor a trained model (config.json, "
                 "model.bin); give another folder, or a file of vectors"
             )
         folder = folder / "model.bin"
@@ -110,16 +112,9 @@ class TokenVectors(KeyedVectors):
     def _row_of_id(self) -> dict[int, int]:
         return {int(index): row for row, index in enumerate(self.token_ids)}
 
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._found(key) is not None
-
-    def get_index(self, key: str | int) -> int:
-        """The row of a token, found as the class says, or of a row's number.
-
-        Raises UnknownWordError, whose message says how the tokenizer cuts ``key``.
-        """
-        row = self._found(key) if isinstance(key, str) else None
-        return super().get_index(key) if row is None else row
+    def _row(self, key: object) -> int | None:
+        """The row of a token, found as the class says, or of a row's number."""
+        return self._found(key) if isinstance(key, str) else super()._row(key)
 
     def _found(self, key: str) -> int | None:
         for spelling in (key, f" {key}", f"{key} "):

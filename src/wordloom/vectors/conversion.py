@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.checkpoints import Rows, TokenVectors, open_vectors
-from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
+from wordloom.vectors.fasttext_format import is_fasttext, load_fasttext, save_fasttext
 from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext_vectors import FastTextVectors
-from wordloom.vectors.formats import is_fasttext, save_vectors, save_word2vec
+from wordloom.vectors.formats import save_vectors
 from wordloom.vectors.keyed import KeyedVectors
+from wordloom.vectors.word2vec_format import save_word2vec
+from wordloom.vectors.word_rules import keep_word_rule, word_rule
 
 __all__ = ["FORMATS", "Conversion", "convert_vectors"]
 
@@ -62,10 +64,12 @@ def convert_vectors(
         force: replace what is at ``dest``.
 
     Raises:
-        VectorError: ``dest`` is taken, its name says no format, or the format cannot keep a word; or as
-            :func:`open_vectors`.
+        VectorError: ``source`` is not there, ``dest`` is taken, its name says no format, or the format cannot
+            keep a word; or as :func:`open_vectors`.
     """
     source, dest = Path(source), Path(dest)
+    if not source.exists():
+        raise VectorError(f"there is nothing at '{source}'; give a file or folder of vectors to convert")
     if to is not None and to not in FORMATS:
         raise VectorError(f"unknown format {to!r}; {did_you_mean(to, FORMATS)}")
     if to is None:
@@ -91,7 +95,9 @@ def convert_vectors(
     if model is not None and model.args.model == "supervised":
         notes.append(f"{len(model.labels):,} labels and their rows are left out: a classifier is a .bin")
     if to == "folder":
-        save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}")
+        rule = None if isinstance(wv, TokenVectors) else word_rule(source)
+        kept = None if rule is None else keep_word_rule(rule, dest)
+        save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}", word_rule=kept)
         return Conversion(to, len(wv), wv.vector_size, notes)
     if isinstance(wv, FastTextVectors) and ngrams:
         notes.append(
@@ -121,7 +127,7 @@ def _suffix(dest: Path) -> str:
 def _refuse_taken(source: Path, dest: Path, to: str | None, force: bool) -> None:
     if not dest.exists():
         return
-    if source.exists() and dest.samefile(source):
+    if dest.samefile(source):
         raise VectorError(f"'{dest}' is the source itself; give another place")
     if dest.is_dir() and not any(dest.iterdir()) and to in (None, "folder"):
         return

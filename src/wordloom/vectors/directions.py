@@ -34,9 +34,9 @@ class Axis(NamedTuple):
             UnknownWordError: a word has no vector.
             VectorError: no word is given to go toward, or the two sides are the same.
         """
-        direction = vectors.get_mean_vector(self.toward)
+        direction = vectors.get_mean_vector(self.toward, ignore_missing=False)
         if self.away:
-            direction = direction - vectors.get_mean_vector(self.away)
+            direction = direction - vectors.get_mean_vector(self.away, ignore_missing=False)
         length = np.linalg.norm(direction)
         if length < 1e-6:  # means of vectors of length 1
             raise VectorError(f"the axis {self.name!r} has no direction: its sides are alike; give others")

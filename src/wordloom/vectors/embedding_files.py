@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -54,6 +55,8 @@ def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
         with _lines(path) as file:
             for raw in file:
                 number += 1
+                if number == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
                 yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise VectorError(f"'{path}', line {number:,}: not UTF-8 ({error.reason}); convert it") from None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError
 from wordloom.vectors.fasttext_model import FastTextModel
 from wordloom.vectors.sampling import huffman
+from wordloom.vectors.saved_state import unfinished
 from wordloom.vectors.subwords import END_OF_LINE, word_hash, word_hashes, word_ngrams
 
 __all__ = ["FastTextClassifier", "LabelScore"]
@@ -94,8 +95,9 @@ class FastTextClassifier:
             path = path / "model.bin"
             if not path.exists():
                 raise VectorError(
-                    f"'{path.parent}' holds no classifier: it has no model.bin; give a run of 'vectors train "
-                    "--algorithm fasttext-supervised' that came to its end, or a fastText model"
+                    unfinished(path.parent)
+                    or f"'{path.parent}' holds no classifier: it has no model.bin; give a run of 'vectors "
+                    "train --algorithm fasttext-supervised', or a fastText model"
                 )
         return cls(load_fasttext(path), **settings)
 

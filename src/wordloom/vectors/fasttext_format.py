@@ -27,7 +27,19 @@ from wordloom.vectors.fasttext_vectors import broken_row
 from wordloom.vectors.subwords import word_bytes
 from wordloom.vectors.whole_files import new_file, opened
 
-__all__ = ["load_fasttext", "save_fasttext"]
+__all__ = [
+    "BEFORE_MAGIC",
+    "begins_as_fasttext",
+    "begins_before_magic",
+    "is_fasttext",
+    "load_fasttext",
+    "save_fasttext",
+]
+
+BEFORE_MAGIC = (
+    "a fastText model from before 2017, when its files were laid out otherwise; give the .vec file, or write "
+    "the model again by gensim (load_facebook_model, then save_facebook_model)"
+)
 
 _MAGIC, _VERSION, _OLDER = 793712314, 12, 11
 _ARGS = struct.Struct("<12id")
@@ -116,6 +128,39 @@ def _refuse_non_finite(model: FastTextModel) -> None:
         if row is not None:
             of = f" ({model.words[row]!r})" if name == "input" and row < len(model.words) else ""
             raise VectorError(f"row {row + 1:,}{of} of the {name} matrix is not finite; train again")
+
+
+# -- what a file is --------------------------------------------------------------------------------------
+
+
+def is_fasttext(path: Path) -> bool:
+    """Whether a file begins as fastText's models do, those of before the magic number too."""
+    try:
+        with opened(path) as file:
+            return begins_as_fasttext(file.read(_ARGS.size))
+    except (OSError, EOFError, zlib.error):
+        return False  # what is wrong is said where it is read
+
+
+def begins_as_fasttext(head: bytes) -> bool:
+    """:func:`is_fasttext`, of a file that begins with ``head``."""
+    return head.startswith(_MAGIC.to_bytes(4, "little")) or begins_before_magic(head)
+
+
+def begins_before_magic(head: bytes) -> bool:
+    """Whether a file that begins with ``head`` is a fastText model whose first bytes are the settings."""
+    if len(head) < _ARGS.size:
+        return False
+    dim, *rest, loss, model, buckets, min_n, max_n, rate, sample = _ARGS.unpack_from(head)
+    # No text begins so: these are small numbers, of four bytes each.
+    return (
+        0 < dim < 1 << 16
+        and 1 <= loss <= len(LOSSES)
+        and 1 <= model <= len(MODELS)
+        and min(*rest, buckets, min_n, rate) >= 0
+        and min_n <= max_n < 1 << 16
+        and 0 <= sample <= 1
+    )
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -265,10 +310,12 @@ def _read(reader: _Reader) -> FastTextModel:
 
 
 def _read_args(reader: _Reader) -> FastTextArgs:
+    if begins_before_magic(reader.content[: _ARGS.size]):
+        raise VectorError(BEFORE_MAGIC)
     if reader.content[:4] != _MAGIC.to_bytes(4, "little"):
         raise VectorError(
-            "not a fastText model of 2017 or later, which begins with a number of its own; of an older one "
-            "give the .vec file"
+            "not a fastText model, which begins with a number of its own; give another file, or, of a model "
+            "from before 2017, the .vec file"
         )
     _, version = reader.unpack(struct.Struct("<2i"), "the first bytes")
     if version not in (_OLDER, _VERSION):

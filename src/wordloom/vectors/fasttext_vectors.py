@@ -118,19 +118,20 @@ class FastTextVectors(KeyedVectors):
         return out
 
     def __contains__(self, key: object) -> bool:
-        return key in self.key_to_index or (isinstance(key, str) and bool(self._ngrams(key)))
-
-    def _has(self, key: Key) -> bool:
-        return key in self or self._row(key) is not None
+        return self.has_index_for(key) or bool(self._ngrams(key))
 
     def get_vector(self, key: Key, norm: bool = False) -> Vector:
-        """[D], of length 1 where ``norm``; of a word that is not in the vocabulary, the mean of its n-grams'.
+        """[D], of length 1 where ``norm``, not to be written to; of a word that is not in the vocabulary, the
+        mean of its n-grams'.
 
         Raises:
             UnknownWordError: it is not in the vocabulary, and has no n-grams.
         """
         vector = self._made(key)
-        return vector / (np.linalg.norm(vector) or np.float32(1)) if norm else vector
+        if norm:
+            vector = vector / (np.linalg.norm(vector) or np.float32(1))
+        vector.setflags(write=False)  # it may be a view of ``vectors``
+        return vector
 
     def _made(self, key: Key) -> Vector:
         row = self._row(key)
@@ -174,7 +175,13 @@ class FastTextVectors(KeyedVectors):
             UnknownWordError: a word has no vector.
             VectorError: there are no words.
         """
-        return self.get_mean_vector(words.split() if isinstance(words, str) else words)
+        return self.get_mean_vector(words.split() if isinstance(words, str) else words, ignore_missing=False)
+
+    def _keep(self, words: list[str], vectors: Vector, expandos: dict[str, NDArray[Any]]) -> None:
+        raise VectorError(
+            "vectors that n-grams are part of are not added to, replaced or sorted; do that with "
+            "KeyedVectors(wv.index_to_key, wv.vectors), which has none"
+        )
 
 
 def broken_row(matrix: NDArray[np.float32]) -> int | None:

@@ -2,45 +2,79 @@
 
 The rules are those of gensim's ``evaluate_word_analogies`` and ``evaluate_word_pairs``: words are compared in
 upper case where ``case_insensitive``, the three words of a question are no answers to it, questions and pairs
-with a word that has no vector are left out and counted.
+with a word that has no vector are left out and counted.  What is returned is what gensim returns, a tuple of
+two or three, with names for what else is known::
+
+    score, sections = wv.evaluate_word_analogies(path)
+    pearson, spearman, oov_ratio = wv.evaluate_word_pairs(path)
 """
 
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import warnings
 import zlib
-from dataclasses import dataclass, field
+from codecs import lookup
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.errors import VectorError
-from wordloom.vectors.keyed import KeyedVectors
+from wordloom.errors import VectorError, did_you_mean
+from wordloom.vectors.keyed import KeyedVectors, QuestionError, Vector
+from wordloom.vectors.questions import looked_at
+from wordloom.vectors.word_store import nonzero
 
-__all__ = ["Agreement", "Analogies", "Section", "evaluate_word_analogies", "evaluate_word_pairs"]
+__all__ = [
+    "Agreement",
+    "Analogies",
+    "Correlation",
+    "Section",
+    "evaluate_word_analogies",
+    "evaluate_word_pairs",
+]
 
 Question: TypeAlias = tuple[str, str, str, str]
 
 _SCORES_AT_ONCE = 1 << 25  # cosines held at a time: 128 MiB
+_TOTAL = "Total accuracy"
+_SIMILARITIES = ("most_similar", "most_similar_cosmul")
 
 
-@dataclass
-class Section:
-    """One section of a file of analogies.
+class Section(dict[str, Any]):
+    """One section of a file of analogies: a dictionary of gensim's three keys, which are attributes too.
 
     Attributes:
-        name: what stands after its colon.
+        name: ``section["section"]``, what stands after its colon.
         correct, incorrect: the questions answered right and wrong, in upper case where that is compared.
-        skipped: how many have a word without a vector.
+        skipped: how many were left out, for a word without a vector.
     """
 
-    name: str
-    correct: list[Question] = field(default_factory=list)
-    incorrect: list[Question] = field(default_factory=list)
-    skipped: int = 0
+    def __init__(
+        self,
+        name: str,
+        correct: Iterable[Question] = (),
+        incorrect: Iterable[Question] = (),
+        skipped: int = 0,
+    ) -> None:
+        super().__init__(section=name, correct=list(correct), incorrect=list(incorrect))
+        self.skipped = skipped
+
+    @property
+    def name(self) -> str:
+        return str(self["section"])
+
+    @property
+    def correct(self) -> list[Question]:
+        return self["correct"]
+
+    @property
+    def incorrect(self) -> list[Question]:
+        return self["incorrect"]
 
     @property
     def asked(self) -> int:
@@ -52,40 +86,58 @@ class Section:
         return len(self.correct) / self.asked if self.asked else 0.0
 
 
-@dataclass
-class Analogies:
-    """The sections of a file, in its order."""
+class Analogies(NamedTuple):
+    """``score`` is the share of all questions asked that were answered right, 0 where none was asked;
+    ``sections`` are those of the file, in its order, and at the end one of them all, ``Total accuracy``.
+    """
 
+    score: float
     sections: list[Section]
 
     @property
-    def asked(self) -> int:
-        return sum(section.asked for section in self.sections)
+    def total(self) -> Section:
+        """All questions."""
+        return self.sections[-1]
 
     @property
     def accuracy(self) -> float:
-        """Share of all questions asked, 0 where none was."""
-        return sum(len(section.correct) for section in self.sections) / self.asked if self.asked else 0.0
+        """``score``."""
+        return self.score
+
+    @property
+    def asked(self) -> int:
+        return self.total.asked
 
     @property
     def skipped(self) -> int:
-        return sum(section.skipped for section in self.sections)
+        return self.total.skipped
 
 
-@dataclass
-class Agreement:
-    """Correlations of cosines with people's scores.
+class Correlation(NamedTuple):
+    """A correlation, -1 to 1, and how likely one as far from 0 is by chance (two-sided); both NaN where one
+    side is the same for all pairs."""
+
+    statistic: float
+    pvalue: float
+
+
+class _Correlations(NamedTuple):
+    pearson: Correlation
+    spearman: Correlation
+    oov_ratio: float
+
+
+class Agreement(_Correlations):
+    """Correlations of cosines with people's scores, and the percentage of the file's pairs, ``oov_ratio``, in
+    which a word has no vector; these three are the tuple.
 
     Attributes:
-        spearman, pearson: -1 to 1; NaN where one side is the same for all pairs.
         pairs: how many were compared.
-        oov: share of the file's pairs that were left out, a word having no vector.
+        unknown: how many have a word that has no vector.
     """
 
-    spearman: float
-    pearson: float
-    pairs: int
-    oov: float
+    pairs: int = 0
+    unknown: int = 0
 
 
 def evaluate_word_analogies(
@@ -94,6 +146,8 @@ def evaluate_word_analogies(
     *,
     restrict_vocab: int | None = 300_000,
     case_insensitive: bool = True,
+    dummy4unknown: bool = False,
+    similarity_function: str = "most_similar",
 ) -> Analogies:
     """Answer a file such as ``questions-words.txt``: lines of four words under ``: section`` lines.
 
@@ -101,38 +155,72 @@ def evaluate_word_analogies(
     ``restrict_vocab`` words (Mikolov et al. 2013, arXiv:1301.3781).  Of words alike but for case the first,
     which is the most frequent, stands in the question, and any is the answer.
 
+    Args:
+        vectors: the words' vectors.
+        path: the file.
+        restrict_vocab: look at the first so many words alone.
+        case_insensitive: whether words are compared in upper case.
+        dummy4unknown: whether questions with a word that has no vector count as answered wrong.
+        similarity_function: ``most_similar_cosmul`` looks by 3CosMul (see
+            :meth:`KeyedVectors.most_similar_cosmul`).
+
     Raises:
         VectorError: the file cannot be read, or a line of it is neither, with its number.
     """
-    n = min(restrict_vocab or len(vectors), len(vectors))
+    if similarity_function not in _SIMILARITIES:
+        hint = did_you_mean(str(similarity_function), _SIMILARITIES)
+        raise QuestionError(f"unknown similarity_function {similarity_function!r}; {hint}")
+    n = looked_at(restrict_vocab, len(vectors))
     rows, keys = _rows(vectors, n, case_insensitive)
     alike: dict[int, list[int]] = {}  # the further rows of words that several spellings share
     for row in np.flatnonzero(keys != np.arange(n)):
         alike.setdefault(int(keys[row]), []).append(int(row))
     sections, questions = _questions(Path(path), case_insensitive)
-    asked: list[tuple[int, list[int], Question]] = []
-    for place, words in questions:
-        known = [rows.get(word, -1) for word in words]
-        if min(known) < 0:
-            sections[place].skipped += 1
-        else:
-            asked.append((place, known, words))
-    lengths = np.where(vectors.norms[:n] > 0, vectors.norms[:n], np.float32(1))
-    at_once = max(1, _SCORES_AT_ONCE // n)
+    known = [[rows.get(word, -1) for word in words] for _, words in questions]
+    asked = [number for number, places in enumerate(known) if min(places) >= 0]
+    right = np.zeros(len(questions), dtype=bool)
+    at_once = max(1, _SCORES_AT_ONCE // max(1, n))
     for start in range(0, len(asked), at_once):
         part = asked[start : start + at_once]
-        a, b, c, d = np.array([known for _, known, _ in part]).T
-        unit_a, unit_b, unit_c = (vectors.vectors[row] / lengths[row, None] for row in (a, b, c))
-        scores = (unit_b - unit_a + unit_c) @ vectors.vectors[:n].T  # [questions, n]
-        scores /= lengths
-        for number, (_, known, _) in enumerate(part):
-            for given in known[:3]:
-                scores[number, [given, *alike.get(given, ())]] = -np.inf
+        *given, d = np.array([known[number] for number in part]).T
+        scores = _scores(vectors, n, given, by_product=similarity_function == "most_similar_cosmul")
+        for line, number in zip(scores, part, strict=True):
+            for place in known[number][:3]:
+                line[[place, *alike.get(place, ())]] = -np.inf
         best = scores.argmax(axis=1)
-        right = (keys[best] == d) & np.isfinite(scores[np.arange(len(part)), best])
-        for (place, _, words), correct in zip(part, right, strict=True):
+        right[part] = (keys[best] == d) & np.isfinite(scores[np.arange(len(part)), best])
+    for (place, words), places, correct in zip(questions, known, right, strict=True):
+        if min(places) < 0 and not dummy4unknown:
+            sections[place].skipped += 1
+        else:
             (sections[place].correct if correct else sections[place].incorrect).append(words)
-    return Analogies(sections)
+    total = Section(
+        _TOTAL,
+        (question for section in sections for question in section.correct),
+        (question for section in sections for question in section.incorrect),
+        sum(section.skipped for section in sections),
+    )
+    return Analogies(total.accuracy, [*sections, total])
+
+
+def _scores(vectors: KeyedVectors, n: int, given: list[NDArray[np.int64]], *, by_product: bool) -> Vector:
+    """[questions, n] scores of the first n words as answers to a, b, c ``given`` by their rows."""
+    lengths = nonzero(vectors.norms[:n])
+    words = vectors.vectors[:n]
+    a, b, c = (words[rows] / lengths[rows, None] for rows in given)
+    if not by_product:
+        scores = (b - a + c) @ words.T
+        scores /= lengths
+        return scores
+
+    def shifted(side: Vector) -> Vector:
+        cosines: Vector = side @ words.T
+        cosines /= lengths
+        cosines += 1
+        cosines /= 2
+        return cosines
+
+    return shifted(b) * shifted(c) / (shifted(a) + np.float32(1e-6))
 
 
 def _rows(vectors: KeyedVectors, n: int, upper: bool) -> tuple[dict[str, int], NDArray[np.int64]]:
@@ -155,12 +243,14 @@ def _questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, 
         if not words:
             continue
         if not sections:
-            raise VectorError(f"{path}, line {number}: no ': section' line stands before it; begin with one")
+            raise QuestionError(
+                f"{path}, line {number}: no ': section' line stands before it; begin with one"
+            )
         if len(words) != 4:
-            raise VectorError(f"{path}, line {number}: an analogy has four words, this line {len(words)}")
+            raise QuestionError(f"{path}, line {number}: an analogy has four words, this line {len(words)}")
         questions.append((len(sections) - 1, (words[0], words[1], words[2], words[3])))
     if not questions:
-        raise VectorError(f"{path} holds no analogies; give lines of four words under ': section' lines")
+        raise QuestionError(f"{path} holds no analogies; give lines of four words under ': section' lines")
     return sections, questions
 
 
@@ -170,82 +260,87 @@ def evaluate_word_pairs(
     *,
     delimiter: str = "\t",
     columns: tuple[int, int, int] = (0, 1, 2),
+    encoding: str = "utf8",
     restrict_vocab: int | None = 300_000,
     case_insensitive: bool = True,
+    dummy4unknown: bool = False,
 ) -> Agreement:
     """Correlate cosines with people's scores, as WordSim-353 and SimLex-999 list them.
 
     Args:
-        vectors: the words' vectors; the first ``restrict_vocab`` words are looked at.
+        vectors: the words' vectors.
         path: a text file, one pair to a line.  Lines that begin with # are passed over, and so is a first
             line whose score is no number: the columns' names.
         delimiter: what stands between columns.
         columns: which hold the two words and the score, from 0.
+        encoding: the file's.
+        restrict_vocab: look at the first so many words alone.
+        case_insensitive: whether words are compared in upper case.
+        dummy4unknown: whether pairs with a word that has no vector are compared as if their cosine were 0.
 
     Raises:
         VectorError: the file cannot be read, a line has no such columns, or not even two pairs have vectors.
     """
-    rows, _ = _rows(vectors, min(restrict_vocab or len(vectors), len(vectors)), case_insensitive)
+    rows, _ = _rows(vectors, looked_at(restrict_vocab, len(vectors)), case_insensitive)
     cosines: list[float] = []
     people: list[float] = []
-    left_out = 0
-    for number, line in enumerate(_lines(Path(path)), 1):
+    unknown = 0
+    for number, line in enumerate(_lines(Path(path), encoding), 1):
         if not line.strip() or line.startswith("#"):
             continue
         parts = line.split(delimiter)
         try:
             a, b = (parts[column].strip() for column in columns[:2])
             score = float(parts[columns[2]])
+            if not math.isfinite(score):
+                raise ValueError
         except (IndexError, ValueError):
             if number == 1:
                 continue
-            raise VectorError(
+            raise QuestionError(
                 f"{path}, line {number}: no two words and a number in columns {columns} between {delimiter!r}"
             ) from None
         if case_insensitive:
             a, b = a.upper(), b.upper()
-        if a not in rows or b not in rows:
-            left_out += 1
-            continue
-        cosines.append(vectors.similarity(rows[a], rows[b]))
-        people.append(score)
+        known = a in rows and b in rows
+        unknown += not known
+        if known or dummy4unknown:
+            cosines.append(vectors.similarity(rows[a], rows[b]) if known else 0.0)
+            people.append(score)
+    n_read = len(cosines) + (0 if dummy4unknown else unknown)
     if len(cosines) < 2:
-        raise VectorError(
-            f"{path}: {len(cosines)} of {left_out + len(cosines)} pairs have vectors where two are needed"
-        )
-    return Agreement(
-        spearman=_correlation(_ranks(cosines), _ranks(people)),
-        pearson=_correlation(np.array(cosines), np.array(people)),
-        pairs=len(cosines),
-        oov=left_out / (left_out + len(cosines)),
-    )
+        raise QuestionError(f"{path}: {len(cosines)} of {n_read} pairs have vectors where two are needed")
+    found = Agreement(*_correlations(people, cosines), 100 * unknown / n_read)
+    found.pairs, found.unknown = len(cosines), unknown
+    return found
 
 
-def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Pearson's; NaN where one side does not vary."""
-    x, y = x - x.mean(), y - y.mean()
-    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y) / lengths if lengths > 0 else float("nan")
+def _correlations(x: list[float], y: list[float]) -> tuple[Correlation, Correlation]:
+    """Pearson's and Spearman's."""
+    from scipy import stats
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # NaN says it
+        found = stats.pearsonr(x, y), stats.spearmanr(x, y)
+    pearson, spearman = (Correlation(float(each.statistic), float(each.pvalue)) for each in found)
+    return pearson, spearman
 
 
-def _ranks(values: list[float]) -> NDArray[np.float64]:
-    """1 for the smallest; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-
-
-def _lines(path: Path) -> list[str]:
+def _lines(path: Path, encoding: str = "utf8") -> list[str]:
     """The lines of a text file, compressed by gzip or not."""
     try:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
-        return raw.decode("utf-8-sig").splitlines()
+        return raw.decode(encoding).removeprefix("\ufeff").splitlines()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise VectorError(f"cannot read '{path}': {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise VectorError(
-            f"'{path}' is not UTF-8 text ({error.reason} at byte {error.start}); convert it"
+            f"'{path}' is not {lookup(encoding).name.upper()} text ({error.reason} at byte {error.start}); "
+            "convert it"
         ) from None
+    except LookupError as error:
+        raise QuestionError(f"{error}; give one that Python knows, such as utf8") from None

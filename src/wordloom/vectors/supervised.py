@@ -17,7 +17,15 @@ from wordloom.vectors.labelled_text import LabelledVocabulary
 from wordloom.vectors.layout import DESKS, Part, Tables, addresses, aligned, desk_table
 from wordloom.vectors.sampling import alias_table, huffman
 from wordloom.vectors.subwords import Subwords, word_hashes
-from wordloom.vectors.training import Corpus, TrainingCorpus, WordTrainer, gather, scatter
+from wordloom.vectors.training import (
+    Corpus,
+    TrainingCorpus,
+    WordTrainer,
+    fast_mode,
+    gather,
+    on_threads,
+    scatter,
+)
 
 __all__ = ["JOB", "SupervisedTrainer", "cut_lines"]
 
@@ -123,12 +131,11 @@ class SupervisedTrainer(WordTrainer):
         mode = (
             f"deterministic, batches of {DESKS} lines"
             if self.settings.deterministic
-            else "fast: not deterministic, two runs differ"
+            else fast_mode(self.threads)
         )
         L = len(self.vocabulary.labels)
-        return f"fastText supervised, {self.args.loss} over {L:,} labels, numba kernel on {self.threads} " + (
-            f"threads ({mode})"
-        )
+        on = on_threads(self.threads)
+        return f"fastText supervised, {self.args.loss} over {L:,} labels, numba kernel on {on} ({mode})"
 
     def _train(self, part: Part) -> None:
         self._on_threads(

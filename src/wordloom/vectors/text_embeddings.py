@@ -31,6 +31,8 @@ Split: TypeAlias = "Literal['words', 'whitespace'] | Callable[[str], Sequence[st
 
 METHODS = ("mean", "sum", "sif")
 
+_ROUNDING = 1e-12  # of squares: what float32 leaves where there should be zero
+
 
 @dataclass
 class TextReport:
@@ -92,8 +94,9 @@ class TextEmbedder:
         Args:
             vectors: the words' vectors, or a model's tokens.
             method: ``mean`` or ``sum`` of the vectors of known words, or ``sif``.
-            split: how a text becomes words: see :func:`wordloom.vectors.split_words`, or a function.  None:
-                by ``words``, or of a model's tokens by its tokenizer.
+            split: how a text becomes words: see :func:`wordloom.vectors.split_words`, or a function, such as
+                what :func:`wordloom.vectors.word_rule` finds in a run's folder.  None: by ``words``, or of a
+                model's tokens by its tokenizer.
             lower: whether texts are lower-cased first; a tokenizer's are not.
             a: the smoothing of ``sif``.
             frequencies: where ``sif`` has the words' probabilities from.  ``counts``: the counts that came
@@ -112,8 +115,8 @@ class TextEmbedder:
             raise VectorError(f"unknown method {method!r}; {did_you_mean(method, METHODS)}")
         if not a > 0:
             raise VectorError(f"a {a} weighs no word; give a number above 0, usually 1e-3")
-        if not 0 <= n_components <= vectors.vector_size:
-            raise VectorError(f"n_components {n_components} is out of range: 0 to {vectors.vector_size}")
+        if not 0 <= n_components < vectors.vector_size:
+            raise VectorError(f"n_components {n_components} is out of range: 0 to {vectors.vector_size - 1}")
         self.vectors, self.method, self.n_components = vectors, method, n_components
         self._split = _splitter(vectors, split, lower)
         self.frequencies_from: str | None = None
@@ -146,8 +149,12 @@ class TextEmbedder:
         """Find what ``texts``, read once, have in common: the first right singular vectors of the matrix of
         their vectors.  Held in memory are one batch and a matrix [D, D].
 
+        What is taken away of one text alone is all of it, and of two what is left lies on one line, along
+        which every cosine is 1 or -1; so at least two more texts than ``n_components`` are needed, and they
+        must differ.
+
         Raises:
-            VectorError: the method is not ``sif``, or no text has a known word.
+            VectorError: the method is not ``sif``, no text has a known word, or too few differ.
         """
         if self.method != "sif":
             raise VectorError(f"the method {self.method!r} has nothing to fit; only 'sif' has")
@@ -161,9 +168,23 @@ class TextEmbedder:
             moment += wide.T @ wide
         if len(total.empty) == total.texts:
             raise VectorError(f"none of {total.texts:,} texts has a known word; give texts in the same words")
-        _, vectors = np.linalg.eigh(moment)  # by rising eigenvalue
+        values, vectors = np.linalg.eigh(moment)  # by rising eigenvalue
+        self._refuse_too_alike(total, int((values > _ROUNDING * values[-1]).sum()))
         self.components = vectors.T[::-1][: self.n_components].astype(np.float32)
         return total
+
+    def _refuse_too_alike(self, texts: TextReport, rank: int) -> None:
+        """Raise VectorError where nothing that tells texts apart is left when the components are gone."""
+        k = self.n_components
+        if not k or rank >= min(k + 2, self.vectors.vector_size):
+            return
+        n = texts.texts - len(texts.empty)
+        given = "one text with a known word" if n == 1 else f"{n:,} texts with known words"
+        left = "that is everything" if rank <= k else "what is left lies on one line: all cosines are 1 or -1"
+        raise VectorError(
+            f"'sif' takes away what texts share, and of {given} {left}; fit on more texts (--fit-on), give "
+            "the components of an earlier fit (--component), or choose 'mean'"
+        )
 
     @overload
     def encode(

@@ -37,7 +37,9 @@ __all__ = [
     "TrainingCorpus",
     "WordTrainer",
     "check_shape",
+    "fast_mode",
     "gather",
+    "on_threads",
     "scatter",
 ]
 
@@ -253,9 +255,9 @@ class WordTrainer(Schedule):
         mode = (
             f"deterministic, batches of {DESKS * self._method.batch} windows"
             if s.deterministic
-            else "fast: not deterministic, two runs differ"
+            else fast_mode(self.threads)
         )
-        return f"{s.architecture}, {how}, numba kernel on {self.threads} threads ({mode})"
+        return f"{s.architecture}, {how}, numba kernel on {on_threads(self.threads)} ({mode})"
 
     def run(self) -> Figures:
         """Train on the next portion of jobs."""
@@ -303,6 +305,17 @@ class WordTrainer(Schedule):
             check_shape(name, state[name], ours.shape)
             ours[:] = state[name]
         self.job = int(state["job"][0])
+
+
+def on_threads(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads > 1)}"
+
+
+def fast_mode(threads: int) -> str:
+    """Whether a run in the fast mode can be repeated: one thread has nobody to meet."""
+    if threads == 1:
+        return "fast: on one thread two runs are the same"
+    return "fast: not deterministic, two runs differ"
 
 
 def check_shape(name: str, saved: NDArray[Any], shape: tuple[int, ...]) -> None:

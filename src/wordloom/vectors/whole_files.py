@@ -1,4 +1,5 @@
-"""Files of vectors are written whole or not at all, and read whether packed by gzip or not."""
+"""Files of vectors are written whole or not at all, and read whether packed by gzip or not; what is wrong
+with one is said with its name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import IO, Any
 
 from wordloom.errors import VectorError
 
-__all__ = ["durable", "new_file", "opened", "temporary", "whole", "written"]
+__all__ = ["durable", "encoded", "naming", "new_file", "opened", "temporary", "utf8", "whole", "written"]
 
 
 @contextmanager
@@ -25,6 +26,33 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile(fileobj=raw) as file:
             yield file  # type: ignore[misc]
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Says of which file an error is."""
+    try:
+        yield
+    except VectorError as error:
+        raise VectorError(f"'{path}': {error}") from None
+
+
+def utf8(raw: bytes, path: Path, place: str) -> str:
+    """The text that stands at ``place`` in a file."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise VectorError(f"'{path}', {place}: not UTF-8 ({error.reason}); convert the file") from None
+
+
+def encoded(word: str, forbidden: str, name: str) -> bytes:
+    """The bytes of a word that the file ``name`` can keep, as it cannot those with ``forbidden`` letters."""
+    if not word or any(letter in word for letter in forbidden):
+        raise VectorError(f"the word {word!r} is empty or holds a space or line break: {name} cannot keep it")
+    try:
+        return word.encode("utf-8")
+    except UnicodeEncodeError:
+        raise VectorError(f"the word {word!r} is half a character: {name} cannot keep it") from None
 
 
 @contextmanager

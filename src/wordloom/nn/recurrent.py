@@ -1,0 +1,218 @@
+"""Recurrent layers: Elman's network, the LSTM, the GRU and their variants.
+
+One step of each, from x [B, D] and the state (h [B, H] and, in an LSTM, c [B, H]) to the next state; s is the
+sigmoid, * multiplies element by element, and every gate has a W, a U and a b of its own:
+
+    rnn_tanh          h' = tanh(W x + U h + b)                      (Elman 1990)
+    rnn_relu          h' = relu(W x + U h + b)                      (Le et al. 2015, arXiv:1504.00941)
+    lstm              i, f, o = s(W x + U h + b);  g = tanh(W x + U h + b)
+                      c' = f * c + i * g;  h' = o * tanh(c')        (Gers et al. 2000)
+    lstm_1997         the same with f = 1                           (Hochreiter & Schmidhuber 1997)
+    gru               r, z = s(W x + U h + b);  n = tanh(W x + U (r * h) + b)
+                      h' = (1 - z) * h + z * n                      (Cho et al. 2014, arXiv:1406.1078)
+    gru_reset_after   n = tanh(W x + b + r * (U h + b'))
+                      h' = z * h + (1 - z) * n                      (cuDNN, torch.nn.GRU)
+
+The last two are different functions, not two spellings of one: in the first the reset gate stands before the
+product with U, in the second behind it.  With ``peephole`` an LSTM's gates see the cell through a weight of
+each component: i and f see c, o sees c' (Gers, Schraudolph & Schmidhuber 2002).  With ``projection`` its h is
+P (o * tanh(c')), [B, R] (Sak et al. 2014, arXiv:1402.1128).
+
+torch.nn carries two biases for each gate, of which only the sum counts; here it is one.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.nn.linear import Linear
+
+__all__ = ["CELLS", "Recurrent", "State"]
+
+State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM
+
+#: cell -> its gates, in the order in which their rows lie in the weights (torch's).
+CELLS: dict[str, tuple[str, ...]] = {
+    "rnn_tanh": ("h",),
+    "rnn_relu": ("h",),
+    "lstm": ("i", "f", "g", "o"),
+    "lstm_1997": ("i", "g", "o"),
+    "gru": ("r", "z", "n"),
+    "gru_reset_after": ("r", "z", "n"),
+}
+_OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
+
+
+class Recurrent(nn.Module):
+    """One recurrent layer: x [B, T, D] -> h [B, T, H], or [B, T, R] with a projection.
+
+    Attributes:
+        kernel: what computes it where no step is masked: ``"torch"``, or ``"steps"``, one after another.
+    """
+
+    def __init__(
+        self,
+        *,
+        cell: str,
+        dim: int,
+        hidden_dim: int,
+        bias: bool = True,
+        projection: int | None = None,
+        peephole: bool = False,
+        weight_drop: float = 0.0,
+    ) -> None:
+        """``weight_drop``: share of U's weights that a pass in training leaves out, the same at every step
+        (Merity et al. 2018, arXiv:1708.02182).
+
+        Raises:
+            ConfigError: the cell is none of CELLS, or has no peephole or projection.
+        """
+        super().__init__()
+        if cell not in CELLS:
+            raise ConfigError(f"unknown cell {cell!r}; {did_you_mean(cell, CELLS)}")
+        lstm = cell.startswith("lstm")
+        for name, given in (("peephole", peephole), ("projection", projection)):
+            if given and not lstm:
+                raise ConfigError(f"{name} belongs to an LSTM; cell {cell!r} has none")
+        self.cell, self.hidden_dim, self.weight_drop = cell, hidden_dim, weight_drop
+        self.state_dims = (projection or hidden_dim, hidden_dim) if lstm else (hidden_dim,)
+        gates = CELLS[cell]
+        self.input_proj = Linear(dim, len(gates) * hidden_dim, bias=bias)
+        self.hidden_proj = Linear(self.state_dims[0], len(gates) * hidden_dim, bias=False)
+        inner = bias and cell == "gru_reset_after"
+        self.candidate_bias = nn.Parameter(torch.empty(hidden_dim)) if inner else None
+        self.state_proj = Linear(hidden_dim, projection, bias=False) if projection else None
+        seeing = len(gates) - 1  # every gate but the candidate
+        self.peephole = nn.Parameter(torch.empty(seeing, hidden_dim)) if peephole else None
+        self.kernel = "steps" if peephole or cell == "gru" else "torch"
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        return CELLS[self.cell]
+
+    def rows(self, gate: str) -> slice:
+        """Where a gate's rows lie in ``input_proj`` and ``hidden_proj``."""
+        at = self.gates.index(gate) * self.hidden_dim
+        return slice(at, at + self.hidden_dim)
+
+    def new_state(self, batch: int, like: Tensor) -> State:
+        """Zeros, of the device and dtype of ``like``."""
+        return tuple(like.new_zeros(batch, size) for size in self.state_dims)
+
+    def forward(
+        self, x: Tensor, state: State | None = None, *, attend: Tensor | None = None, exact: bool = False
+    ) -> tuple[Tensor, State]:
+        """x [B, T, D] after ``state`` -> (h of every step [B, T, H], the state after the last).
+
+        Args:
+            x: the inputs.
+            state: what :meth:`new_state` or an earlier call gave; None: zeros.
+            attend: [B, T], False where a row rests: its state stays what it was.
+            exact: take one step after another as they are written here, whatever ``kernel`` says.
+        """
+        if state is None:
+            state = self.new_state(len(x), x)
+        u = F.dropout(self.hidden_proj.weight, self.weight_drop, self.training)
+        if exact or attend is not None or self.kernel == "steps":
+            return self._steps(x, state, u, attend)
+        return self._by_torch(x, state, u)
+
+    # -- one step after another --------------------------------------------------------------------------
+
+    def _steps(self, x: Tensor, state: State, u: Tensor, attend: Tensor | None) -> tuple[Tensor, State]:
+        inputs = self.input_proj(x)  # [B, T, G * H]: what x brings to every step is one product
+        found = []
+        for t in range(x.shape[1]):
+            new = self._step(inputs[:, t], state, u)
+            if attend is not None:
+                rests = ~attend[:, t, None]
+                new = tuple(torch.where(rests, old, now) for old, now in zip(state, new, strict=True))
+            state = new
+            found.append(state[0])
+        return torch.stack(found, dim=1), state
+
+    def _step(self, wx: Tensor, state: State, u: Tensor) -> State:
+        """One step; ``wx`` [B, G * H] is W x + b."""
+        match self.cell:
+            case "rnn_tanh":
+                return (torch.tanh(wx + F.linear(state[0], u)),)
+            case "rnn_relu":
+                return (torch.relu(wx + F.linear(state[0], u)),)
+            case "gru":
+                return self._gru(wx, state[0], u)
+            case "gru_reset_after":
+                return self._gru_reset_after(wx, state[0], u)
+            case _:
+                return self._lstm(wx, state, u)
+
+    def _lstm(self, wx: Tensor, state: State, u: Tensor) -> State:
+        h, c = state
+        sums = dict(zip(self.gates, (wx + F.linear(h, u)).chunk(len(self.gates), dim=-1), strict=True))
+        kept = torch.sigmoid(self._seeing("f", sums, c)) * c if "f" in sums else c
+        c = kept + torch.sigmoid(self._seeing("i", sums, c)) * torch.tanh(sums["g"])
+        h = torch.sigmoid(self._seeing("o", sums, c)) * torch.tanh(c)
+        return (h if self.state_proj is None else self.state_proj(h)), c
+
+    def _seeing(self, gate: str, sums: dict[str, Tensor], c: Tensor) -> Tensor:
+        """What goes into a gate's sigmoid, the cell included where there is a peephole."""
+        if self.peephole is None:
+            return sums[gate]
+        return sums[gate] + self.peephole[[name for name in self.gates if name != "g"].index(gate)] * c
+
+    def _gru(self, wx: Tensor, h: Tensor, u: Tensor) -> State:
+        split = 2 * self.hidden_dim
+        r, z = torch.sigmoid(wx[:, :split] + F.linear(h, u[:split])).chunk(2, dim=-1)
+        n = torch.tanh(wx[:, split:] + F.linear(r * h, u[split:]))
+        return ((1 - z) * h + z * n,)
+
+    def _gru_reset_after(self, wx: Tensor, h: Tensor, u: Tensor) -> State:
+        split = 2 * self.hidden_dim
+        uh = F.linear(h, u)
+        r, z = torch.sigmoid(wx[:, :split] + uh[:, :split]).chunk(2, dim=-1)
+        candidate = uh[:, split:] if self.candidate_bias is None else uh[:, split:] + self.candidate_bias
+        n = torch.tanh(wx[:, split:] + r * candidate)
+        return (z * h + (1 - z) * n,)
+
+    # -- torch's kernels ---------------------------------------------------------------------------------
+
+    def _by_torch(self, x: Tensor, state: State, u: Tensor) -> tuple[Tensor, State]:
+        weights, biased = self._torch_weights(u)
+        kept = tuple(part[None] for part in state)  # [1, B, H]: torch numbers its layers
+        settings = (weights, biased, 1, 0.0, self.training, False, True)
+        match self.cell:
+            case "rnn_tanh":
+                outputs, *state_after = torch.rnn_tanh(x, kept[0], *settings)
+            case "rnn_relu":
+                outputs, *state_after = torch.rnn_relu(x, kept[0], *settings)
+            case "gru_reset_after":
+                outputs, *state_after = torch.gru(x, kept[0], *settings)
+            case _:
+                outputs, *state_after = torch.lstm(x, kept, *settings)
+        return outputs, tuple(part[0] for part in state_after)
+
+    def _torch_weights(self, u: Tensor) -> tuple[list[Tensor], bool]:
+        """W, U, b and b' (and P) as torch has them, and whether there are biases."""
+        w: Tensor = self.input_proj.weight
+        b: Tensor | None = self.input_proj.bias
+        if self.cell == "lstm_1997":  # an LSTM whose forget gate is open
+            H = self.hidden_dim
+            b = w.new_zeros(3 * H) if b is None else b
+            w, u, b = (_between(part, H, fill) for part, fill in ((w, 0.0), (u, 0.0), (b, _OPEN)))
+        biases: list[Tensor] = []
+        if b is not None:
+            other = torch.zeros_like(b)
+            if self.candidate_bias is not None:
+                other = torch.cat([other[: -self.hidden_dim], self.candidate_bias])
+            biases = [b, other]
+        projection = [] if self.state_proj is None else [self.state_proj.weight]
+        return [w, u, *biases, *projection], bool(biases)
+
+
+def _between(part: Tensor, H: int, fill: float) -> Tensor:
+    """Rows of a gate that is always open, between the first gate's and the others'."""
+    return torch.cat([part[:H], torch.full_like(part[:H], fill), part[H:]])
