@@ -140,7 +140,7 @@ def _plan(i: int, desk: Desks, tables: Tables, words: Words, method: Method, mos
             against = wanted
             for j in range(wanted):  # a word is no negative of itself
                 against -= targets[j] == drawn
-            targets[k], goal[k], weight[k] = drawn, f4(0.0), f4(against)
+            targets[k], goal[k], weight[k] = drawn, f4(0.0), f4(against) / f4(method.times)
             k += 1
     sizes[3 * slot], sizes[3 * slot + 1], sizes[3 * slot + 2] = n, k, divisor if method.sliding else n
     if not method.sliding:

@@ -50,7 +50,8 @@ class Method(NamedTuple):
     vocabulary: int  # V
     stride: int  # S
     window: int
-    negative: int  # drawn for a window; 0: hierarchical softmax
+    negative: int  # noise words drawn for a window; 0: hierarchical softmax
+    times: int  # as many as are asked for, that often: each counts that part
     units: int  # rows that make a word at most; 0: a word has a row of its own and no more
     path: int  # nodes that lead to a word at most
     joined: int  # 1: inputs are taken together (CBOW; a word's n-grams); 0: each by itself

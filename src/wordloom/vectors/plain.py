@@ -91,7 +91,7 @@ def _targets(
         goal = [1.0 - code for span in spans for code in words.path_codes[span].tolist()]
         return nodes, goal, [1.0] * len(nodes)
     drawn = [_negative(words, method.vocabulary, random) for _ in range(method.negative)]
-    against = [float(sum(word != negative for word in predicted)) for negative in drawn]
+    against = [sum(word != negative for word in predicted) / method.times for negative in drawn]
     goal = [1.0] * len(predicted) + [0.0] * len(drawn)
     return predicted + drawn, goal, [1.0] * len(predicted) + against
 

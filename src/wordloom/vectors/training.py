@@ -45,6 +45,7 @@ __all__ = [
 
 JOB = 10_000  # words at most that one thread takes at a time, and that a piece of text has (as in gensim)
 PORTION = 256  # jobs between two looks at the clock: about a second
+_TIMES = 3  # noise words, where one vector is to tell them from all words around it: more of them teach more
 _STALE = 32.0  # times that a row is expected to be met in a deterministic batch, all by one old value
 _SEEDS, _START = 11, 12  # purposes of the random numbers drawn from one seed
 
@@ -217,18 +218,21 @@ class WordTrainer(Schedule):
         s, V = settings, len(counts)
         self.threads = threads or cores()
         skipgram = s.architecture == "skipgram"
+        from_centre = units is not None and skipgram
+        times = _TIMES if from_centre else 1
         self._words, path = _words(counts, s, units)
         self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
         self._method = Method(
             vocabulary=V,
             stride=stride,
             window=s.window,
-            negative=s.negative,
+            negative=times * s.negative,
+            times=times,
             units=0 if units is None else int(np.diff(units[0]).max()),
             path=path,
             joined=int(units is not None or not skipgram),
             mean=int(s.mean or skipgram),
-            from_centre=int(units is not None and skipgram),
+            from_centre=int(from_centre),
             sliding=int(units is not None and not skipgram),
             batch=_batch(counts, s) if s.deterministic else 0,
         )
@@ -251,7 +255,8 @@ class WordTrainer(Schedule):
     def kernel(self) -> str:
         """One line: what runs, on how many threads, and whether it can be repeated."""
         s = self.settings
-        how = "hierarchical softmax" if not s.negative else f"{s.negative} negatives shared by a window"
+        drawn = f"{s.negative} negatives" if self._method.times == 1 else f"{_TIMES} x {s.negative} negatives"
+        how = f"{drawn} shared by a window" if s.negative else "hierarchical softmax"
         mode = (
             f"deterministic, batches of {DESKS * self._method.batch} windows"
             if s.deterministic
