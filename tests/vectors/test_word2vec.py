@@ -107,16 +107,27 @@ def test_the_kernel_follows_its_numpy_twin(method: dict[str, Any], deterministic
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(method: dict[str, Any]) -> None:
+def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
+    method: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wordloom.vectors.training._SHARED", 0)  # else one thread takes such short batches
     lengths = (*[1500] * 40, 70_000)
     results = []
     for threads in (1, 2, 4):
         made = trainer(deterministic=True, threads=threads, lengths=lengths, epochs=1, **method)
+        assert made.threads == threads
         while not made.done:
             figures = made.run()
         results.append((made.inputs.tobytes(), made.outputs.tobytes(), figures))
     assert results[0] == results[1] == results[2]
     assert np.isfinite(results[0][2].loss)
+
+
+def test_batches_too_short_to_share_are_one_threads() -> None:
+    tree = trainer(deterministic=True, threads=4, negative=0)
+    assert tree.threads == 1
+    assert "on 1 thread (deterministic" in tree.kernel
+    assert trainer(threads=4, negative=0).threads == 4
 
 
 def test_the_fast_mode_trains_every_word_once_an_epoch() -> None:
@@ -179,6 +190,7 @@ def test_the_loss_reported_is_that_of_the_windows_looked_at() -> None:
 def test_training_resumes_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wordloom.vectors.training.PORTION", 16)
     lengths = (9000,) * 40
+    monkeypatch.setattr("wordloom.vectors.training._SHARED", 0)
     straight = trainer(deterministic=True, threads=2, lengths=lengths)
     stopped = trainer(deterministic=True, threads=2, lengths=lengths)
     for _ in range(2):

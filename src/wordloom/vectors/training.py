@@ -47,6 +47,9 @@ JOB = 10_000  # words at most that one thread takes at a time, and that a piece 
 PORTION = 256  # jobs between two looks at the clock: about a second
 _TIMES = 3  # noise words, where one vector is to tell them from all words around it: more of them teach more
 _STALE = 32.0  # times that a row is expected to be met in a deterministic batch, all by one old value
+_SHARED = (
+    3  # windows of a desk: shorter deterministic batches take two threads longer than one, to the same bits
+)
 _SEEDS, _START = 11, 12  # purposes of the random numbers drawn from one seed
 
 
@@ -240,6 +243,8 @@ class WordTrainer(Schedule):
         scatter(inputs, s.dim, seed, s.dim)
         outputs = aligned(V if s.negative else max(1, V - 1), stride)
         self._tables = Tables(inputs, outputs)
+        if s.deterministic and self._method.batch < _SHARED:
+            self.threads = 1
         self._desks = desks(DESKS if s.deterministic else self.threads, self._method, job=JOB)
         self._desk_table = desk_table(self._desks)
 
