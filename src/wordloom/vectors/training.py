@@ -47,9 +47,7 @@ JOB = 10_000  # words at most that one thread takes at a time, and that a piece 
 PORTION = 256  # jobs between two looks at the clock: about a second
 _TIMES = 3  # noise words, where one vector is to tell them from all words around it: more of them teach more
 _STALE = 32.0  # times that a row is expected to be met in a deterministic batch, all by one old value
-_SHARED = (
-    3  # windows of a desk: shorter deterministic batches take two threads longer than one, to the same bits
-)
+_SHARED = 3  # windows of a desk: shorter deterministic batches take two threads longer than one
 _SEEDS, _START = 11, 12  # purposes of the random numbers drawn from one seed
 
 
