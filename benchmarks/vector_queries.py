@@ -1,10 +1,15 @@
 """The nearest words among many, beside gensim; and what loading, saving and an unknown word cost.
 
     python benchmarks/vector_queries.py [--words 400000] [--dim 300] [--rounds 40]
+    python benchmarks/vector_queries.py --opening [--words 1000000 --dim 250] [--rounds 5]
 
 Both sides hold the same random vectors and are asked about the same words in turns, so that what else runs on
 the machine falls on both; the order within a turn alternates.  Medians are printed, and the median of the
 turns' own ratios.  gensim comes with the development group; without it ours is timed alone.
+
+``--opening`` writes word2vec's binary of them and opens it, each time in a process of its own: seconds until
+it is open and memory taken by then, the first word's vector, and the first question that needs all vectors;
+ours with nothing kept of an earlier time, and then with what the first time kept.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,14 +34,63 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+def opening(vectors: Any, rounds: int) -> None:
+    """Print the medians of opening a binary of ``vectors``."""
+    from wordloom.vectors import save_word2vec
+
+    found: dict[str, list[dict[str, float]]] = {"first time": [], "from then on": [], "gensim": []}
+    with tempfile.TemporaryDirectory() as folder:
+        binary = Path(folder) / "v.bin"
+        save_word2vec(vectors, binary)
+        time.sleep(3)  # nothing is kept of a file that may still be written to
+        for number in range(rounds):
+            for side, runs in found.items():
+                cache = Path(folder) / f"cache-{number}"
+                command = [sys.executable, __file__, "--open", side, str(binary)]
+                env = {**os.environ, "WORDLOOM_CACHE": str(cache)}
+                runs.append(json.loads(subprocess.check_output(command, env=env, text=True)))
+        print(json.dumps({"megabytes": round(binary.stat().st_size / 1e6)}))
+    for side, runs in found.items():
+        medians = {name: round(statistics.median(run[name] for run in runs), 4) for name in runs[0]}
+        print(json.dumps({"opened": side, **medians}), flush=True)
+
+
+def opened(side: str, path: str) -> dict[str, float]:
+    """What opening ``path`` costs in this process."""
+    import psutil
+
+    if side == "gensim":
+        from gensim.models import KeyedVectors as Peer
+
+        load = lambda: Peer.load_word2vec_format(path, binary=True)  # noqa: E731
+    else:
+        from wordloom.vectors import load_word2vec
+
+        load = lambda: load_word2vec(path)  # noqa: E731
+    process = psutil.Process()
+    before, began = process.memory_info().rss, time.perf_counter()
+    wv = load()
+    figures = {"open_seconds": time.perf_counter() - began}
+    figures["memory_mb"] = (process.memory_info().rss - before) / 1e6
+    figures["first_vector_ms"] = 1e3 * seconds(lambda: wv["word77"])
+    figures["first_most_similar_seconds"] = seconds(lambda: wv.most_similar("word77"))
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--words", type=int, default=400_000)
     parser.add_argument("--dim", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, help="[default: 40; 5 for --opening]")
+    parser.add_argument("--opening", action="store_true", help="time how word2vec's binary is opened instead")
+    parser.add_argument("--open", nargs=2, metavar=("SIDE", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.open:
+        print(json.dumps(opened(*given.open)))
+        return
+    given.rounds = given.rounds or (5 if given.opening else 40)
 
     import numpy as np
 
@@ -59,6 +115,9 @@ def main() -> None:
     values = rng.standard_normal((given.words, given.dim), dtype=np.float32)
     words = [f"word{row}" for row in range(given.words)]
     ours = KeyedVectors(words, values)
+    if given.opening:
+        opening(ours, given.rounds)
+        return
     sides: dict[str, Any] = {"wordloom": ours}
     if Peer is not None:
         theirs = Peer(given.dim)
@@ -89,9 +148,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         binary, own = Path(folder) / "v.bin", Path(folder) / "own"
         costs = {"save_word2vec, binary": seconds(lambda: save_word2vec(ours, binary))}
-        costs["load_word2vec, binary"] = seconds(lambda: load_word2vec(binary))
+        costs["load_word2vec, binary (opened, mapped)"] = seconds(lambda: load_word2vec(binary))
         if Peer is not None:
-            costs["gensim's load_word2vec_format, binary"] = seconds(
+            costs["gensim's load_word2vec_format, binary (read)"] = seconds(
                 lambda: Peer.load_word2vec_format(str(binary), binary=True)
             )
         costs["save_vectors"] = seconds(lambda: save_vectors(ours, own))

@@ -81,7 +81,7 @@ def test_how_documents_are_counted(lines, tmp_path):
         assert len(found) > 1
 
 
-def test_what_was_counted_is_kept(lines, tmp_path):
+def test_what_was_counted_is_kept(lines, tmp_path, monkeypatch):
     folder = tmp_path / "bags"
     kept = run("vectors", "documents", lines, "--out", folder)
     assert f"kept in {folder}" in kept.stderr
@@ -95,6 +95,14 @@ def test_what_was_counted_is_kept(lines, tmp_path):
         run("vectors", "documents", lines, "--out", folder)
     run("vectors", "documents", lines, "--out", folder, "--overwrite", "--features", "counts")
     assert DocumentBags.from_pretrained(folder).features == "counts"
+    monkeypatch.chdir(folder)  # where the documents are is known from anywhere
+    here = json.loads(run("vectors", "documents", ".", "love", "--json").stdout)
+    assert here["answers"][0]["nearest"][0]["text"] == fresh["answers"][0]["nearest"][0]["text"]
+    gone = lines.rename(tmp_path / "elsewhere.txt")
+    left = json.loads(run("vectors", "documents", folder, "love", "--json").stdout)
+    assert [near["text"] for near in left["answers"][0]["nearest"]] == [None, None]
+    assert any("no longer at" in note for note in left["notes"])
+    gone.rename(lines)
     lines.write_text("other texts\nabout love\n")
     with pytest.raises(DataError, match="are not those that were counted; count them again"):
         run("vectors", "documents", folder, "love")
@@ -110,7 +118,11 @@ def test_mistakes_in_asking_for_documents(lines, tmp_path):
         run("vectors", "documents", lines, "love", "--overwrite")
     with pytest.raises(DataError, match="standard input only once; name a file"):
         run("vectors", "documents", "-", "love")
-    with pytest.raises(DataError, match="no file 'none"):
+    with pytest.raises(DataError, match="half a character"):
+        run("vectors", "documents", lines, "caf\udcff")
+    with pytest.raises(DataError, match="is plain text, which has no fields"):
+        run("vectors", "documents", lines, "love", "--field", "²")
+    with pytest.raises(DataError, match=r"no file '.*none/x.txt'"):
         run("vectors", "documents", "none/x.txt", "love")
     with pytest.raises(WordloomError, match="the tokenizer decides what words are: leave out --cased"):
         run("vectors", "documents", lines, "love", "--tokenizer", tmp_path, "--cased")

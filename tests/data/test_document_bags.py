@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
@@ -111,7 +112,7 @@ def test_a_tokenizers_tokens_can_be_the_words(tmp_path):
     assert again.vectorizer.tokenizer.fingerprint == tokenizer.fingerprint
 
 
-def test_a_folder_is_replaced_on_purpose_alone(tmp_path):
+def test_a_folder_is_replaced_on_purpose_alone(tmp_path, monkeypatch):
     bags = DocumentBags.fit(TEXTS)
     bags.save_pretrained(tmp_path / "bags")
     other = DocumentBags.fit(TEXTS[:2], features="counts")
@@ -122,13 +123,26 @@ def test_a_folder_is_replaced_on_purpose_alone(tmp_path):
     (tmp_path / "model").mkdir()
     BagVectorizer(["a"]).save_pretrained(tmp_path / "model")
     for overwrite in (False, True):
-        with pytest.raises(CheckpointError, match="the vocabulary of another model"):
+        with pytest.raises(CheckpointError, match=r"something else, of which vocabulary\.json is a part"):
             bags.save_pretrained(tmp_path / "model", overwrite=overwrite)
+    tokenizer = Tokenizer.train(TEXTS, kind="char")
+    tokenizer.save_pretrained(tmp_path / "tokens")
+    before = (tmp_path / "tokens" / "tokenizer.json").read_bytes()
+    with pytest.raises(CheckpointError, match=r"of which tokenizer\.json is a part"):
+        DocumentBags.fit(TEXTS, tokenizer=tokenizer).save_pretrained(tmp_path / "tokens", overwrite=True)
+    assert (tmp_path / "tokens" / "tokenizer.json").read_bytes() == before
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="is a file; name a folder"):
         bags.save_pretrained(tmp_path / "file")
     with pytest.raises(CheckpointError, match="cannot write bags of words"):
         bags.save_pretrained(tmp_path / "file" / "bags")
+
+    def full(*_, **__):
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(CheckpointError, match=r"cannot write bags of words.*No space left"):
+        bags.save_pretrained(tmp_path / "full")
 
 
 def test_damaged_bags_are_told(tmp_path):
@@ -200,6 +214,15 @@ def test_the_texts_of_files_of_any_kind(tmp_path):
         next(texts_of(tmp_path / "t.tsv", separator="line"))
     with pytest.raises(DataError, match="no file"):
         next(texts_of(tmp_path / "none.txt"))
+    with pytest.raises(DataError, match="is plain text, which has no fields"):
+        next(texts_of(tmp_path / "t.txt", field="body"))
+    with pytest.raises(DataError, match="holds rows, which nothing separates"):
+        next(texts_of(tmp_path / "t.jsonl", separator="line"))
+    with pytest.raises(DataError, match=r"holds tables such as .* beside other files"):
+        next(texts_of(tmp_path))
+    for name in ("t.txt", "t.jsonl", "bare.csv"):
+        (tmp_path / name).unlink()
+    assert list(texts_of(tmp_path)) == ["first row", "second"]  # a folder of tables alone
 
 
 def test_the_texts_of_named_sets():

@@ -171,9 +171,9 @@ def test_a_folder_of_another_kind(wv, tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("north 4\neast 3\nwest 2\n", "says no count of 'up', nor of 0 other words"),
-        ("north 4\neast\n", "line 2: no word and its count"),
-        ("north many\n", "line 1: no word and its count"),
+        ("north 4\neast 3\nwest 2\n", "says no count of 'up'; give the counts of all words"),
+        ("north 4\neast\n", "line 2: not a word and its count: 'east'"),
+        ("north many\n", "line 1: not a word and its count: 'north many'"),
     ],
 )
 def test_files_of_counts_that_do_not_serve(wv, tmp_path, text, says):

@@ -16,7 +16,7 @@ from wordloom.vectors.embedding_files import (
     save_components,
     write_embeddings,
 )
-from wordloom.vectors.text_embeddings import read_counts
+from wordloom.vectors.word_counts import read_counts
 
 A = 1e-3
 

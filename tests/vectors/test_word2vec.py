@@ -123,6 +123,24 @@ def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
     assert np.isfinite(results[0][2].loss)
 
 
+def test_fasttexts_skipgram_draws_three_noise_words_for_one_that_each_count_a_third() -> None:
+    made = trainer(units=True)
+    assert "3 x 5 negatives shared by a window" in made.kernel
+    part = made.portion(0)
+    counted = 0
+    for window in plain.windows(part, 0, made._words, made._method):
+        wanted = sum(window.goal)
+        noise = [weight for weight, goal in zip(window.weight, window.goal, strict=True) if not goal]
+        if not window.rows:
+            continue
+        assert len(noise) == 3 * 5
+        apart = not set(window.targets[int(wanted) :]) & set(window.targets[: int(wanted)])
+        assert sum(noise) == pytest.approx(5 * wanted) if apart else sum(noise) < 5 * wanted
+        counted += apart
+    assert counted
+    assert trainer()._method.negative == 5
+
+
 def test_batches_too_short_to_share_are_one_threads() -> None:
     tree = trainer(deterministic=True, threads=4, negative=0)
     assert tree.threads == 1

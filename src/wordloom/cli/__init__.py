@@ -30,6 +30,13 @@ from wordloom.errors import WordloomError
 
 __all__ = ["app", "main"]
 
+# What a person can do about errors of the system that may come up anywhere.
+_ADVICE = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
 app = typer.Typer(
     name="wordloom",
     help="Train, evaluate, generate from and look inside language models of your own.",
@@ -93,9 +100,10 @@ def main() -> None:
     except BrokenPipeError:
         code = _reader_has_gone()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        advice = _ADVICE.get(error.errno or 0)
+        if advice is None:
             raise
-        _complain(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; free some space")
+        _complain(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {advice}")
     except SystemExit as stop:
         if not isinstance(stop.__context__, BrokenPipeError):  # typer exits with 1 then
             raise

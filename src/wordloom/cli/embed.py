@@ -97,7 +97,7 @@ def command(
         save_components,
         write_embeddings,
     )
-    from wordloom.vectors.text_embeddings import read_counts
+    from wordloom.vectors.word_counts import read_counts
 
     for path in (out, save_component):
         if path is not None and path.exists() and not overwrite:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -88,7 +90,7 @@ def documents(
             refuse(ctx, "the tokenizer decides what words are", "split", "cased")
         if out is not None:
             refuse_taken(out, overwrite=overwrite)  # before all is counted
-        kept = {"source": source, "separator": separator, "field": field}
+        kept = {"source": _lasting(source), "separator": separator, "field": field}
         settings = {
             "features": features, "split": split, "lower": not cased, "max_ngram": max_ngram,
             "min_count": min_count, "tokenizer": _tokenizer(tokenizer),
@@ -99,6 +101,15 @@ def documents(
         if out is not None:
             bags.save_pretrained(out, overwrite=overwrite)
     _answer(bags, source, texts or [], topn, out, json=json)
+
+
+def _lasting(source: str) -> str:
+    """``source`` in a form that holds in every folder; a data set is known by its name anywhere."""
+    from wordloom.data.datasets import names_dataset
+
+    if source.startswith("-") or names_dataset(source):
+        return source
+    return os.path.abspath(os.path.expanduser(source))
 
 
 def _tokenizer(folder: Path | None) -> Any:
@@ -116,7 +127,7 @@ def _texts(kept: dict[str, Any]) -> Any:
     source, field = kept["source"], kept["field"]
     if source.startswith("-"):
         raise DataError("documents are read twice, standard input only once; name a file")
-    number = field is not None and field.isdigit()
+    number = field is not None and field.isdecimal()
     return texts_of(source, separator=kept["separator"], field=int(field) if number else field)
 
 
@@ -137,6 +148,8 @@ def _answer(
     ]
     lonely = [answer["text"] for answer in answers if not answer["nearest"]]
     notes = [f"{text!r} shares no word with any document" for text in lonely]
+    if _gone(bags):
+        notes.append(f"the documents are no longer at {bags.about['source']}: their texts are not shown")
     notes.append(f"{len(bags):,} documents, {len(bags.vectorizer):,} words, features {bags.features}")
     if out is not None:
         notes.append(f"kept in {out}")
@@ -159,13 +172,20 @@ def _short(text: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
+def _gone(bags: DocumentBags) -> bool:
+    """Whether nothing is left where the documents were."""
+    source = bags.about.get("source", "")
+    return os.path.isabs(source) and not os.path.exists(source) and not glob.glob(source)
+
+
 def _read_again(bags: DocumentBags, wanted: set[int]) -> dict[int, str]:
-    """The texts of the documents of these numbers; none where nothing is kept of where they are from.
+    """The texts of the documents of these numbers; none where they are there no more, or nothing is kept of
+    where they are from.
 
     Raises DataError where they are others now.
     """
     found: dict[int, str] = {}
-    if not wanted or "source" not in bags.about:
+    if not wanted or "source" not in bags.about or _gone(bags):
         return found
     for number, text in enumerate(_texts(bags.about)):
         if number in wanted:

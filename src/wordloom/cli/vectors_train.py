@@ -106,7 +106,10 @@ def command(
         return
     if result.job:
         at = f"stopped at {result.job / result.jobs:.0%}"
-        progress.say([f"{at}; what is learnt so far answers already:", question, "to go on:"])
+        if supervised or (result.folder / "vectors.json").exists():
+            progress.say([f"{at}; what is learnt so far answers already:", question, "to go on:"])
+        else:
+            progress.say(f"{at}; to go on:")
     else:
         progress.say("stopped before training began; to go on:")
     progress.say(f"  {how_to_go_on(result.folder)}")

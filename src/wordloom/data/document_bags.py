@@ -21,13 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.storage import sync_folder
+from wordloom.data.storage import make_durable
 from wordloom.data.vectorizer import FEATURES, VOCABULARY, BagVectorizer, row_lengths, smooth_idf, weighted
 from wordloom.errors import CheckpointError, DataError, did_you_mean
 
 __all__ = ["DocumentBags", "Neighbour", "nearest_rows", "refuse_taken"]
 
 DESCRIPTION, ARRAYS = "bags.json", "bags.safetensors"
+# by which the folder of another model is known, a file of which would be replaced or taken for one of bags
+_OTHERS = (VOCABULARY, "config.json", "tokenizer.json", "recipe.toml", "vectors.json")
 VERSION = 1
 
 
@@ -129,6 +131,7 @@ class DocumentBags:
         """
         folder = Path(folder)
         refuse_taken(folder, overwrite=overwrite)
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         parts = {name: np.ascontiguousarray(getattr(self.counts, name)) for name in ("indptr", "indices")}
@@ -152,17 +155,18 @@ class DocumentBags:
                 (temporary / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
                 names = sorted((path.name for path in temporary.iterdir()), key=DESCRIPTION.__eq__)
                 for name in names:
-                    sync_folder(temporary / name)
+                    make_durable(temporary / name)
                 # Without the description, which comes last, there are no bags: never old with new ones.
                 (folder / DESCRIPTION).unlink(missing_ok=True)
                 for name in names:
                     (temporary / name).replace(folder / name)
-                sync_folder(folder)
+                make_durable(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
+            why = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"cannot write bags of words to '{folder}': {error.strerror or error}; choose another place"
+                f"cannot write bags of words to '{folder}': {why}; choose another place"
             ) from error
 
     @classmethod
@@ -234,7 +238,7 @@ def refuse_taken(folder: Path, *, overwrite: bool) -> None:
             raise CheckpointError(
                 f"'{folder}' holds bags of words already; choose another folder or overwrite it on purpose"
             )
-    elif (folder / VOCABULARY).exists():
+    elif found := [name for name in _OTHERS if (folder / name).exists()]:
         raise CheckpointError(
-            f"'{folder}' holds the vocabulary of another model ({VOCABULARY}); choose another folder"
+            f"'{folder}' holds something else, of which {found[0]} is a part; choose another folder"
         )

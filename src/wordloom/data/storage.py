@@ -162,9 +162,9 @@ class ShardWriter:
             json.dump({"version": VERSION, **meta, "arrays": arrays}, described, indent=1)
             described.flush()
             os.fsync(described.fileno())
-        sync_folder(self.folder)
+        make_durable(self.folder)
         self.folder.rename(target)
-        sync_folder(target.parent)
+        make_durable(target.parent)
 
     def discard(self) -> None:
         """Removes what was written."""
@@ -173,11 +173,11 @@ class ShardWriter:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes a folder's list of names durable, where the system can."""
+def make_durable(path: Path) -> None:
+    """Makes a file's content, or a folder's list of names, durable, where the system can."""
     if os.name == "nt":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

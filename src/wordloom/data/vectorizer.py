@@ -371,4 +371,9 @@ def _bert() -> Any:
 
 
 def _bert_split(text: str) -> list[str]:
-    return [word for word, _ in _bert().pre_tokenize_str(text)]
+    try:
+        return [word for word, _ in _bert().pre_tokenize_str(text)]
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a text holds half a character ({text[error.start]!r}), left by what was no UTF-8; put it right"
+        ) from None

@@ -18,6 +18,12 @@ _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC
 _NOTO_CJK = ("Noto Sans CJK", "fonts-noto-cjk")
 _EMOJI = ("Symbola", "fonts-symbola")
 _NOTO_CORE = "fonts-noto-core"
+# scripts that have a Noto font of their name; characters of others begin with half a name (OLD ITALIC ...)
+_NAMED = {
+    "ARABIC", "ARMENIAN", "BENGALI", "CHEROKEE", "DEVANAGARI", "ETHIOPIC", "GEORGIAN", "GUJARATI", "GURMUKHI",
+    "HEBREW", "KANNADA", "KHMER", "LAO", "MALAYALAM", "MONGOLIAN", "MYANMAR", "ORIYA", "SINHALA", "TAMIL",
+    "TELUGU", "THAANA", "THAI", "TIBETAN",
+}  # fmt: skip
 
 
 def fonts_for(texts: Sequence[str]) -> tuple[list[str], set[str]]:
@@ -95,7 +101,7 @@ def cannot_be_drawn(missing: set[str], texts: Iterable[str]) -> str:
 
 
 def _script(character: str) -> str:
-    first = unicodedata.name(character, "PRIVATE").split()[0]
+    first = unicodedata.name(character, "PRIVATE-USE").split()[0]
     if first in _EAST_ASIAN:
         return "Chinese, Japanese or Korean"
     if unicodedata.category(character) in ("So", "Sk"):
@@ -105,7 +111,8 @@ def _script(character: str) -> str:
 
 def _font_of(script: str) -> tuple[str, str]:
     by_name = {"Chinese, Japanese or Korean": _NOTO_CJK, "emoji or symbols": _EMOJI}
-    return by_name.get(script, (f"Noto Sans {script}", _NOTO_CORE))
+    named = f"Noto Sans {script}" if script.upper() in _NAMED else "the Noto fonts"
+    return by_name.get(script, (named, _NOTO_CORE))
 
 
 @contextmanager

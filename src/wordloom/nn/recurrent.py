@@ -51,6 +51,8 @@ _OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its 
 class Recurrent(nn.Module):
     """One recurrent layer: x [B, T, D] -> h [B, T, H], or [B, T, R] with a projection.
 
+    The model that has it fills all its parameters (``init_weights``): they are not initialised here.
+
     Attributes:
         kernel: what computes it where no step is masked: ``"torch"``, or ``"steps"``, one after another.
     """
@@ -70,9 +72,14 @@ class Recurrent(nn.Module):
         (Merity et al. 2018, arXiv:1708.02182).
 
         Raises:
-            ConfigError: the cell is none of CELLS, or has no peephole or projection.
+            ConfigError: the cell is none of CELLS, or has no peephole or projection; a projection is below 1,
+                or ``weight_drop`` not from 0 to below 1.
         """
         super().__init__()
+        if not 0 <= weight_drop < 1:
+            raise ConfigError(f"weight_drop {weight_drop:g} is not allowed; give 0 to below 1")
+        if projection is not None and projection < 1:
+            raise ConfigError(f"projection {projection} is not allowed; give 1 or more, or None")
         if cell not in CELLS:
             raise ConfigError(f"unknown cell {cell!r}; {did_you_mean(cell, CELLS)}")
         lstm = cell.startswith("lstm")
@@ -134,7 +141,8 @@ class Recurrent(nn.Module):
                 new = tuple(torch.where(rests, old, now) for old, now in zip(state, new, strict=True))
             state = new
             found.append(state[0])
-        return torch.stack(found, dim=1), state
+        empty = x.new_zeros(len(x), 0, self.state_dims[0])
+        return torch.stack(found, dim=1) if found else empty, state
 
     def _step(self, wx: Tensor, state: State, u: Tensor) -> State:
         """One step; ``wx`` [B, G * H] is W x + b."""

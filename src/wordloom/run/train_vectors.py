@@ -143,7 +143,7 @@ class VectorRun:
         shards = self.shards = self._ids(self.corpus.encoder(vocabulary))
         texts = len(shards.ends)
         say(f"words       {len(shards):,} to train on, in {texts:,} text{'s' * (texts > 1)}")
-        with out_of_memory(s.dim):
+        with out_of_memory(s.dim, "vectors.memory_mb" if s.algorithm == "glove" else "vectors.threads"):
             trainer = self._trainer(vocabulary, shards, s)
         facts = {
             "data": shards.fingerprint,

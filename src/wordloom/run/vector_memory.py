@@ -24,13 +24,14 @@ def check_memory(dim: int, rows: int, what: str) -> None:
 
 
 @contextmanager
-def out_of_memory(dim: int) -> Iterator[None]:
-    """What the system refuses to give for what goes beside the vectors is the same mistake."""
+def out_of_memory(dim: int, beside: str) -> Iterator[None]:
+    """What the system refuses to give for what goes beside the vectors, whose size the setting ``beside``
+    decides, is the same mistake."""
     try:
         yield
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         raise VectorError(
-            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or vectors.threads"
+            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or {beside}"
         ) from None

@@ -10,6 +10,7 @@ from typing import Any
 from wordloom.data import Corpus
 from wordloom.data.corpus import Part
 from wordloom.data.cutting import Cutter
+from wordloom.data.document_texts import FILE, refuse_file_separator
 from wordloom.data.readers import Piece
 from wordloom.data.shards import SEGMENT
 from wordloom.data.sources import Source, expand
@@ -24,12 +25,14 @@ __all__ = ["WordCorpus", "word_corpus"]
 def word_corpus(recipe: VectorRecipe) -> WordCorpus:
     """The text that ``recipe`` names; all of it is trained on."""
     d, w = recipe.data, recipe.words
+    if d.separator == FILE:
+        refuse_file_separator(d.train)
     lines_count = recipe.vectors.algorithm == "fasttext-supervised"  # which ends every line itself
     # By hash, with nothing held out: a split by the tail would read all text once for its length.
     return WordCorpus(
         sources=d.train,
         field="text" if d.field is None else d.field,
-        separator=None if d.separator == "file" else d.separator,
+        separator=None if d.separator == FILE else d.separator,
         encoding_errors=d.encoding_errors,
         split="hash",
         validation_fraction=0.0,
@@ -78,7 +81,8 @@ class WordCorpus(Corpus):
         """All words in texts of some size, whatever text they are of: to be counted."""
         held: list[Any] = []
         size = 0
-        for piece in self._cut(self.pieces("all")):
+        pieces = self.pieces("all")
+        for piece in pieces if self.phrases else self._cut(pieces):  # joining has cut them
             held.append(piece.text)
             size += len(piece.text)
             if size >= SEGMENT:

@@ -18,8 +18,9 @@ from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext_vectors import FastTextVectors
 from wordloom.vectors.formats import save_vectors
 from wordloom.vectors.keyed import KeyedVectors
+from wordloom.vectors.phrases import write_phrases
 from wordloom.vectors.word2vec_format import save_word2vec
-from wordloom.vectors.word_rules import keep_word_rule, word_rule
+from wordloom.vectors.word_rules import kept_rule, word_rule
 
 __all__ = ["FORMATS", "Conversion", "convert_vectors"]
 
@@ -96,8 +97,10 @@ def convert_vectors(
         notes.append(f"{len(model.labels):,} labels and their rows are left out: a classifier is a .bin")
     if to == "folder":
         rule = None if isinstance(wv, TokenVectors) else word_rule(source)
-        kept = None if rule is None else keep_word_rule(rule, dest)
+        kept = None if rule is None else kept_rule(rule)
         save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}", word_rule=kept)
+        if rule is not None and rule.phrases:
+            write_phrases(rule.phrases, dest)
         return Conversion(to, len(wv), wv.vector_size, notes)
     if isinstance(wv, FastTextVectors) and ngrams:
         notes.append(

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
-from wordloom.data.storage import TokenShards, sync_folder
+from wordloom.data.storage import TokenShards, make_durable
 from wordloom.errors import VectorError
 from wordloom.text.cores import cores
 
@@ -264,9 +264,9 @@ def _made_whole(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        sync_folder(temporary)
+        make_durable(temporary)
         shutil.rmtree(target, ignore_errors=True)  # damaged, or it would have been taken
         temporary.rename(target)
-        sync_folder(target.parent)
+        make_durable(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -24,7 +24,7 @@ What is written for gensim 4's ``KeyedVectors`` runs on these as it is and gets 
 * ``KeyedVectors(words, vectors)`` makes one; so does gensim's ``KeyedVectors(vector_size)``, without
   ``count``, ``dtype`` and ``mapfile_path``, and with words added by ``add_vectors``.
 * ``wmdistance`` needs no further package, and texts whose words have the same vectors are at 0, not infinity.
-* Names that gensim removed, or that serve its training, say what to use instead
+* Names that gensim removed, that serve its training or its log, and a few more say what to use instead
   (:data:`wordloom.vectors.refusals.NOT_HERE`).
 """
 
@@ -187,10 +187,10 @@ class KeyedVectors(Questions):
         if sort_attr in self.expandos:
             order = np.argsort(-self.expandos[sort_attr], kind="stable")
         words = [prefix + self.index_to_key[row] for row in order]
-        if fvocab is not None:
-            write_counts(fvocab, words, self.expandos[sort_attr][order])
         sorted_ = KeyedVectors(words, self.vectors[order], check=False)
         save_word2vec(sorted_, fname, binary=binary, header=write_header)
+        if fvocab is not None:
+            write_counts(fvocab, words, self.expandos[sort_attr][order])
 
     @classmethod
     def load_word2vec_format(
@@ -213,7 +213,7 @@ class KeyedVectors(Questions):
             no_header: whether the first line is a word's, as GloVe's tool writes it.
         """
         from wordloom.vectors.word2vec_format import load_word2vec
-        from wordloom.vectors.word_counts import read_counts
+        from wordloom.vectors.word_counts import counts_of
 
         if encoding.lower().replace("_", "-") not in ("utf8", "utf-8") or unicode_errors != "strict":
             raise QuestionError("files of vectors are read as UTF-8, all of it; convert the file")
@@ -223,7 +223,7 @@ class KeyedVectors(Questions):
             raise QuestionError("word2vec's binary format has a first line; leave out no_header")
         found = load_word2vec(fname, binary=binary, header=not no_header, limit=limit)
         if fvocab is not None:
-            found.expandos["count"] = np.array(read_counts(fvocab, found.index_to_key), dtype=np.int64)
+            found.expandos["count"] = np.array(counts_of(found.index_to_key, fvocab), dtype=np.int64)
         return found
 
     def vectors_for_all(
@@ -237,7 +237,10 @@ class KeyedVectors(Questions):
             copy_vecattrs: whether attributes, the count among them, come along, for the words of the V.
         """
         known = self if allow_inference else self.key_to_index
-        named = (self.index_to_key[key] if isinstance(key, int) and key in self else key for key in keys)
+        named = (
+            self.index_to_key[key] if isinstance(key, int | np.integer) and key in self else key
+            for key in keys
+        )
         words = [word for word in dict.fromkeys(named) if isinstance(word, str) and word in known]
         some = KeyedVectors(vector_size=self.vector_size)
         some.add_vectors(words, self._several(words))

@@ -3,18 +3,22 @@ section 4)."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, count
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
+from wordloom.vectors.whole_files import new_file
 
-__all__ = ["JOINER", "Joining", "Phrases"]
+__all__ = ["JOINER", "Joining", "Phrases", "read_phrases", "write_phrases"]
 
 JOINER = "_"
+FILE = "phrases.json"
 MOST_PAIRS = 40_000_000  # distinct words and pairs counted at a time, as in gensim
 
 _AT_ONCE = 1 << 22  # running words counted in one go
@@ -204,3 +208,21 @@ class _PairCounts:
         names = list(self._ids)
         found = zip(first[high].tolist(), second[high].tolist(), scores[high].tolist(), strict=True)
         return {(names[a], names[b]): score for a, b, score in found}
+
+
+def write_phrases(phrases: Sequence[Phrases], folder: Path) -> None:
+    """Keep what joins words, pass after pass, in ``folder``; VectorError where it cannot be written."""
+    passes = [[[*pair, score] for pair, score in one.pairs.items()] for one in phrases]
+    with new_file(folder / FILE) as file:
+        file.write(json.dumps(passes, ensure_ascii=False).encode())
+
+
+def read_phrases(folder: Path) -> list[Phrases]:
+    """What :func:`write_phrases` kept; none where there is no such file.
+
+    Raises OSError and ValueError for a file that cannot be read, or holds something else.
+    """
+    if not (folder / FILE).exists():
+        return []
+    passes = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    return [Phrases({(a, b): score for a, b, score in one}) for one in passes]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from wordloom.data.storage import make_durable
 from wordloom.errors import CheckpointError
 
 __all__ = ["SavedState", "how_to_go_on", "stopped_at", "unfinished"]
@@ -37,9 +37,9 @@ class SavedState:
         try:
             self.file.parent.mkdir(exist_ok=True)
             save_file(arrays, temporary, metadata={name: str(value) for name, value in metadata.items()})
-            _make_durable(temporary)
+            make_durable(temporary)
             temporary.replace(self.file)
-            _make_durable(self.file.parent)
+            make_durable(self.file.parent)
         except (OSError, SafetensorError) as error:
             temporary.unlink(missing_ok=True)
             raise CheckpointError(
@@ -84,11 +84,3 @@ def unfinished(folder: Path) -> str | None:
     place = shlex.quote(str(folder))
     command = how_to_go_on(folder) if ours else f"wordloom train {place} --out {place} --resume"
     return f"the run in '{folder}' was broken off before it left what it trains; go on with it: {command}"
-
-
-def _make_durable(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

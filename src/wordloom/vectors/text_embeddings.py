@@ -7,12 +7,10 @@ little, and takes away what all texts have in common: the direction along which 
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -23,7 +21,7 @@ from wordloom.vectors.checkpoints import TokenVectors
 from wordloom.vectors.keyed import Key, KeyedVectors, UnknownWordError, Vector
 from wordloom.vectors.vocabulary import SPLITS, split_words
 
-__all__ = ["TextEmbedder", "TextReport", "read_counts"]
+__all__ = ["TextEmbedder", "TextReport"]
 
 Method = Literal["mean", "sum", "sif"]
 Frequencies: TypeAlias = "Literal['counts', 'rank'] | Mapping[str, int] | None"
@@ -337,30 +335,6 @@ def _probabilities(vectors: KeyedVectors, given: Frequencies) -> tuple[NDArray[n
         )
     shares = 1.0 / np.arange(1, len(vectors) + 1)
     return shares / shares.sum(), "rank"
-
-
-def read_counts(path: str | os.PathLike[str]) -> dict[str, int]:
-    """The counts in a file of lines ``word count``, as word2vec and gensim write their vocabulary.
-
-    Raises VectorError, with the line, for a file that is no such thing.
-    """
-    counts: dict[str, int] = {}
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                word, _, count = line.rstrip("\n").replace("\t", " ").rpartition(" ")
-                if not word or not count.isdigit():
-                    raise VectorError(
-                        f"'{path}', line {number:,}: not a word and its count: {line.strip()!r}"
-                    )
-                counts[word] = int(count)
-    except OSError as error:
-        raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a file of counts") from None
-    except UnicodeDecodeError as error:
-        raise VectorError(f"'{path}' is not UTF-8 text ({error.reason}); convert it") from None
-    if not counts:
-        raise VectorError(f"'{path}' is empty; give lines of a word and its count")
-    return counts
 
 
 def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import re
 import unicodedata
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
-from wordloom.vectors.phrases import Phrases
+from wordloom.vectors.phrases import Phrases, read_phrases, write_phrases
 
 __all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
 
@@ -198,8 +197,7 @@ class WordVocabulary:
         lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
         write_text(folder / "vocabulary.tsv", "".join(lines))
         if self.phrases:
-            passes = [[[*pair, score] for pair, score in one.pairs.items()] for one in self.phrases]
-            write_text(folder / "phrases.json", json.dumps(passes, ensure_ascii=False))
+            write_phrases(self.phrases, folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:
@@ -209,10 +207,7 @@ class WordVocabulary:
             text = (folder / "vocabulary.tsv").read_text(encoding="utf-8")
             rows = [line.split("\t") for line in text.split("\n")[:-1]]
             words, counts = [word for word, _ in rows], [int(count) for _, count in rows]
-            passes = []
-            if (folder / "phrases.json").exists():
-                passes = json.loads((folder / "phrases.json").read_text(encoding="utf-8"))
-            phrases = [Phrases({(a, b): score for a, b, score in one}) for one in passes]
+            phrases = read_phrases(folder)
         except (OSError, ValueError) as error:
             raise VectorError(
                 f"cannot read the vocabulary in {folder}: {error}; start again with --force"

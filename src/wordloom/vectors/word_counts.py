@@ -9,9 +9,9 @@ from typing import Any
 
 from wordloom.errors import VectorError
 from wordloom.vectors.embedding_files import read_texts
-from wordloom.vectors.whole_files import new_file
+from wordloom.vectors.whole_files import encoded, new_file
 
-__all__ = ["read_counts", "write_counts"]
+__all__ = ["counts_of", "read_counts", "write_counts"]
 
 
 def write_counts(path: str | os.PathLike[str], words: Sequence[str], counts: Iterable[Any]) -> None:
@@ -21,23 +21,31 @@ def write_counts(path: str | os.PathLike[str], words: Sequence[str], counts: Ite
     """
     with new_file(Path(path)) as file:
         for word, count in zip(words, counts, strict=True):
-            file.write(f"{word} {count}\n".encode())
+            file.write(encoded(word, " \n", "a file of counts") + f" {count}\n".encode())
 
 
-def read_counts(path: str | os.PathLike[str], words: Sequence[str]) -> list[int]:
-    """The counts of ``words``.
+def read_counts(path: str | os.PathLike[str]) -> dict[str, int]:
+    """The counts in a file of lines ``word count``, a space or a tab between.
 
-    Raises VectorError where the file cannot be read, or does not say one of them.
+    Raises VectorError, with the line, for a file that is no such thing or says a word twice.
     """
     counts: dict[str, int] = {}
     for number, line in enumerate(read_texts(path), 1):
-        word, _, count = line.strip().rpartition(" ")
+        word, _, count = line.replace("\t", " ").rpartition(" ")
         if not word or not count.isdecimal():
-            raise VectorError(f"'{path}', line {number:,}: no word and its count")
+            raise VectorError(f"'{path}', line {number:,}: not a word and its count: {line!r}")
+        if word in counts:
+            raise VectorError(f"'{path}', line {number:,}: the word {word!r} stands there twice; keep one")
         counts[word] = int(count)
+    if not counts:
+        raise VectorError(f"'{path}' is empty; give lines of a word and its count")
+    return counts
+
+
+def counts_of(words: Sequence[str], path: str | os.PathLike[str]) -> list[int]:
+    """The counts of ``words`` in such a file; raises VectorError where it does not say one of them."""
+    counts = read_counts(path)
     if missing := [word for word in words if word not in counts]:
-        raise VectorError(
-            f"'{path}' says no count of {missing[0]!r}, nor of {len(missing) - 1:,} other words; "
-            "give the counts of all words"
-        )
+        others = f", nor of {len(missing) - 1:,} others" if len(missing) > 1 else ""
+        raise VectorError(f"'{path}' says no count of {missing[0]!r}{others}; give the counts of all words")
     return [counts[word] for word in words]

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import VectorError
-from wordloom.vectors.phrases import Phrases
+from wordloom.vectors.phrases import Phrases, read_phrases
 from wordloom.vectors.vocabulary import split_words
-from wordloom.vectors.whole_files import new_file
 
-__all__ = ["WordRule", "keep_word_rule", "word_rule"]
-
-PHRASES = "phrases.json"  # as WordVocabulary.save writes it, too
+__all__ = ["WordRule", "kept_rule", "word_rule"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,9 @@ def word_rule(path: str | os.PathLike[str]) -> WordRule | None:
         settings = _settings(folder)
         if settings is None:
             return None
-        phrases = _phrases(folder) if settings["phrases"] else ()
+        phrases = read_phrases(folder) if settings["phrases"] else ()
+        if len(phrases) != settings["phrases"]:
+            raise ValueError(f"{settings['phrases']} passes of phrases were made, {len(phrases)} are kept")
         return WordRule(str(settings["split"]), bool(settings["lower"]), phrases)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise VectorError(
@@ -63,30 +62,18 @@ def word_rule(path: str | os.PathLike[str]) -> WordRule | None:
         ) from None
 
 
-def keep_word_rule(rule: WordRule, folder: Path) -> dict[str, Any]:
-    """What :func:`word_rule` reads again, for ``vectors.json``; phrases go into a file beside it.
-
-    Raises VectorError for a place that cannot be written.
-    """
-    if rule.phrases:
-        passes = [[[*pair, score] for pair, score in one.pairs.items()] for one in rule.phrases]
-        with new_file(folder / PHRASES) as file:
-            file.write(json.dumps(passes, ensure_ascii=False).encode())
+def kept_rule(rule: WordRule) -> dict[str, Any]:
+    """What :func:`word_rule` reads again, for ``vectors.json``; its phrases go into a file of their own."""
     return {"split": rule.split, "lower": rule.lower, "phrases": len(rule.phrases)}
 
 
 def _settings(folder: Path) -> Any:
-    """What :func:`keep_word_rule` kept, as where other vectors have replaced a run's; else the table
+    """What :func:`kept_rule` gave, as where other vectors have replaced a run's; else the table
     ``[words]`` of the run's recipe."""
     if (folder / "vectors.json").is_file():
         about = json.loads((folder / "vectors.json").read_text(encoding="utf-8"))
         if "word_rule" in about:
             return about["word_rule"]
     if (folder / "recipe.toml").is_file():
-        return tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))["words"]
+        return tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8")).get("words")
     return None
-
-
-def _phrases(folder: Path) -> tuple[Phrases, ...]:
-    passes = json.loads((folder / PHRASES).read_text(encoding="utf-8"))
-    return tuple(Phrases({(a, b): score for a, b, score in one}) for one in passes)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from wordloom.errors import VectorError
 from wordloom.vectors.refusals import QuestionError, UnknownAttributeError, UnknownWordError, near_words
@@ -39,20 +39,29 @@ class WordStore:
         self,
         words: Iterable[str] | int | None = None,
         vectors: ArrayLike | None = None,
+        dtype: DTypeLike = np.float32,
         *,
         counts: NDArray[np.int64] | None = None,
         check: bool = True,
         vector_size: int | None = None,
+        count: int = 0,
     ) -> None:
         """Takes V ``words`` and ``vectors`` [V, D], which are made float32 and otherwise not copied.
 
         ``KeyedVectors(D)`` or ``KeyedVectors(vector_size=D)``, as in gensim, has no words yet:
-        :meth:`add_vectors` brings them.
+        :meth:`add_vectors` brings them.  Its ``count`` and ``dtype`` are there to be left as they are.
 
         Raises:
             VectorError: they do not fit one another or are none at all, a word is there twice, or a vector
                 is not finite (which ``check=False`` does not look at: it means reading them all).
         """
+        if isinstance(words, int) and vectors is not None and np.asarray(vectors).ndim == 0:
+            vectors, count = None, int(np.asarray(vectors))  # gensim's second argument
+        if count or np.dtype(dtype) != np.float32:
+            raise VectorError(
+                "give words with their vectors, or a number of components alone: vectors are float32, and "
+                "add_vectors makes the room that it needs"
+            )
         if vectors is None:
             size = words if isinstance(words, int) else vector_size if words is None else None
             if size is None or size < 1:
