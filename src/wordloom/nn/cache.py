@@ -1,4 +1,5 @@
-"""What decoding remembers: the cache protocol, and the key/value cache of attention models.
+"""What decoding remembers: the cache protocol, the key/value cache of attention models and the state of
+recurrent ones.
 
 Every generative family decodes through the same four verbs::
 
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Cache", "KeyValueCache", "LayerKeyValues", "token_positions"]
+__all__ = ["Cache", "KeyValueCache", "LayerKeyValues", "LayerState", "RecurrentCache", "token_positions"]
 
 
 class Cache(Protocol):
@@ -87,6 +88,41 @@ class KeyValueCache:
         for layer in self.layers:
             if layer.keys is not None and layer.values is not None:
                 layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+
+
+class LayerState:
+    """What one recurrent layer remembers: h [B, R] and, in an LSTM, c [B, H]; None before the first token."""
+
+    state: tuple[Tensor, ...] | None = None
+
+
+class RecurrentCache:
+    """The state of every layer: as large after a hundred thousand tokens as after one.
+
+    ``attend`` stays None: what did not take part has left no trace in the state.
+    """
+
+    def __init__(self, *, n_layers: int) -> None:
+        self.length = 0
+        self.attend: Tensor | None = None
+        self.layers = [LayerState() for _ in range(n_layers)]
+
+    def layer(self, index: int) -> LayerState:
+        return self.layers[index]
+
+    def advance(self, n: int) -> None:
+        self.length += n
+
+    def select(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            if layer.state is not None:
+                layer.state = tuple(part[rows] for part in layer.state)
+
+    def detach(self) -> None:
+        """Let no gradient pass from what comes to what has been."""
+        for layer in self.layers:
+            if layer.state is not None:
+                layer.state = tuple(part.detach() for part in layer.state)
 
 
 def token_positions(

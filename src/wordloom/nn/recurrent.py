@@ -112,7 +112,13 @@ class Recurrent(nn.Module):
         return tuple(like.new_zeros(batch, size) for size in self.state_dims)
 
     def forward(
-        self, x: Tensor, state: State | None = None, *, attend: Tensor | None = None, exact: bool = False
+        self,
+        x: Tensor,
+        state: State | None = None,
+        *,
+        attend: Tensor | None = None,
+        starts: Tensor | None = None,
+        exact: bool = False,
     ) -> tuple[Tensor, State]:
         """x [B, T, D] after ``state`` -> (h of every step [B, T, H], the state after the last).
 
@@ -120,21 +126,26 @@ class Recurrent(nn.Module):
             x: the inputs.
             state: what :meth:`new_state` or an earlier call gave; None: zeros.
             attend: [B, T], False where a row rests: its state stays what it was.
+            starts: [B, T], True where a row begins anew: its state is zero before that step.
             exact: take one step after another as they are written here, whatever ``kernel`` says.
         """
         if state is None:
             state = self.new_state(len(x), x)
         u = F.dropout(self.hidden_proj.weight, self.weight_drop, self.training)
-        if exact or attend is not None or self.kernel == "steps":
-            return self._steps(x, state, u, attend)
+        if exact or attend is not None or starts is not None or self.kernel == "steps":
+            return self._steps(x, state, u, attend, starts)
         return self._by_torch(x, state, u)
 
     # -- one step after another --------------------------------------------------------------------------
 
-    def _steps(self, x: Tensor, state: State, u: Tensor, attend: Tensor | None) -> tuple[Tensor, State]:
+    def _steps(
+        self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None
+    ) -> tuple[Tensor, State]:
         inputs = self.input_proj(x)  # [B, T, G * H]: what x brings to every step is one product
         found = []
         for t in range(x.shape[1]):
+            if starts is not None:
+                state = tuple(part.masked_fill(starts[:, t, None], 0.0) for part in state)
             new = self._step(inputs[:, t], state, u)
             if attend is not None:
                 rests = ~attend[:, t, None]

@@ -1,0 +1,211 @@
+"""Recurrent language models: Elman 1990, "Finding Structure in Time"; Mikolov et al. 2010, "Recurrent neural
+network based language model"; with LSTM layers, Zaremba, Sutskever & Vinyals 2014, "Recurrent Neural Network
+Regularization" (arXiv:1409.2329).
+
+What came before is one vector for each layer, however long the text was: no positions, no attention, and no
+``max_seq_len``.
+
+    x = token_embedding(tokens)
+    x, state = recurrent(dropout(x), state)              n_layers times; the cells are in nn/recurrent.py
+    logits = lm_head(output_proj(dropout(x)))            tied to token_embedding, where asked for
+
+Dropout stands at the connections between layers, never on those from step to step (Zaremba et al., section
+3.2).  ``variational`` drops the same components at every step of a window (Gal & Ghahramani 2016,
+arXiv:1512.05287), ``word_dropout`` all occurrences of a word in it, and ``weight_drop`` weights of the
+connections from step to step (Merity, Keskar & Socher 2018, arXiv:1708.02182).
+
+Parameters, G gates, from D to H components in the first layer and from R to H after it (R is H, or
+``projection``): V D + sum of (G H (in + R) + G H + R H where projected) + V R + V.  Zaremba et al.'s small model
+has 4,651,600, the medium one 19,775,200 and the large one 66,022,000 with one bias for each gate, as here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.checks import check_dropout, check_positive, dropout_or
+from wordloom.nn.cache import Cache, RecurrentCache
+from wordloom.nn.linear import Linear
+from wordloom.nn.recurrent import CELLS, Recurrent
+
+__all__ = ["PRESETS", "RNN", "RNNConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNConfig:
+    """Shapes and settings of a recurrent language model; the defaults are Zaremba et al.'s small LSTM but for
+    ``forget_bias`` and ``init_scale``, which are today's."""
+
+    vocab_size: int = 10000
+    dim: int = 200  # of the token embedding
+    hidden_dim: int | None = None  # of the layers; None: dim
+    n_layers: int = 2
+    cell: str = "lstm"  # see wordloom.nn.recurrent.CELLS
+    bias: bool = True
+    peephole: bool = False  # an LSTM's gates see its cell
+    projection: int | None = None  # components of an LSTM's h, where fewer than hidden_dim
+    forget_bias: float = 1.0  # what an LSTM's forget gate starts with; with two biases a gate: their sum
+    output_bias: bool = True  # of lm_head
+    tie_embeddings: bool = False  # through an output_proj where the last layer is not dim wide
+    init_scale: float | None = None  # everything uniform from -s to s; None: see init_weights
+    dropout: float = 0.0  # before each layer and before the output
+    embedding_dropout: float | None = None  # before the first layer; None: as dropout
+    output_dropout: float | None = None  # before the output; None: as dropout
+    word_dropout: float = 0.0
+    variational: bool = False
+    weight_drop: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "dim", "hidden_dim", "n_layers", "projection")
+        check_dropout(self)
+        if not 0.0 <= self.weight_drop < 1.0:
+            raise ConfigError(f"RNNConfig.weight_drop is a share from 0 up to, not including, 1; "
+                              f"not {self.weight_drop!r}")  # fmt: skip
+        if self.cell not in CELLS:
+            raise ConfigError(f"unknown cell {self.cell!r}; {did_you_mean(self.cell, CELLS)}")
+        if self.init_scale is not None and not 0.0 < self.init_scale <= 10.0:
+            raise ConfigError(f"RNNConfig.init_scale must be above 0 and at most 10, not {self.init_scale!r}")
+        if not math.isfinite(self.forget_bias):
+            raise ConfigError(f"RNNConfig.forget_bias must be a finite number, not {self.forget_bias!r}")
+        if self.forget_bias != RNNConfig.forget_bias and "f" not in CELLS[self.cell]:
+            raise ConfigError(f"forget_bias belongs to an LSTM; cell {self.cell!r} has no forget gate")
+        for name in ("peephole", "projection"):
+            if getattr(self, name) and not self.cell.startswith("lstm"):
+                raise ConfigError(f"{name} belongs to an LSTM; cell {self.cell!r} has none")
+
+    @property
+    def state_dim(self) -> int:
+        """R: components of a layer's h."""
+        return self.projection or self.hidden_dim or self.dim
+
+
+class RNN(nn.Module):
+    """A causal language model; see :class:`wordloom.models.CausalLM` for the protocol."""
+
+    def __init__(self, config: RNNConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.blocks = nn.ModuleList(
+            Recurrent(
+                cell=c.cell,
+                dim=c.state_dim if i else c.dim,
+                hidden_dim=c.hidden_dim or c.dim,
+                bias=c.bias,
+                projection=c.projection,
+                peephole=c.peephole,
+                weight_drop=c.weight_drop,
+            )
+            for i in range(c.n_layers)
+        )
+        narrows = c.tie_embeddings and c.state_dim != c.dim
+        self.output_proj = Linear(c.state_dim, c.dim, bias=False) if narrows else None
+        width = c.dim if narrows else c.state_dim
+        self.lm_head = Linear(width, c.vocab_size, bias=c.output_bias)
+        self.dropouts = [
+            dropout_or(c.embedding_dropout, c.dropout),
+            *[c.dropout] * (c.n_layers - 1),
+            dropout_or(c.output_dropout, c.dropout),
+        ]
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        if self.config.tie_embeddings:
+            self.lm_head.weight = self.token_embedding.weight
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
+
+        s is 1/sqrt(hidden_dim) in the layers and 0.1 in embedding and head; in a layer of ReLUs U is the
+        identity (Le et al. 2015).  With ``init_scale`` it is that everywhere, biases included, to which
+        ``forget_bias`` is added (Zaremba et al. draw from 0.1 in their small model and 0.05 in the medium).
+        """
+        scale, tied = self.config.init_scale, self.config.tie_embeddings
+        for name, parameter in self.named_parameters():
+            inner = name.startswith("blocks.")
+            s = scale or (1 / math.sqrt(self.config.hidden_dim or self.config.dim) if inner else 0.1)
+            if scale is None and name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif not (tied and name == "lm_head.weight"):
+                nn.init.uniform_(parameter, -s, s, generator=generator)
+        for block in self.blocks:
+            assert isinstance(block, Recurrent)
+            if scale is None and block.cell == "rnn_relu":
+                nn.init.eye_(block.hidden_proj.weight)
+            if "f" in block.gates and block.input_proj.bias is not None:
+                block.input_proj.bias[block.rows("f")] += self.config.forget_bias
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] -> [B, T, R], the vectors ``lm_head`` turns into logits.
+
+        ``attend``: columns of the new tokens alone count, the others' part is in the state.  With
+        ``documents`` the state is zero again where ``positions`` is 0, or without them, where the document
+        is another one than in the column before.
+        """
+        T = tokens.shape[1]
+        starts = None if documents is None else _starts(documents, positions)
+        attend = None if attend is None else attend[:, -T:]
+        x = self._embedded(tokens)  # [B, T, D]
+        for i, block in enumerate(self.blocks):
+            kept = None if cache is None else cache.layer(i)
+            state = None if kept is None else kept.state
+            x, state = block(self._dropped(x, self.dropouts[i]), state, attend=attend, starts=starts)
+            if kept is not None:
+                kept.state = state
+        if cache is not None:
+            cache.advance(T)
+        x = self._dropped(x, self.dropouts[-1])
+        return x if self.output_proj is None else self.output_proj(x)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> [B, T, D]; in training ``word_dropout`` takes words out, wherever they stand."""
+        p, table = self.config.word_dropout, self.token_embedding.weight
+        x = F.embedding(tokens, table)
+        if not (p and self.training):
+            return x
+        return x * F.dropout(table.new_ones(len(table), 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
+
+    def _dropped(self, x: Tensor, p: float) -> Tensor:
+        """[B, T, D] with a share ``p`` of its components zero in training, the same at all steps or not."""
+        if self.config.variational and self.training and p:
+            return x * F.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)
+        return F.dropout(x, p, self.training)
+
+    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+        """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
+        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+
+    def new_cache(self, batch: int, length: int) -> RecurrentCache:
+        """An empty cache for ``batch`` rows; it stays as large as it is, whatever their ``length``."""
+        return RecurrentCache(n_layers=self.config.n_layers)
+
+
+def _starts(documents: Tensor, positions: Tensor | None) -> Tensor:
+    """[B, T], True in the first column of a document."""
+    if positions is not None:
+        return (positions == 0).expand_as(documents)
+    first = torch.ones_like(documents[:, :1], dtype=torch.bool)
+    return torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
+
+
+PRESETS = {  # of words of the Penn Treebank, Zaremba et al. 2014, section 4.1
+    "lstm-ptb-small": RNNConfig(dim=200, forget_bias=0.0, init_scale=0.1),
+    "lstm-ptb-medium": RNNConfig(dim=650, forget_bias=0.0, init_scale=0.05, dropout=0.5),
+    "lstm-ptb-large": RNNConfig(dim=1500, forget_bias=0.0, init_scale=0.04, dropout=0.65),
+}
