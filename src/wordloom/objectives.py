@@ -14,11 +14,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, CausalBatch
+from wordloom.data.contiguous import ContiguousBatch
 from wordloom.data.label_batches import LabelBatch
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
-__all__ = ["OBJECTIVES", "Loss", "Objective", "causal_lm", "classification", "linear_cross_entropy"]
+__all__ = [
+    "OBJECTIVES",
+    "Loss",
+    "Objective",
+    "TruncatedBPTT",
+    "causal_lm",
+    "classification",
+    "linear_cross_entropy",
+    "objective",
+]
 
 # Logits made at once, in bytes, whatever the vocabulary and the precision.
 CHUNK_BYTES = 64 << 20
@@ -49,7 +59,77 @@ def classification(model: Any, batch: LabelBatch) -> Loss:
     return Loss(total, (batch.targets != IGNORE).sum())
 
 
-OBJECTIVES: dict[str, Objective] = {"causal_lm": causal_lm, "classification": classification}
+class TruncatedBPTT:
+    """:func:`causal_lm` on windows that go on where those before ended; gradients stay within a window.
+
+    Williams & Peng 1990, with as many steps forward as back.  What a recurrent model remembers of every
+    stream is kept from batch to batch, by stream, and zero again where the batch says that it begins.
+
+    Attributes:
+        carried: for each layer, h [rows, R] and, in an LSTM, c [rows, H], of all streams; empty before the
+            first batch.
+    """
+
+    def __init__(self) -> None:
+        self.carried: list[tuple[Tensor, ...]] = []
+
+    def __call__(self, model: Any, batch: ContiguousBatch) -> Loss:
+        B, T = batch.tokens.shape
+        rows = slice(batch.first_row, batch.first_row + B)
+        cache = model.new_cache(B, T)
+        if not batch.fresh:
+            for layer, parts in zip(cache.layers, self.carried, strict=True):
+                layer.state = tuple(part[rows].to(batch.tokens.device) for part in parts)
+        hidden = model.hidden(
+            batch.tokens, positions=batch.positions, documents=batch.documents, cache=cache
+        )  # [B, T, D]
+        head = model.lm_head
+        total = linear_cross_entropy(hidden.flatten(0, 1), head.weight, head.bias, batch.targets.flatten())
+        cache.detach()
+        self._keep([layer.state for layer in cache.layers], rows)
+        return Loss(total, (batch.targets != IGNORE).sum())
+
+    def _keep(self, states: list[tuple[Tensor, ...]], rows: slice) -> None:
+        if rows.start == 0 and (not self.carried or len(self.carried[0][0]) <= rows.stop):
+            self.carried = states
+            return
+        for i, (old, new) in enumerate(zip(self.carried, states, strict=True)):
+            self.carried[i] = tuple(
+                torch.cat([a[: rows.start], b, a[rows.stop :]]) for a, b in zip(old, new, strict=True)
+            )
+
+    def reset(self) -> None:
+        """As before the first batch."""
+        self.carried = []
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Every tensor of :attr:`carried` as ``carried.<layer>.<part>``."""
+        return {
+            f"carried.{i}.{j}": part for i, parts in enumerate(self.carried) for j, part in enumerate(parts)
+        }
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of :meth:`state_tensors`."""
+        layers: dict[int, dict[int, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("carried."):
+                _, i, j = name.split(".")
+                layers.setdefault(int(i), {})[int(j)] = tensor
+        self.carried = [tuple(parts[j] for j in sorted(parts)) for _, parts in sorted(layers.items())]
+
+
+#: By name; a class is made anew for every run, since it remembers.
+OBJECTIVES: dict[str, Objective | type[TruncatedBPTT]] = {
+    "causal_lm": causal_lm,
+    "classification": classification,
+    "truncated_bptt": TruncatedBPTT,
+}
+
+
+def objective(name: str) -> Objective:
+    """The objective called ``name``, with nothing remembered."""
+    found = OBJECTIVES[name]
+    return found() if isinstance(found, type) else found
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:

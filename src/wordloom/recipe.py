@@ -127,13 +127,15 @@ class TrainSettings(Strict):
     seq_len: int = Field(256, ge=1)
     batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
     micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
-    objective: Literal["causal_lm", "classification"] = "causal_lm"
+    # truncated_bptt: windows go on where those before ended, as the state of recurrent models does
+    objective: Literal["causal_lm", "truncated_bptt", "classification"] = "causal_lm"
 
     # optimizer
-    optimizer: Literal["adamw", "muon", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
+    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
     learning_rate: float = Field(1e-3, gt=0)
     muon_learning_rate: float = Field(0.02, gt=0)  # of the blocks' matrices under "muon"; the rest use AdamW
     muon_momentum: float = Field(0.95, ge=0, lt=1)
+    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
@@ -146,9 +148,13 @@ class TrainSettings(Strict):
     )  # decay of an average of the weights, which is then what is saved
 
     # schedule: a share of the peak learning rate at every step
-    schedule: Literal["constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt"] = "cosine"
+    schedule: Literal[
+        "constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt", "epoch_decay"
+    ] = "cosine"
     warmup_steps: int = Field(0, ge=0)
     decay_share: float = Field(0.2, gt=0, le=1)  # of all steps, at the end of warmup_stable_decay
+    flat_epochs: int = Field(4, ge=0)  # of epoch_decay: so many at the peak, then times decay_factor each
+    decay_factor: float = Field(0.5, gt=0, lt=1)
     final_share: float = Field(0.1, ge=0, le=1)  # of the peak, where linear, cosine and stable-decay end
 
     # precision and kernels
@@ -185,6 +191,8 @@ class TrainSettings(Strict):
             )
         if self.optimizer == "lbfgs":
             self._check_lbfgs()
+        if self.schedule == "epoch_decay" and self.epochs is None:
+            raise ValueError('train.schedule "epoch_decay" counts epochs: give the budget as train.epochs')
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         return self
@@ -211,19 +219,20 @@ _ONLY_WITH = {
         (
             "batch_size",
             "learning_rate",
-            "beta1",
-            "beta2",
-            "epsilon",
             "weight_decay",
             "clip",
             "schedule",
             "warmup_steps",
         ),
-        ("optimizer", ("adamw", "muon")),
+        ("optimizer", ("adamw", "muon", "sgd")),
     ),
+    **dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimizer", ("adamw", "muon"))),
+    "momentum": ("optimizer", ("sgd",)),
     "l2": ("optimizer", ("lbfgs",)),
     "tolerance": ("optimizer", ("lbfgs",)),
     "decay_share": ("schedule", ("warmup_stable_decay",)),
+    "flat_epochs": ("schedule", ("epoch_decay",)),
+    "decay_factor": ("schedule", ("epoch_decay",)),
     "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
     "sample_prompt": ("sample_every", None),
     "sample_tokens": ("sample_every", None),
@@ -243,14 +252,15 @@ def without_effect(train: TrainSettings) -> list[str]:
 
 
 # Settings that only mean something for labelled rows, and only for running text.
-_OF_ROWS = {"data": ("text_column", "label_column", "header")}
-_OF_TEXT = {
+_OF_ROWS: dict[str, tuple[str, ...]] = {"data": ("text_column", "label_column", "header")}
+_OF_TEXT: dict[str, tuple[str, ...]] = {
     "data": ("field", "separator", "specials", "order", "document_mask", "mask_document_starts"),
     "train": ("evaluate_windows", "sample_every"),
 }
 _INSTEAD = {
     "text_column": "the field of a text is data.field",
     "field": "the column of a text is data.text_column",
+    "order": "its windows follow one another: leave it out",
     "sample_every": "a classifier writes no text: leave it out",
 }
 
@@ -273,6 +283,8 @@ class Recipe(Strict):
         """Settings of rows are for rows, settings of running text for running text."""
         rows = self.train.objective == "classification"
         others = _OF_TEXT if rows else _OF_ROWS
+        if self.train.objective == "truncated_bptt":
+            others = {"data": (*_OF_ROWS["data"], "order")}
         for table, names in others.items():
             settings: Any = getattr(self, table)
             for name in names:

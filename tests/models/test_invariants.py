@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from wordloom.errors import GenerationError
 from wordloom.models import MODELS, PRESETS, build, config_from, family_of
 from wordloom.nn import set_attention_backend
+from wordloom.nn.recurrent import CELLS
 
 SHAPE: dict[str, Any] = {"vocab_size": 29, "max_seq_len": 24, "dim": 16, "n_layers": 2, "n_heads": 4}
 LLAMA3 = {
@@ -36,7 +37,15 @@ CONFIGS = {
     "llama3": config_from("llama", **SHAPE, hidden_dim=24, rope_scaling=LLAMA3),
     "llama-dynamic": config_from("llama", **SHAPE, hidden_dim=24, rope_scaling=DYNAMIC),
 }  # fmt: skip
-EVERY = pytest.mark.parametrize("name", CONFIGS)
+WITH_ATTENTION = pytest.mark.parametrize("name", list(CONFIGS))
+RECURRENT: dict[str, Any] = {"vocab_size": 29, "dim": 16, "n_layers": 2}
+CONFIGS |= {
+    **{cell: config_from("rnn", **RECURRENT, cell=cell, hidden_dim=20) for cell in CELLS},
+    "lstm-peephole": config_from("rnn", **RECURRENT, peephole=True, tie_embeddings=True, hidden_dim=12),
+    "lstm-projection": config_from("rnn", **RECURRENT, hidden_dim=24, projection=10, init_scale=0.3),
+    "gru-plain": config_from("rnn", **RECURRENT, cell="gru", bias=False, output_bias=False),
+}
+EVERY = pytest.mark.parametrize("name", list(CONFIGS))
 
 
 def model_of(name: str, **changes: Any) -> Any:
@@ -47,6 +56,9 @@ def model_of(name: str, **changes: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.empty_like(parameter).normal_(0, 0.3, generator=generator))
+        if getattr(model.config, "cell", None) == "rnn_relu":  # whose states would grow from step to step
+            for block in model.blocks:
+                block.hidden_proj.weight.mul_(0.4)
     return model.eval()
 
 
@@ -151,7 +163,7 @@ def test_a_document_mask_equals_running_documents_apart(name: str) -> None:
     assert (logits - model(packed)).abs().max() > 1e-3  # and the mask mattered
 
 
-@EVERY
+@WITH_ATTENTION
 @torch.no_grad()
 def test_fast_and_exact_attention_agree_in_the_whole_model(name: str) -> None:
     model, tokens = model_of(name), tokens_of(2, 8)
@@ -164,7 +176,9 @@ def test_fast_and_exact_attention_agree_in_the_whole_model(name: str) -> None:
 @EVERY
 @pytest.mark.parametrize("activation", ["relu", "swish_learnt"])
 def test_init_weights_sets_every_parameter_and_buffer(name: str, activation: str) -> None:
-    config = replace(CONFIGS[name], activation=activation)
+    config = CONFIGS[name]
+    if hasattr(config, "activation"):
+        config = replace(config, activation=activation)
     with torch.device("meta"):
         model = MODELS[family_of(config)].model(config)
     model.to_empty(device="cpu")
@@ -202,7 +216,7 @@ def test_one_batch_is_learnt_by_heart(name: str) -> None:
     model = build(CONFIGS[name], generator=torch.Generator().manual_seed(0)).train()
     tokens = tokens_of(2, 13)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
-    for _ in range(60):
+    for _ in range(300 if family_of(CONFIGS[name]) == "rnn" else 60):
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -214,12 +228,12 @@ def test_one_batch_is_learnt_by_heart(name: str) -> None:
 def test_gradient_reaches_every_parameter(name: str) -> None:
     model = model_of(name).train()
     model(tokens_of(2, 24)).square().mean().backward()
-    rotary = family_of(CONFIGS[name]) == "llama"
+    exempt = family_of(CONFIGS[name]) in ("llama", "rnn")
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
         # a bias on keys shifts all scores of a query alike, which softmax does not see (rotary turns it)
-        if rotary or not key.endswith("k_proj.bias"):
+        if exempt or not key.endswith("k_proj.bias"):
             assert parameter.grad.abs().max() > 1e-7, key
 
 
@@ -238,7 +252,7 @@ PLACES = {
 }
 
 
-@EVERY
+@WITH_ATTENTION
 @pytest.mark.parametrize("place", PLACES)
 @torch.no_grad()
 def test_dropout_acts_at_each_of_its_places_in_training_alone(name: str, place: str) -> None:
@@ -259,7 +273,7 @@ def test_dropout_acts_at_each_of_its_places_in_training_alone(name: str, place: 
     assert torch.equal(model(tokens), plain(tokens))
 
 
-@EVERY
+@WITH_ATTENTION
 def test_one_dropout_setting_acts_at_all_four_places(name: str) -> None:
     model = model_of(name, dropout=0.25)
     assert model.embedding_dropout == 0.25
@@ -299,6 +313,9 @@ COUNTS = {
     "llama2-7b": 6_738_415_616,
     "llama2-13b": 13_015_864_320,
     "llama2-70b": 68_976_648_192,
+    "lstm-ptb-small": 4_651_600,
+    "lstm-ptb-medium": 19_775_200,
+    "lstm-ptb-large": 66_022_000,
 }
 
 

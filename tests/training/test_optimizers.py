@@ -70,7 +70,8 @@ def test_decay_acts_on_matrices_only_and_muon_on_the_blocks_matrices(tiny_model)
 
 
 def settings(**changes) -> TrainSettings:
-    return TrainSettings(steps=100, warmup_steps=10, final_share=0.1, **changes)
+    budget = {"epochs": 20.0} if changes.get("schedule") == "epoch_decay" else {"steps": 100}
+    return TrainSettings(**budget, warmup_steps=10, final_share=0.1, **changes)
 
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
@@ -90,6 +91,13 @@ def test_ends():
     assert ends["cosine"] == pytest.approx(0.1)
     assert ends["warmup_stable_decay"] == pytest.approx(0.1)
     assert ends["inverse_sqrt"] == pytest.approx(math.sqrt(10 / 100))
+    assert ends["epoch_decay"] == 0.5**16  # four epochs at the peak, and then half as much in each
+
+
+def test_epochs_that_do_not_divide_the_steps():
+    s = TrainSettings(epochs=2.5, schedule="epoch_decay", flat_epochs=1, decay_factor=0.1)
+    shares = [learning_rate_share(step, 10, s) for step in range(10)]
+    assert shares == pytest.approx([1.0] * 4 + [0.1] * 4 + [0.01] * 2)
 
 
 def test_shapes_between():

@@ -81,7 +81,7 @@ def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
     assert (written["bos_token_id"], written["eos_token_id"], written["pad_token_id"]) == (None, 3, None)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [name for name in PRESETS if not name.startswith("lstm")])
 def test_presets_need_no_settings_of_ours(preset: str) -> None:
     written = config_to_theirs(PRESETS[preset])
     assert "wordloom" not in written

@@ -36,6 +36,7 @@ _TEXT = (
     "start",
     "end",
     "per_word",
+    "joined",
     "field",
     "separator",
     "specials",
@@ -61,7 +62,8 @@ def command(
         ),
     ] = "text",
     window: Annotated[
-        int | None, typer.Option(help="Tokens read at once.  [default: the model's max_seq_len]")
+        int | None,
+        typer.Option(help="Tokens read at once.  [default: the model's max_seq_len, if any]"),
     ] = None,
     stride: Annotated[
         int | None, typer.Option(help="Tokens a window moves on.  [default: half of it]")
@@ -74,6 +76,10 @@ def command(
     ] = "auto",
     per_word: Annotated[
         bool, typer.Option("--per-word", help="Also perplexity per word, as PTB and WikiText are stated.")
+    ] = False,
+    joined: Annotated[
+        bool,
+        typer.Option("--joined", help="Read documents on from one another, as PTB's lines are."),
     ] = False,
     first: Annotated[
         int | None, typer.Option(help="Only the first so many documents (or passages).", min=1)
@@ -130,7 +136,7 @@ def command(
         return
     refuse(ctx, f"{checkpoint} is a language model, which reads running text", *_ROWS)
     if task == "lambada":
-        unused = ("window", "stride", "start", "end", "per_word", *_READING)
+        unused = ("window", "stride", "start", "end", "per_word", "joined", *_READING)
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)
     elif not sources:
         refuse(ctx, "without a FILE the text is read as the checkpoint's recipe says", *_READING)
@@ -153,6 +159,7 @@ def command(
             start=start,
             end=end,
             per_word=per_word,
+            joined=joined,
             specials=specials,
             batch_size=batch_size,
         )

@@ -135,13 +135,17 @@ def _config(name: str) -> Any:
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
     """The table for people: components, memory, key/value cache, operations."""
     c = config
-    shape = f"{c.n_layers} layers, dim {c.dim}, {c.n_heads} heads, context {c.max_seq_len:,}"
+    shape = f"{c.n_layers} layers, dim {c.dim}, "
+    shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
     console.print(
         Text(f"{name}: {type(c).__name__.removesuffix('Config')}, {shape}", style="bold"), end="\n\n"
     )
     console.print(_component_table(table))
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
     console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
+    if table.state:
+        sizes = f"{_bytes(table.state * 4)} fp32, {_bytes(table.state * 2)} bf16"
+        console.print(f"State of a row, however long it is: {sizes}\n", highlight=False)
     if table.kv_cache:
         console.print(_cache_table(table))
         console.print()
@@ -194,6 +198,8 @@ def _flops_table(table: ParameterTable) -> Table:
         (f"attention: 4 × layers × heads × head_dim × {table.context:,} keys", f.attention),
         ("head: 2 × its weights", f.head),
     ]:
+        if table.state and name.startswith("attention"):
+            continue
         made.add_row(name, _flops(flops), _share(flops, f.forward))
     made.add_section()
     made.add_row("forward", _flops(f.forward), "100%", style="bold")

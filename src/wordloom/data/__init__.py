@@ -5,7 +5,8 @@ Importing this package imports neither torch nor numpy; each name below loads it
 Reading      :func:`documents`, :func:`pieces`, :func:`records`
 Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
 A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
-Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored
+Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored;
+             :class:`ContiguousBatches` for recurrent models, whose windows go on where those before ended
 Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
              texts, :class:`BagBatches` -> :class:`LabelBatch`
 Documents    :func:`texts_of` what holds them; :class:`DocumentBags`: tf-idf and the nearest, without labels
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wordloom.data.batches import IGNORE, CausalBatch, CausalBatches
     from wordloom.data.catalogue import DATASETS
+    from wordloom.data.contiguous import ContiguousBatch, ContiguousBatches
     from wordloom.data.corpus import Corpus
     from wordloom.data.datasets import DatasetFile, DatasetInfo, fetch, resolve
     from wordloom.data.document_bags import DocumentBags
@@ -37,6 +39,8 @@ _HOME = {
     "Bags": "label_batches",
     "CausalBatch": "batches",
     "CausalBatches": "batches",
+    "ContiguousBatch": "contiguous",
+    "ContiguousBatches": "contiguous",
     "Corpus": "corpus",
     "DATASETS": "catalogue",
     "DatasetFile": "datasets",
@@ -70,6 +74,8 @@ __all__ = [
     "Bags",
     "CausalBatch",
     "CausalBatches",
+    "ContiguousBatch",
+    "ContiguousBatches",
     "Corpus",
     "DatasetFile",
     "DatasetInfo",

@@ -86,11 +86,8 @@ class ContiguousBatches:
                 "the batch size or add text"
             )
         self.windows = -(-self.length // seq_len)
+        self.samples_per_epoch: int = rows * self.windows
         self._ids = shards.tokens()
-
-    @property
-    def samples_per_epoch(self) -> int:
-        return self.rows * self.windows
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -169,8 +166,8 @@ class ContiguousBatches:
             *ledger.notes,
             f"across document boundaries: {'state begins anew' if self.document_mask else 'state carried'}, "
             f"{'first tokens not scored' if self.mask_document_starts else 'first tokens scored'}",
-            f"order: {self.rows:,} streams of {self.length:,} targets, read side by side in {self.windows:,} "
-            f"windows of {self.seq_len:,} with state carried over; {left:,} targets are left over at the end, "
+            f"order: {self.rows:,} streams of {self.length:,} targets side by side in {self.windows:,} "
+            f"windows of {self.seq_len:,}, state carried over; {left:,} targets are left over at the end, "
             f"{self.rows * padded:,} positions of the last windows are padding",
         ]
         share = self.length / (self.windows * self.seq_len)

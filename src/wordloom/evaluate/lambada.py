@@ -20,6 +20,7 @@ from wordloom.errors import DataError, EvaluationError
 from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, share_interval, signature
+from wordloom.models import context_limit
 
 if TYPE_CHECKING:
     from wordloom.data.sources import Sources
@@ -65,7 +66,7 @@ def lambada(
 
     Raises EvaluationError without a passage, or for one with nothing before its continuation.
     """
-    window = model.config.max_seq_len
+    window = context_limit(model.config)
     before = [tokenizer.bos_id] if tokenizer.adds_bos else []
     cut = 0
     digest = hashlib.sha256()
@@ -81,17 +82,17 @@ def lambada(
                 raise EvaluationError(
                     f"passage {number} has no token before its continuation to predict it from"
                 )
-            if n_targets > window:
+            if window is not None and n_targets > window:
                 raise EvaluationError(
                     f"passage {number}: its continuation has {n_targets} tokens, the model takes {window}"
                 )
-            cut += len(sequence) - 1 > window
-            yield None, Stretch(sequence[:-1][-window:], sequence[-n_targets:])
+            cut += window is not None and len(sequence) - 1 > window
+            yield None, Stretch(sequence[:-1][-window:] if window else sequence[:-1], sequence[-n_targets:])
 
     nats: list[float] = []
     right: list[bool] = []
     for _, likelihood in likelihoods(
-        model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // min(window, 256))
+        model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // min(window or 256, 256))
     ):
         nats.append(float(likelihood.nats.sum()))
         right.append(bool(likelihood.greedy.all()))
@@ -105,7 +106,7 @@ def lambada(
     settings = {
         "text": digest.hexdigest()[:8],
         "tok": tokenizer_name(tokenizer),
-        "window": window,
+        "window": window or "whole",
         "start": "bos" if before else "no",
         "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
     }

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wordloom.models import context_limit
+
 __all__ = ["DTYPE_NAMES", "Likelihood", "Stretch", "evaluating", "likelihoods"]
 
 DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
@@ -88,11 +90,27 @@ def _batch(model: Any, stretches: list[Stretch]) -> list[Likelihood]:
     target = torch.from_numpy(np.concatenate([s.targets for s in stretches]).astype(np.int64))
     with evaluating(model):
         device = next(model.parameters()).device
-        hidden = model.hidden(torch.from_numpy(tokens).to(device))  # [B, T, D]
-        hidden = hidden[torch.from_numpy(scored).to(device)]  # [N, D]
+        rows, wanted = torch.from_numpy(tokens).to(device), torch.from_numpy(scored).to(device)
+        hidden = _scored_columns(model, rows, wanted)  # [N, D]
         nats, greedy = _predict(model, hidden, target.to(device))
     ends = np.cumsum(counts)[:-1]
     return [Likelihood(*pair) for pair in zip(np.split(nats, ends), np.split(greedy, ends), strict=True)]
+
+
+def _scored_columns(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
+    """tokens [B, T], scored [B, T] -> [N, D], row by row; a text of any length passes in pieces."""
+    B, T = tokens.shape
+    piece = T if context_limit(model.config) is not None else max(1, BATCH_TOKENS // B)
+    if piece >= T:
+        return model.hidden(tokens)[scored]
+    cache = model.new_cache(B, T)
+    found: list[list[Tensor]] = [[] for _ in range(B)]
+    for start in range(0, T, piece):
+        part = slice(start, start + piece)
+        hidden = model.hidden(tokens[:, part], cache=cache)  # [B, piece, D]
+        for row in range(B):
+            found[row].append(hidden[row, scored[row, part]])
+    return torch.cat([part for row in found for part in row])
 
 
 def _predict(model: Any, hidden: Tensor, targets: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -2,7 +2,8 @@
 
 What is counted, so that no choice flatters a model unseen:
 
-- A document is read on its own: start token, its tokens, end token.  Every token is scored once, with at
+- A document is read on its own: start token, its tokens, end token; ``joined``, all are one text, in which
+  each is followed by its end token.  Every token is scored once, with at
   least ``window - stride`` tokens before it, except near the document's start.
 - ``start``: what stands before the first token.  A tokenizer that begins prompts with a token (LLaMA's
   BOS) begins documents with it; else the end-of-text token stands there, as between documents in training.
@@ -30,6 +31,7 @@ from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, lik
 from wordloom.evaluate.reading import End, Reader, ReadText, Start, tokenizer_name
 from wordloom.evaluate.score import Floats, Scores
 from wordloom.evaluate.totals import Totals
+from wordloom.models import context_limit
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -69,6 +71,7 @@ def perplexity(
     start: Start = "auto",
     end: End = "auto",
     per_word: bool = False,
+    joined: bool = False,
     specials: Specials = "refuse",
     batch_size: int | None = None,
     progress: Progress | None = None,
@@ -78,18 +81,21 @@ def perplexity(
     Args:
         model: a causal model (:class:`wordloom.models.CausalLM`).
         documents: read one at a time; each document's ids are held while it is scored.
-        window: tokens the model reads at once; None: its ``max_seq_len``.
+        window: tokens the model reads at once; None: its ``max_seq_len``; a recurrent model, which has none,
+            reads each document from beginning to end.
         stride: tokens a window moves on; None: half the window.  Equal to the window it is cheapest, 1 gives
             every token the longest context.
         per_word: also ``word_perplexity``, over words between white space and, where the tokens keep line
             ends, one end-of-sentence word per line, as results on the Penn Treebank and WikiText are stated.
+        joined: read what came before a document too, up to the window: as results on the Penn Treebank, whose
+            documents are its lines, are stated.
         specials: special tokens' spellings inside the text; see :meth:`wordloom.text.Tokenizer.encode`.
         batch_size: windows per forward pass; None: about 8,192 tokens.
         progress: called after every window with the bytes, tokens and nats that it adds.
 
     Raises:
-        EvaluationError: an impossible window or stride, a start or end token that does not exist, a
-            tokenizer of another model, or no text at all.
+        EvaluationError: an impossible window or stride, a start or end token that does not exist (joined
+            texts need both), a tokenizer of another model, or no text at all.
         TokenizerError: text the tokenizer refuses, with the document's name.
         NonFiniteError: the model gives a token no finite probability.
     """
@@ -103,49 +109,80 @@ def perplexity(
     if batch_size is not None and batch_size < 1:
         raise EvaluationError(f"batch_size is a number of windows above 0, not {batch_size}")
 
-    def stretches() -> Iterator[tuple[ReadText, Stretch]]:
-        for document in documents:
-            text = reader.read(document)
-            inputs, targets = text.sequence[:-1], text.sequence[1:]
-            for w in strided_windows(len(inputs), window=window, stride=stride):
-                yield text, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
+    if joined and not (reader.before and reader.after):
+        raise EvaluationError("joined texts need a token before the first and after each; leave out joined")
+
+    def passages() -> Iterator[_Passage]:
+        texts = map(reader.read, documents)
+        if not joined:
+            yield from (_Passage([text]) for text in texts)
+        elif whole := list(texts):
+            yield _Passage(whole)
+
+    def stretches() -> Iterator[tuple[_Passage, Stretch]]:
+        for passage in passages():
+            inputs, targets = passage.sequence[:-1], passage.sequence[1:]
+            for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
+                yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
             if len(inputs) == 0:  # one token without a context: nothing to predict, and still to be counted
-                yield text, Stretch(inputs, targets)
+                yield passage, Stretch(inputs, targets)
 
     totals = Totals(vocab_size=model.config.vocab_size)
-    scored = likelihoods(model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // window))
-    for text, group in groupby(scored, key=lambda item: item[0]):
+    scored = likelihoods(model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // (window or 512)))
+    for passage, group in groupby(scored, key=lambda item: item[0]):
         parts: list[Floats] = []
         for _, likelihood in group:
             parts.append(likelihood.nats)
             if progress is not None:
-                share = len(likelihood.nats) / max(1, len(text.sequence) - 1)
-                progress(share * text.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
-        totals.add(text, np.concatenate(parts))
+                share = len(likelihood.nats) / max(1, len(passage.sequence) - 1)
+                progress(share * passage.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
+        for text, nats in passage.divided(np.concatenate(parts)):
+            totals.add(text, nats)
     if not totals.tokens:
         raise EvaluationError("there is no token to score; give a text of at least two tokens")
     if not totals.bytes:
         raise EvaluationError("the text is empty; give a text of at least one byte")
-    settings = {
+    settings: dict[str, object] = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),
-        "window": window,
-        "stride": stride,
+        "window": window or "whole",
+        "stride": stride or "whole",
         "start": reader.start_name,
         "end": reader.end_name,
+        **({"documents": "joined"} if joined else {}),
         **({} if specials == "refuse" else {"specials": specials}),
         "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
     }
     return totals.scores(settings, per_word=per_word)
 
 
-def _window(model: Any, window: int | None, stride: int | None) -> tuple[int, int]:
-    longest = model.config.max_seq_len
+class _Passage:
+    """Texts that are read as one: what stands before the first, then each with what stands after it."""
+
+    def __init__(self, texts: list[ReadText]) -> None:
+        self.texts = texts
+        self.sequence = np.concatenate([texts[0].sequence[:1], *(text.sequence[1:] for text in texts)])
+        self.bytes = sum(text.bytes for text in texts)
+
+    def divided(self, nats: Floats) -> Iterator[tuple[ReadText, Floats]]:
+        """``nats`` of the whole sequence but its first token -> each text's own."""
+        ends = np.cumsum([max(0, len(text.sequence) - 1) for text in self.texts])
+        yield from zip(self.texts, np.split(nats, ends[:-1]), strict=True)
+
+
+def _window(model: Any, window: int | None, stride: int | None) -> tuple[int | None, int | None]:
+    """The two as given or by default; (None, None): a document passes whole."""
+    longest = context_limit(model.config)
     window = longest if window is None else window
-    if not 1 <= window <= longest:
-        raise EvaluationError(
-            f"window {window} does not fit the model; allowed: 1 to its max_seq_len {longest}"
-        )
+    if window is None:
+        if stride is not None:
+            raise EvaluationError(
+                f"stride {stride} needs a window: a recurrent model reads texts whole; give both or neither"
+            )
+        return None, None
+    if window < 1 or (longest is not None and window > longest):
+        allowed = "1 or more" if longest is None else f"1 to its max_seq_len {longest}"
+        raise EvaluationError(f"window {window} does not fit the model; allowed: {allowed}")
     stride = max(1, window // 2) if stride is None else stride
     if not 1 <= stride <= window:
         raise EvaluationError(f"stride {stride} would leave tokens out; allowed: 1 to the window, {window}")

@@ -16,6 +16,7 @@ from torch import Tensor
 from wordloom.errors import GenerationError
 from wordloom.generate.fast import FastModel, accelerate, one_thread
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
+from wordloom.models import context_limit
 from wordloom.nn.cache import Cache
 
 __all__ = ["FinishReason", "Generation", "Step", "generate", "next_logits", "steps"]
@@ -117,7 +118,7 @@ def steps(
             f"stop {sampling.stop[0]!r} is text, which token ids alone do not show: it needs a tokenizer; "
             "leave it out, of generation_config.json too, or end at ids (stop_ids, --stop-id)"
         )
-    window = model.config.max_seq_len
+    window = context_limit(model.config)
     check_ids(prompts, model.config.vocab_size)
     limits = [_room(len(prompt), window, sampling) for prompt in prompts for _ in range(sampling.samples)]
     if sampling.seed is not None:
@@ -182,7 +183,7 @@ class _Contexts:
         self.rows = [list(prompt) for prompt in prompts for _ in range(samples)]
         self.new_tokens = new_tokens
         self.use_cache = use_cache
-        self.window: int = model.config.max_seq_len
+        self.window = context_limit(model.config)
         self.device = next(model.parameters()).device
         self.cache: Cache | None = None
 
@@ -207,11 +208,13 @@ class _Contexts:
         return one_thread() if isinstance(self.model, FastModel) else nullcontext()
 
     def _logits(self) -> Tensor:
-        if not self.use_cache or max(map(len, self.rows)) > self.window:
+        past = self.window is not None and max(map(len, self.rows)) > self.window
+        if past or not self.use_cache:
             # past the window a cached key still holds what its token saw of those that left: only
             # computing the window anew is exact
             self.cache, self.samples = None, 1  # rows may be left that the cache can serve: each by itself
-            return next_logits(self.model, [row[-self.window :] for row in self.rows], device=self.device)
+            left = [row[-self.window :] if self.window else row for row in self.rows]
+            return next_logits(self.model, left, device=self.device)
         if self.cache is None:
             prompts = self.rows[:: self.samples]
             longest = max(map(len, prompts))
@@ -292,10 +295,10 @@ def check_known(what: str, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def _room(prompt: int, window: int, sampling: Sampling) -> int:
+def _room(prompt: int, window: int | None, sampling: Sampling) -> int:
     """How many tokens a row with a prompt this long may add."""
     wanted = sampling.max_new_tokens
-    if sampling.past == "slide":
+    if window is None or sampling.past == "slide":
         return wanted or DEFAULT_NEW_TOKENS
     room = window - prompt
     if room < (wanted or 1):

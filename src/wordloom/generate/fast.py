@@ -55,7 +55,8 @@ def accelerate(model: Any) -> Any:
 
 
 def _unfit(model: Any) -> str:
-    if not any(type(model) is family.model for family in MODELS.values()):
+    family = next((name for name, family in MODELS.items() if type(model) is family.model), None)
+    if family not in ("gpt", "gpt2", "llama"):
         return "no program for this model"
     if find_spec("numba") is None:
         return "numba is not installed"

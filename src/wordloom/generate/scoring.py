@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate.engine import check_ids, check_known, evaluating, next_logits
+from wordloom.models import context_limit
 
 __all__ = ["next_logprobs", "score_ids"]
 
@@ -28,8 +29,8 @@ def score_ids(
     check_ids([prompt], model.config.vocab_size)
     for number, continuation in enumerate(continuations):
         check_known(f"continuation {number}", continuation, model.config.vocab_size)
-    longest, window = max(map(len, continuations), default=0), model.config.max_seq_len
-    if len(prompt) + longest > window:
+    longest, window = max(map(len, continuations), default=0), context_limit(model.config)
+    if window is not None and len(prompt) + longest > window:
         raise GenerationError(
             f"a prompt of {len(prompt)} tokens and a continuation of {longest}: more than max_seq_len "
             f"{window} holds; shorten the prompt"
@@ -83,8 +84,8 @@ def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:
     Raises GenerationError for an empty prompt, an unknown id, or more than ``max_seq_len`` tokens.
     """
     check_ids([prompt], model.config.vocab_size)
-    window = model.config.max_seq_len
-    if len(prompt) > window:
+    window = context_limit(model.config)
+    if window is not None and len(prompt) > window:
         raise GenerationError(
             f"a prompt of {len(prompt)} tokens: more than max_seq_len {window} holds; shorten it"
         )

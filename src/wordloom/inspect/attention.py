@@ -79,11 +79,15 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
     """
     if not ids:
         raise GenerationError("attention needs at least one token; give a prompt that is not empty")
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    if not layers:
+        raise GenerationError(
+            "this model has no attention to show; give a checkpoint of a gpt, gpt2 or llama model"
+        )
     if len(ids) > model.config.max_seq_len:
         raise GenerationError(
             f"the prompt has {len(ids)} tokens and the model takes {model.config.max_seq_len}; shorten it"
         )
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
     before, was_training = [layer.backend for layer in layers], model.training
     recorded: list[Tensor] = []
     model.eval()

@@ -14,8 +14,10 @@ from typing import Any
 from torch import nn
 
 from wordloom.errors import ConfigError
+from wordloom.models import context_limit
 from wordloom.models.cost import Flops, flops_per_token, kv_cache_bytes_per_token, skeleton
 from wordloom.nn import Attention, Rotary
+from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["PRECISIONS", "Component", "KvCache", "ParameterTable", "parameter_table"]
 
@@ -59,6 +61,7 @@ class ParameterTable:
     context: int  # keys per query that flops and the cache's size are stated for
     kv_cache: tuple[KvCache, ...]
     flops: Flops  # per token
+    state: int = 0  # numbers that a recurrent model keeps of a row, however long it is
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for ``--json``."""
@@ -76,6 +79,7 @@ class ParameterTable:
                  **k.bytes_per_token}
                 for k in self.kv_cache
             ],
+            "state_numbers": self.state,
             "flops_per_token": {
                 "layers": self.flops.layers, "attention": self.flops.attention, "head": self.flops.head,
                 "forward": self.flops.forward, "training": self.flops.training,
@@ -86,14 +90,15 @@ class ParameterTable:
 def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable:
     """The table of ``model``, a module or a config (built on the meta device).
 
-    ``context`` is the number of keys per query that attention is counted with; None: max_seq_len.
+    ``context`` is the number of keys per query that attention is counted with; None: max_seq_len.  A
+    recurrent model has neither keys nor limit.
 
     Raises ConfigError for a context below 1 or past max_seq_len.
     """
     module = model if isinstance(model, nn.Module) else skeleton(model)
-    longest = int(module.config.max_seq_len)  # type: ignore[union-attr, arg-type]
-    context = longest if context is None else context
-    if context > longest:
+    longest = context_limit(module.config)
+    context = (longest or 1) if context is None else context
+    if longest is not None and context > longest:
         raise ConfigError(f"context {context} is past the model's max_seq_len {longest}; give one up to that")
     flops = flops_per_token(module, context=context)
     components = tuple(_components(module))
@@ -105,6 +110,7 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
         context=context,
         kv_cache=tuple(_kv_caches(module)),
         flops=flops,
+        state=sum(sum(layer.state_dims) for layer in module.modules() if isinstance(layer, Recurrent)),
     )
 
 

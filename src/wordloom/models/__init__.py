@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models import gpt, gpt2, llama
+from wordloom.models import gpt, gpt2, llama, rnn
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
+from wordloom.models.memory import Memory
+from wordloom.models.rnn import RNN, RNNConfig
 from wordloom.nn.cache import Cache
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "GPT2",
     "MODELS",
     "PRESETS",
+    "RNN",
     "BagOfWords",
     "BagOfWordsConfig",
     "CausalLM",
@@ -32,8 +35,12 @@ __all__ = [
     "GPTConfig",
     "Llama",
     "LlamaConfig",
+    "Memory",
+    "RNNConfig",
+    "SequenceToSequence",
     "build",
     "config_from",
+    "context_limit",
 ]
 
 
@@ -58,6 +65,23 @@ class CausalLM(Protocol):
     def tie_weights(self) -> None: ...
 
 
+class SequenceToSequence(Protocol):
+    """What every model that turns one sequence into another offers.
+
+    ``config.source_vocab_size`` is the encoder's vocabulary, ``config.vocab_size`` the decoder's.
+    """
+
+    config: Any
+    lm_head: nn.Linear
+
+    def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory: ...
+    def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor: ...
+    def forward(self, source: Tensor, prefix: Tensor, *, attend: Tensor | None = None) -> Tensor: ...
+    def new_cache(self, batch: int, length: int) -> Cache: ...
+    def init_weights(self, generator: torch.Generator | None = None) -> None: ...
+    def tie_weights(self) -> None: ...
+
+
 class Family(NamedTuple):
     """A config class and the model it builds."""
 
@@ -69,10 +93,11 @@ MODELS: dict[str, Family] = {
     "gpt": Family(GPTConfig, GPT),
     "gpt2": Family(GPT2Config, GPT2),
     "llama": Family(LlamaConfig, Llama),
+    "rnn": Family(RNNConfig, RNN),
     "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
 }
 
-PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS}
+PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS, **rnn.PRESETS}
 
 # Other libraries' names for our settings, so that the error can say ours.
 _FOREIGN = {
@@ -84,8 +109,14 @@ _FOREIGN = {
     "n_inner": "hidden_dim", "ffn_dim": "hidden_dim", "rms_norm_eps": "norm_eps",
     "layer_norm_epsilon": "norm_eps",
     "resid_pdrop": "dropout", "embd_pdrop": "embedding_dropout", "attn_pdrop": "attention_dropout",
-    "tie_word_embeddings": "tie_embeddings", "hidden_act": "activation", "activation_function": "activation",
+    "tie_word_embeddings": "tie_embeddings", "tie_weights": "tie_embeddings",
+    "embedding_dim": "dim", "emb_dim": "dim", "rnn_type": "cell", "proj_size": "projection",
+    "wdrop": "weight_drop", "hidden_act": "activation", "activation_function": "activation",
 }  # fmt: skip
+
+_FOREIGN_OF = {
+    "rnn": {"hidden_size": "hidden_dim", "d_model": "hidden_dim", "nhid": "hidden_dim", "emsize": "dim"}
+}
 
 
 def family_of(config: Any) -> str:
@@ -100,8 +131,9 @@ def config_from(family: str, **settings: Any) -> Any:
     allowed = {field.name: field for field in fields(MODELS[family].config)}
     for key, value in settings.items():
         if key not in allowed:
-            if _FOREIGN.get(key) in allowed:
-                raise ConfigError(f"unknown model setting '{key}'; it is called '{_FOREIGN[key]}' here")
+            ours = _FOREIGN_OF.get(family, {}).get(key, _FOREIGN.get(key))
+            if ours in allowed:
+                raise ConfigError(f"unknown model setting '{key}'; it is called '{ours}' here")
             hint = did_you_mean(key, allowed)
             raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {hint}")
         _check_type(key, value, str(allowed[key].type))
@@ -122,6 +154,11 @@ def _check_type(key: str, value: Any, declared: str) -> None:
         if isinstance(value, kinds[name]) and (name == "bool" or not isinstance(value, bool)):
             return
     raise ConfigError(f"model setting '{key}' takes {' or '.join(names)}, not {value!r}")
+
+
+def context_limit(config: Any) -> int | None:
+    """How many tokens a model of ``config`` can read: ``max_seq_len``; None, any number, if recurrent."""
+    return getattr(config, "max_seq_len", None)
 
 
 def build(config: Any, *, generator: torch.Generator | None = None) -> Any:

@@ -15,8 +15,8 @@ arXiv:1512.05287), ``word_dropout`` all occurrences of a word in it, and ``weigh
 connections from step to step (Merity, Keskar & Socher 2018, arXiv:1708.02182).
 
 Parameters, G gates, from D to H components in the first layer and from R to H after it (R is H, or
-``projection``): V D + sum of (G H (in + R) + G H + R H where projected) + V R + V.  Zaremba et al.'s small model
-has 4,651,600, the medium one 19,775,200 and the large one 66,022,000 with one bias for each gate, as here.
+``projection``): V D + sum of (G H (in + R) + G H + R H where projected) + V R + V.  Zaremba et al.'s small
+model has 4,651,600, the medium one 19,775,200 and the large one 66,022,000: one bias for each gate, as here.
 """
 
 from __future__ import annotations

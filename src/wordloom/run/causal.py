@@ -14,10 +14,11 @@ from wordloom.errors import RecipeError, did_you_mean
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
-from wordloom.models import PRESETS, build, config_from, family_of
+from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
-from wordloom.objectives import OBJECTIVES
+from wordloom.nn.recurrent import Recurrent
+from wordloom.objectives import objective
 from wordloom.recipe import Recipe
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
@@ -39,6 +40,7 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
 
     def build_model() -> Any:
         model = _model(recipe, prepared, given)
+        _check_family(recipe, model)
         set_attention_backend(model, recipe.train.attention_backend)
         return model
 
@@ -65,6 +67,8 @@ def _settle(trainer: Trainer, recipe: Recipe) -> str:
     if s.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, s, trainer.device)
+    if isinstance(model.blocks[0], Recurrent):  # type: ignore[index]
+        return f"{compiled}, {model.config.cell} by {model.blocks[0].kernel}"  # type: ignore[index, union-attr]
     attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
     tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
     kernel = running_kernel(
@@ -99,6 +103,22 @@ def _model(recipe: Recipe, prepared: Prepared, given: Path | None) -> Any:
     return model
 
 
+def _check_family(recipe: Recipe, model: Any) -> None:
+    """Raise RecipeError for settings of the loop that ``model`` has no use for."""
+    family, s = family_of(model.config), recipe.train
+    recurrent = isinstance(model.blocks[0], Recurrent)
+    if s.objective == "truncated_bptt" and not recurrent:
+        raise RecipeError(
+            f"train.objective 'truncated_bptt' carries the state of a recurrent model over, and model.family "
+            f"'{family}' has none; take 'causal_lm', or model.family 'rnn'"
+        )
+    if recurrent and s.attention_backend != "auto":
+        raise RecipeError(
+            f"train.attention_backend '{s.attention_backend}' has no meaning for model.family '{family}', "
+            "which has no attention; leave it out"
+        )
+
+
 def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     settings = dict(recipe.model)
     preset = settings.pop("preset", None)
@@ -112,11 +132,13 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
         family = family_of(base)
         settings = {**vars(base), "vocab_size": prepared.tokenizer.vocab_size, **settings}
     settings.setdefault("vocab_size", prepared.tokenizer.vocab_size)
-    settings.setdefault("max_seq_len", recipe.train.seq_len)
+    if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
+        settings.setdefault("max_seq_len", recipe.train.seq_len)
     config = config_from(family, **settings)
-    if config.max_seq_len < recipe.train.seq_len:
+    longest = context_limit(config)
+    if longest is not None and longest < recipe.train.seq_len:
         raise RecipeError(
-            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {config.max_seq_len}; "
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {longest}; "
             "raise the one or lower the other"
         )
     check_fits(config, recipe.train)
@@ -139,6 +161,7 @@ def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
         "window": recipe.train.seq_len,
         "stride": recipe.train.seq_len,
         "windows": _windows(recipe, prepared),
+        **({"state": "carried"} if recipe.train.objective == "truncated_bptt" else {}),
         "documents": "apart" if recipe.data.document_mask else "open",
         "starts": "unscored" if prepared.validation.mask_document_starts else "scored",
     }
@@ -151,7 +174,7 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
     assert validation is not None
     assert shards is not None
     windows = _windows(recipe, prepared)
-    rows = s.micro_batch_size or s.batch_size
+    rows = 1 if s.objective == "truncated_bptt" else s.micro_batch_size or s.batch_size
     whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
     counts_bytes = prepared.tokenizer.byte_lengths() is not None
 
@@ -159,7 +182,7 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
         device = next(model.parameters()).device
         cut = ((start, min(rows, windows - start)) for start in range(0, windows, rows))
         batches = (to_device(validation.batch(start, count), device) for start, count in cut)
-        loss = evaluate_batches(model, OBJECTIVES[s.objective], batches).value
+        loss = evaluate_batches(model, objective(s.objective), batches).value
         assert loss is not None
         figures = {"loss": loss}
         if whole and counts_bytes:

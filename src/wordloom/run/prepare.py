@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from wordloom.data import CausalBatches, Corpus, TokenShards, prepare
+from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
+from wordloom.data.batches import Order
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
 from wordloom.run.progress import TrainingProgress
@@ -21,8 +22,8 @@ class Prepared:
     """What a recipe trains on; ``validation`` is None where nothing is held out."""
 
     tokenizer: Tokenizer
-    batches: CausalBatches
-    validation: CausalBatches | None
+    batches: CausalBatches | ContiguousBatches
+    validation: CausalBatches | ContiguousBatches | None
     train_shards: TokenShards
     validation_shards: TokenShards | None
 
@@ -60,28 +61,14 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     specials = recipe.data.specials
     with progress.data("train") as show:
         shards = prepare(corpus, tokenizer, part="train", specials=specials, progress=show)
-    batches = CausalBatches(
-        shards,
-        seq_len=recipe.train.seq_len,
-        seed=recipe.seed,
-        order=recipe.data.order,
-        document_mask=recipe.data.document_mask,
-        mask_document_starts=recipe.data.mask_document_starts,
-    )
+    batches = _batches(recipe, shards, rows=recipe.train.batch_size, order=recipe.data.order)
     validation = validation_shards = None
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
         with progress.data("validation") as show:
             validation_shards = prepare(
                 corpus, tokenizer, part="validation", specials=specials, progress=show
             )
-        validation = CausalBatches(
-            validation_shards,
-            seq_len=recipe.train.seq_len,
-            seed=recipe.seed,
-            order="sequential",
-            document_mask=recipe.data.document_mask,
-            mask_document_starts=recipe.data.mask_document_starts,
-        )
+        validation = _batches(recipe, validation_shards, rows=1, order="sequential")
     progress.say(batches.ledger.lines())
     if validation is not None:
         progress.say(validation.ledger.lines())
@@ -101,6 +88,20 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
         train_shards=shards,
         validation_shards=validation_shards,
     )
+
+
+def _batches(
+    recipe: Recipe, shards: TokenShards, *, rows: int, order: Order
+) -> CausalBatches | ContiguousBatches:
+    """Windows by themselves in some ``order``, or for truncated BPTT, ``rows`` streams of them."""
+    settings: dict[str, Any] = {
+        "seq_len": recipe.train.seq_len,
+        "document_mask": recipe.data.document_mask,
+        "mask_document_starts": recipe.data.mask_document_starts,
+    }
+    if recipe.train.objective == "truncated_bptt":
+        return ContiguousBatches(shards, rows=rows, **settings)
+    return CausalBatches(shards, seed=recipe.seed, order=order, **settings)
 
 
 def _tokenizer(recipe: Recipe, corpus: Corpus, progress: TrainingProgress) -> Tokenizer:

@@ -11,7 +11,7 @@ import torch
 
 from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
-from wordloom.objectives import OBJECTIVES
+from wordloom.objectives import objective
 from wordloom.recipe import Recipe, load_recipe, without_effect
 from wordloom.run.causal import causal_task
 from wordloom.run.classification import classification_task
@@ -123,7 +123,7 @@ def _train(
         _check_facts(facts, state[1], folder)
     trainer = Trainer(
         task.build_model(),
-        OBJECTIVES[s.objective],
+        objective(s.objective),
         task.batches,
         s,
         total_steps=_steps_before_timing(task),
@@ -212,6 +212,7 @@ def _train(
 
 TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
+    "truncated_bptt": causal_task,
     "classification": classification_task,
 }
 

@@ -1,4 +1,4 @@
-"""Optimizers: fused AdamW, Muon for the blocks' matrices with AdamW for the rest, and L-BFGS.
+"""Optimizers: fused AdamW, Muon for the blocks' matrices with AdamW for the rest, SGD, and L-BFGS.
 
 Weight decay, and L-BFGS's l2, act on matrices only: gains, biases and other vectors are left alone.
 """
@@ -203,6 +203,10 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
         ]
         return Optimizer({}, names, master, LBFGS(penalised, tolerance=s.tolerance))
     device = next(model.parameters()).device.type
+    if s.optimizer == "sgd":
+        given = [group for group in groups if group["params"]]
+        sgd = torch.optim.SGD(given, lr=s.learning_rate, momentum=s.momentum, fused=device in ("cpu", "cuda"))
+        return Optimizer({"sgd": sgd}, names, master)
     parts: dict[str, torch.optim.Optimizer] = {
         "adamw": torch.optim.AdamW(
             [group for group in groups if group["params"]],

@@ -12,6 +12,7 @@ import torch
 from wordloom.errors import DeviceError
 from wordloom.models.cost import flops_per_token, skeleton
 from wordloom.nn.linear import widens
+from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings
 from wordloom.training.average import WeightAverage
 from wordloom.training.lbfgs import HISTORY
@@ -175,6 +176,7 @@ def time_steps(trainer: Trainer, steps: int) -> float:
                 break
     finally:
         trainer.step = trainer.samples = 0
+        _forget(trainer)
         trainer.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             for p, weight in zip(trainer.model.parameters(), own, strict=True):
@@ -222,7 +224,14 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
         loss = trainer.objective(trainer.model, batch)
     del loss
+    _forget(trainer)
     return sum(kept.values())
+
+
+def _forget(trainer: Trainer) -> None:
+    """What the objective kept of batches that do not count."""
+    if isinstance(trainer.objective, TruncatedBPTT):
+        trainer.objective.reset()
 
 
 def _available_bytes(device: torch.device) -> int:

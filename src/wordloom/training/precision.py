@@ -13,6 +13,7 @@ from torch import nn
 
 from wordloom.errors import DeviceError
 from wordloom.nn.linear import has_fast_bf16
+from wordloom.nn.recurrent import Recurrent
 from wordloom.recipe import TrainSettings
 
 __all__ = ["Precision", "choose_device", "choose_precision", "compile_blocks"]
@@ -86,6 +87,8 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
     missing, the model is left as it is and one line says so.
     """
     if settings.compile == "off" or (settings.compile == "auto" and device.type != "cuda"):
+        return "eager"
+    if isinstance(model.blocks[0], Recurrent):  # its kernels are programs; a loop would be unrolled
         return "eager"
     missing = _missing_compiler(device)
     if missing is not None:

@@ -40,6 +40,13 @@ def _inverse_sqrt(step: int, total: int, s: TrainSettings) -> float:
     return math.sqrt(warmup / max(warmup, step + 1))
 
 
+def _epoch_decay(step: int, total: int, s: TrainSettings) -> float:
+    """The peak for ``flat_epochs``, then ``decay_factor`` times less in each (Zaremba et al. 2014)."""
+    assert s.epochs is not None
+    epoch = int((step + 1e-6) * s.epochs / total)  # of the step, from 0
+    return s.decay_factor ** max(0, epoch + 1 - s.flat_epochs)
+
+
 def _progress(step: int, start: int, total: int) -> float:
     """0 at ``start``, 1 at the last step."""
     if step < start:
@@ -53,6 +60,7 @@ SCHEDULES: dict[str, Callable[[int, int, TrainSettings], float]] = {
     "cosine": _cosine,
     "warmup_stable_decay": _warmup_stable_decay,
     "inverse_sqrt": _inverse_sqrt,
+    "epoch_decay": _epoch_decay,
 }
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from wordloom.data.batches import IGNORE, to_device
 from wordloom.errors import NonFiniteError
-from wordloom.objectives import Objective
+from wordloom.objectives import Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings
 from wordloom.training.average import WeightAverage
 from wordloom.training.optimizers import Optimizer, build_optimizer
@@ -206,6 +206,8 @@ class Trainer:
         tensors = self.optimizer.state_tensors()
         if self.average is not None:
             tensors.update(self.average.state_tensors())
+        if isinstance(self.objective, TruncatedBPTT):
+            tensors.update(self.objective.state_tensors())
         values = {
             "step": self.step,
             "samples": self.samples,
@@ -220,6 +222,8 @@ class Trainer:
         self.optimizer.load_state_tensors(tensors)
         if self.average is not None:
             self.average.load_state_tensors(tensors)
+        if isinstance(self.objective, TruncatedBPTT):
+            self.objective.load_state_tensors(tensors)
         self.step, self.samples = values["step"], values["samples"]
         self.total_steps, self.seed = values["total_steps"], values["seed"]
         if self.optimizer.converged:

@@ -11,7 +11,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import config_from, family_of
-from wordloom.weights import bag_of_words, gpt, gpt2, llama
+from wordloom.weights import bag_of_words, gpt, gpt2, llama, rnn
 from wordloom.weights.formats import Format, refuse_unless
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
@@ -22,6 +22,7 @@ FORMATS: dict[str, Format] = {
     "gpt": gpt.FORMAT,
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
+    "rnn": rnn.FORMAT,
     "bag_of_words": bag_of_words.FORMAT,
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import MODELS, family_of
-from wordloom.weights.configs import FORMATS, load_config, read_json
+from wordloom.weights.configs import FORMATS, OWN, load_config, read_json
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import StoredTensors, open_tensors
@@ -161,8 +161,7 @@ def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, St
 def _matched(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:
     """The folder's tensors with names, shapes and types that are the model's; no weight is read."""
     model_type = read_json(folder / "config.json")["model_type"]
-    form = FORMATS[family_of(config)]
-    renaming = renaming_of(config, own=model_type != form.model_type)
+    renaming = renaming_of(config, own=str(model_type).startswith(OWN))
     stored = open_tensors(folder)
     try:
         matched = renaming.match(stored.entries)
