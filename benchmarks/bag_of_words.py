@@ -57,6 +57,7 @@ def ours(features: str, l2: float | None) -> Callable[[Rows], tuple[Callable[[li
     from wordloom.objectives import OBJECTIVES
     from wordloom.recipe import load_recipe
     from wordloom.run import TextClassifier
+    from wordloom.run.text_readers import BagReader
     from wordloom.training import Trainer
 
     changes = [] if l2 is None else [f"train.l2={l2}"]
@@ -80,7 +81,7 @@ def ours(features: str, l2: float | None) -> Callable[[Rows], tuple[Callable[[li
         objective = OBJECTIVES["classification"]
         trainer = Trainer(model, objective, batches, settings, total_steps=int(settings.steps or 0))
         trainer.run()
-        classifier = TextClassifier(model=model.eval(), vectorizer=vectorizer, config=model.config)
+        classifier = TextClassifier(model=model.eval(), reader=BagReader(vectorizer), config=model.config)
         return lambda new: [found.label for found in classifier.predict(new)], trainer.step
 
     return side

@@ -47,9 +47,19 @@ Objective = Callable[[Any, Any], Loss]
 def causal_lm(model: Any, batch: CausalBatch) -> Loss:
     """Next-token cross-entropy; targets [B, T] are shifted by the batch, IGNORE is not scored."""
     hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)  # [B, T, D]
-    head = model.lm_head
-    total = linear_cross_entropy(hidden.flatten(0, 1), head.weight, head.bias, batch.targets.flatten())
-    return Loss(total, (batch.targets != IGNORE).sum())
+    return _next_token_loss(model.lm_head, hidden, batch.targets)
+
+
+def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor) -> Loss:
+    """hidden [B, T, D] through ``head``, held to targets [B, T]."""
+    total = linear_cross_entropy(
+        hidden.flatten(0, 1),
+        head.weight,
+        head.bias,
+        targets.flatten(),
+        dtype=getattr(head, "product_dtype", None),
+    )
+    return Loss(total, (targets != IGNORE).sum())
 
 
 def classification(model: Any, batch: LabelBatch) -> Loss:
@@ -83,11 +93,9 @@ class TruncatedBPTT:
         hidden = model.hidden(
             batch.tokens, positions=batch.positions, documents=batch.documents, cache=cache
         )  # [B, T, D]
-        head = model.lm_head
-        total = linear_cross_entropy(hidden.flatten(0, 1), head.weight, head.bias, batch.targets.flatten())
         cache.detach()
         self._keep([layer.state for layer in cache.layers], rows)
-        return Loss(total, (batch.targets != IGNORE).sum())
+        return _next_token_loss(model.lm_head, hidden, batch.targets)
 
     def _keep(self, states: list[tuple[Tensor, ...]], rows: slice) -> None:
         if rows.start == 0 and (not self.carried or len(self.carried[0][0]) <= rows.stop):
@@ -132,15 +140,22 @@ def objective(name: str) -> Objective:
     return found() if isinstance(found, type) else found
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
 
     hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE is not scored) -> scalar
     float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
-    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in the
-    autocast precision, log-softmax in float32.
+    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in
+    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.
     """
-    dtype = product_dtype(hidden)
+    dtype = dtype or product_dtype(hidden)
     return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
 
 

@@ -74,6 +74,9 @@ class DataSettings(Strict):
     text_column: str | int | None = None
     label_column: str | int | None = None
     header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
+    too_long: Literal["error", "cut"] = "error"  # a text to classify of more tokens than train.seq_len
+    # labelled rows as text to learn to write: each text after a special token of its label, such as <Italian>
+    label_prefix: bool = False
 
     @model_validator(mode="after")
     def _one_validation(self) -> DataSettings:
@@ -159,7 +162,7 @@ class TrainSettings(Strict):
 
     # precision and kernels
     device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    precision: Literal["auto", "fp32", "bf16", "bf16-pure"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     attention_backend: Literal["auto", "flash", "efficient", "math", "exact"] = "auto"
     gradient_checkpointing: bool = False
@@ -191,6 +194,10 @@ class TrainSettings(Strict):
             )
         if self.optimizer == "lbfgs":
             self._check_lbfgs()
+        if self.precision == "bf16-head" and self.objective == "classification":
+            raise ValueError(
+                'train.precision "bf16-head" is for the head of a language model; take fp32 or bf16'
+            )
         if self.schedule == "epoch_decay" and self.epochs is None:
             raise ValueError('train.schedule "epoch_decay" counts epochs: give the budget as train.epochs')
         if self.keep_best and not self.evaluate_every:
@@ -252,9 +259,13 @@ def without_effect(train: TrainSettings) -> list[str]:
 
 
 # Settings that only mean something for labelled rows, and only for running text.
-_OF_ROWS: dict[str, tuple[str, ...]] = {"data": ("text_column", "label_column", "header")}
+_OF_ROWS: dict[str, tuple[str, ...]] = {"data": ("text_column", "label_column", "header", "too_long")}
+_OF_TEXT_AFTER_LABELS: dict[str, tuple[str, ...]] = {"data": ("field", "separator", "too_long")}
 _OF_TEXT: dict[str, tuple[str, ...]] = {
-    "data": ("field", "separator", "specials", "order", "document_mask", "mask_document_starts"),
+    "data": (
+        *("field", "separator", "specials", "order", "document_mask", "mask_document_starts"),
+        "label_prefix",
+    ),
     "train": ("evaluate_windows", "sample_every"),
 }
 _INSTEAD = {
@@ -262,6 +273,7 @@ _INSTEAD = {
     "field": "the column of a text is data.text_column",
     "order": "its windows follow one another: leave it out",
     "sample_every": "a classifier writes no text: leave it out",
+    "label_prefix": "it is for models that write: leave it out",
 }
 
 
@@ -282,17 +294,18 @@ class Recipe(Strict):
     def _data_of_the_objective(self) -> Recipe:
         """Settings of rows are for rows, settings of running text for running text."""
         rows = self.train.objective == "classification"
-        others = _OF_TEXT if rows else _OF_ROWS
+        others = _OF_TEXT if rows else _OF_TEXT_AFTER_LABELS if self.data.label_prefix else _OF_ROWS
         if self.train.objective == "truncated_bptt":
-            others = {"data": (*_OF_ROWS["data"], "order")}
+            others = {"data": (*others["data"], "order")}
         for table, names in others.items():
             settings: Any = getattr(self, table)
             for name in names:
                 if getattr(settings, name) != type(settings).model_fields[name].default:
                     hint = _INSTEAD.get(name, "leave it out")
-                    raise ValueError(
-                        f"{table}.{name} has no meaning for train.objective '{self.train.objective}'; {hint}"
-                    )
+                    what = f"for train.objective '{self.train.objective}'"
+                    if self.data.label_prefix and name in _OF_TEXT_AFTER_LABELS[table]:
+                        what = "with data.label_prefix, which reads labelled rows"
+                    raise ValueError(f"{table}.{name} has no meaning {what}; {hint}")
         return self
 
     @model_validator(mode="after")

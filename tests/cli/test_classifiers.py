@@ -87,6 +87,22 @@ def test_evaluate_a_file_by_its_columns(folder, tmp_path):
         run("evaluate", folder / "run", path)
 
 
+def test_evaluate_draws_what_is_taken_for_what(folder, tmp_path):
+    path = tmp_path / "confusion.svg"
+    printed = json.loads(run("evaluate", folder / "run", "--confusion", path, "--json").stdout)
+    assert printed["confusion"] == {"labels": ["bad", "good"], "counts": [[2, 0], [1, 1]]}
+    assert "3 of 4 right (75.0%)" in path.read_text()
+    with pytest.raises(WordloomError, match=r"'x\.gif' does not say by its ending how to draw"):
+        run("evaluate", folder / "run", "--confusion", "x.gif")
+
+
+def test_a_list_of_texts_has_its_name_for_a_label(folder, tmp_path):
+    (tmp_path / "good.txt").write_text("fine\nwarm\n")
+    (tmp_path / "bad.txt").write_text("dull\n")
+    printed = json.loads(run("evaluate", folder / "run", tmp_path, "--label-column", "file", "--json").stdout)
+    assert (printed["counts"]["rows"], printed["scores"][0]["value"]) == (3, 1.0)
+
+
 def test_evaluate_refuses_what_does_nothing(folder):
     with pytest.raises(WordloomError, match="scored on labelled rows: leave out --window, --field"):
         run("evaluate", folder / "run", folder / "dev.tsv", "--window", 8, "--field", "x")

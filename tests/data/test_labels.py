@@ -154,9 +154,14 @@ def test_folders_and_globs(tmp_path):
     ("sst2/train", 6920, {"0", "1"}), ("sst2/dev", 872, {"0", "1"}), ("glue-sst2/dev", 872, {"0", "1"}),
     ("glue-cola/train", 8551, {"0", "1"}), ("glue-rte/dev", 277, {"entailment", "not_entailment"}),
     ("glue-mrpc/dev", 408, {"0", "1"}),
+    ("surnames", 20050, {
+        *("Arabic", "Chinese", "Czech", "Dutch", "English", "French", "German", "Greek", "Irish", "Italian"),
+        *("Japanese", "Korean", "Polish", "Portuguese", "Russian", "Scottish", "Spanish", "Vietnamese"),
+    }),
 ])  # fmt: skip
 def test_named_sets_are_read_as_they_are_known(data_folder, name, rows, labels):
-    if not any(data_folder.glob(f"{name.split('/')[0].split('-')[0]}*")):
+    folder = "names" if name == "surnames" else name.split("/")[0].split("-")[0]
+    if not any(data_folder.glob(f"{folder}*")):
         pytest.skip(f"{name} is not here")
     found = list(labelled_rows(name))
     assert (len(found), {row.label for row in found}) == (rows, labels)
@@ -195,6 +200,59 @@ def test_a_table_in_both_parts_is_known_by_any_name(tmp_path):
         for part in ("train", "validation"):
             with pytest.raises(DataError, match="both a training and a validation file"):
                 list(both.rows(part))
+
+
+@pytest.fixture
+def names(tmp_path):
+    """A folder of lists: their names are the labels."""
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "Dutch.txt").write_text("Aalst\nPorra \r\n")
+    (tmp_path / "lists" / "Italian.txt.gz").write_bytes(gzip.compress(b"Rossi\nD'Angelo"))
+    return tmp_path / "lists"
+
+
+def test_the_name_of_a_list_is_the_label_of_its_lines(names):
+    expected = [("Aalst", "Dutch", 1), ("Porra", "Dutch", 2), ("Rossi", "Italian", 1),
+                ("D'Angelo", "Italian", 2)]  # fmt: skip
+    for sources in (names, str(names / "*"), sorted(names.iterdir())):
+        rows = labelled_rows(sources, label="file")
+        assert [(row.texts[0], row.label, row.line) for row in rows] == expected
+    assert [row.label for row in labelled_rows(names, label="file", labels=False)] == [None] * 4
+    copied = LabelledCorpus(sources=names, label="file", split="files", validation_sources=names)
+    with pytest.raises(DataError, match="both a training and a validation file"):
+        list(copied.rows("train"))
+
+
+def test_a_table_may_have_a_column_called_file(tmp_path):
+    (tmp_path / "r.tsv").write_text("text\tfile\na\tx\n")
+    assert [row.label for row in labelled_rows(tmp_path, label="file")] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "says"),
+    [
+        (
+            "r.tsv",
+            "text\tfile\na\tx\n",
+            {},
+            r"Dutch\.txt' is a list of texts, .*r\.tsv' a table; give one kind",
+        ),
+        ("empty.txt", "a\n \nb\n", {}, r"empty\.txt, line 2: is empty where a text is expected"),
+        ("x.txt", "a\n", {"text": 1}, "it has neither columns nor a header to name"),
+        ("x.txt", "a\n", {"header": True}, "it has neither columns nor a header to name"),
+        ("x.txt", "a\n", {"label": None}, r"holds no table.*\.txt files .* take label_column \"file\""),
+    ],
+)
+def test_a_list_that_is_none_is_one_clear_line(names, name, content, settings, says):
+    (names / name).write_text(content)
+    with pytest.raises(DataError, match=says) as caught:
+        list(labelled_rows(names, **{"label": "file", **settings}))
+    assert "\n" not in str(caught.value)
+
+
+def test_standard_input_has_no_name():
+    with pytest.raises(DataError, match="standard input has no name to be the label"):
+        list(labelled_rows("-.txt", label="file"))
 
 
 def test_equal_texts_fall_on_one_side_of_a_hash_split(tmp_path):

@@ -20,6 +20,8 @@ EXACT = {
     "llama-7b": 6_738_415_616,
     "llama-65b": 65_285_660_672,
     "llama2-70b": 68_976_648_192,
+    "transformer-base": 63_045_632,
+    "transformer-big": 214_171_648,
 }
 SHAPE = {"vocab_size": 61, "max_seq_len": 32, "dim": 24, "n_layers": 3, "n_heads": 4}
 

@@ -316,6 +316,8 @@ COUNTS = {
     "lstm-ptb-small": 4_651_600,
     "lstm-ptb-medium": 19_775_200,
     "lstm-ptb-large": 66_022_000,
+    "transformer-base": 63_045_632,
+    "transformer-big": 214_171_648,
 }
 
 

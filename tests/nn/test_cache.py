@@ -1,5 +1,6 @@
 """The key/value cache: allocated once, grown rarely, reordered by rows, padding remembered."""
 
+import pytest
 import torch
 
 from wordloom.nn import KeyValueCache
@@ -33,8 +34,9 @@ def test_more_tokens_than_asked_for_double_the_room() -> None:
     assert sizes == {2, 4, 8, 16}
 
 
-def test_select_keeps_rows_in_the_order_asked() -> None:
-    cache = KeyValueCache(n_layers=1, length=4)
+@pytest.mark.parametrize("capacity", [4, 40])
+def test_select_keeps_rows_in_the_order_asked(capacity: int) -> None:
+    cache = KeyValueCache(n_layers=1, length=capacity)
     keys = torch.randn(3, 2, 2, 4)
     cache.layer(0).append(keys, -keys)
     cache.attend = torch.tensor([[True, True], [False, True], [True, True]])
@@ -45,6 +47,7 @@ def test_select_keeps_rows_in_the_order_asked() -> None:
     assert torch.equal(k, torch.cat([keys[[2, 1, 1]], new], dim=2))
     assert torch.equal(v[:, :, :2], -keys[[2, 1, 1]])
     assert cache.attend.tolist() == [[True, True], [False, True], [False, True]]
+    assert cache.layer(0).keys.shape[2] == capacity
 
 
 def test_positions_skip_padding_and_the_cache_remembers_it() -> None:

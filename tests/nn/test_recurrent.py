@@ -193,6 +193,27 @@ def test_a_sequence_in_pieces_is_the_sequence_and_resting_rows_stand_still(setti
     torch.testing.assert_close(last, after, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("resting", ["behind", "in front", "between", "a whole row", "nowhere"])
+def test_the_kernel_passes_over_resting_rows_as_the_steps_do(settings: dict[str, Any], resting: str) -> None:
+    layer = made(**settings).double()  # the gradients of some cells grow from step to step
+    x, *state = (part.detach().double().requires_grad_() for part in (inputs(layer)[0], *inputs(layer)[1]))
+    attend = torch.ones(B, T, dtype=torch.bool)
+    match resting:
+        case "behind":
+            attend[0, 2:] = attend[2, 6:] = False
+        case "in front":
+            attend[1, :5] = attend[2, :1] = False
+        case "between":
+            attend[0, 1:3] = attend[1, :2] = attend[1, 6:] = attend[2, 4] = False
+        case "a whole row":
+            attend[1] = attend[2, 3:] = False
+    fast, exact = layer(x, state, attend=attend), layer(x, state, attend=attend, exact=True)
+    torch.testing.assert_close(fast, exact, rtol=1e-8, atol=1e-8)
+    found, expected = (gradients(layer, result, [x, *state]) for result in (fast, exact))
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
 def test_dropped_weights_are_dropped_for_a_whole_pass_and_in_training_only() -> None:
     layer = made(cell="lstm", weight_drop=0.5)
     x = inputs(layer)[0]

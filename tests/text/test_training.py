@@ -66,6 +66,19 @@ def test_word_counts_decide_the_vocabulary():
     assert [spaced.id_to_token(i) for i in range(3)] == ["<unk>", "the", "cat"]
 
 
+def test_a_word_spelt_like_a_special_token_is_that_token():
+    """As the Penn Treebank has <unk> for its rare words."""
+    texts = ["the <unk> sat", "the <unk> ran by the <unk>"]
+    for size in (None, 4):
+        tokenizer = Tokenizer.train(
+            texts, kind="word", split="whitespace", vocab_size=size, special_tokens=["<unk>", "<eos>"]
+        )
+        assert tokenizer.vocab_size == (size or 6)
+        assert [tokenizer.id_to_token(i) for i in range(3)] == ["<unk>", "<eos>", "the"]
+        ids = tokenizer.encode("the <unk> flew", specials="text").ids
+        assert ids == [2, tokenizer.unk_id, tokenizer.unk_id]
+
+
 def test_byte_ids_are_byte_values(trained):
     assert trained["byte"].encode_ids("aé") == [97, 0xC3, 0xA9]
     assert trained["byte"].encode_ids(bytes(range(256))) == list(range(256))

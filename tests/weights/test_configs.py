@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import CheckpointError
-from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig
+from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, TransformerConfig
 from wordloom.nn import ACTIVATIONS
 from wordloom.weights import config_from_theirs, config_to_theirs, load_config
 
@@ -73,7 +73,28 @@ llamas = st.builds(
 )
 
 
-@given(gpts | gpt2s | llamas)
+transformers = st.builds(
+    lambda shape, vocabularies, places, **rest: TransformerConfig(**shape, **vocabularies, **places, **rest),
+    heads,
+    st.sampled_from(
+        [{"share_embeddings": True}, {"share_embeddings": False}, {"share_embeddings": False,
+         "source_vocab_size": 50}]
+    ),
+    st.sampled_from(
+        [{"positions": "sinusoidal"}, {"positions": "sinusoidal_halves"}, {"norm_place": "pre"},
+         {"positions": "learned"}, {"positions": "rotary"}]
+    ),
+    n_decoder_layers=st.none() | st.integers(1, 4),
+    hidden_dim=st.sampled_from([None, 96, 20]),
+    scale_embeddings=st.booleans(),
+    attention_bias=st.booleans(),
+    output_bias=st.booleans(),
+    activation_dropout=share,
+    **shared | {"attention_dropout": share},
+)  # fmt: skip
+
+
+@given(gpts | gpt2s | llamas | transformers)
 @settings(max_examples=300, deadline=None)
 def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
     written = config_to_theirs(config, {"eos_token_id": 3})
@@ -81,11 +102,19 @@ def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
     assert (written["bos_token_id"], written["eos_token_id"], written["pad_token_id"]) == (None, 3, None)
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if not name.startswith("lstm")])
+@pytest.mark.parametrize("preset", [name for name in PRESETS if not name.startswith(("lstm", "transformer"))])
 def test_presets_need_no_settings_of_ours(preset: str) -> None:
     written = config_to_theirs(PRESETS[preset])
     assert "wordloom" not in written
     assert written["model_type"] in ("openai-gpt", "gpt2", "llama")
+    assert config_from_theirs(written) == PRESETS[preset]
+
+
+@pytest.mark.parametrize("preset", ["transformer-base", "transformer-big"])
+def test_the_papers_transformer_is_marians_with_three_settings_of_ours(preset: str) -> None:
+    written = config_to_theirs(PRESETS[preset])
+    assert written["model_type"] == "marian"
+    assert written["wordloom"].keys() == {"positions", "attention_bias", "output_bias"}
     assert config_from_theirs(written) == PRESETS[preset]
 
 

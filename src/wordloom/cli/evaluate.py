@@ -21,6 +21,7 @@ from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from wordloom.data.labelled_documents import LabelledDocuments
     from wordloom.evaluate import Scores
     from wordloom.run import LanguageModel, TextClassifier
 
@@ -101,7 +102,10 @@ def command(
     ] = None,
     label_column: Annotated[
         str | None,
-        typer.Option(help="classifiers: the column of the label, by name or number.  [default: label]"),
+        typer.Option(
+            help="classifiers: the column of the label, by name or number; 'file': the name of a .txt of "
+            "one text per line.  [default: label]"
+        ),
     ] = None,
     header: Annotated[
         bool | None,
@@ -110,6 +114,10 @@ def command(
             help="classifiers: whether a .csv or .tsv begins with names.  [default: where a name is given]",
         ),
     ] = None,
+    confusion: Annotated[
+        Path | None,
+        typer.Option(help="classifiers: draw what is taken for what into this .png, .svg or .pdf."),
+    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Windows per forward pass.  [default: about 8,192 tokens]", min=1)
     ] = None,
@@ -117,7 +125,7 @@ def command(
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model on any text, or a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet).
+    """Score a model on any text, or a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt).
 
     Each score has a 95 % interval and a signature of its settings.
     """
@@ -131,10 +139,17 @@ def command(
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, device=device, dtype=dtype)
         columns = (_column(text_column), _column(label_column), header)
+        if confusion is not None:
+            from wordloom.inspect.confusion import check_format, draw_confusion
+
+            check_format(confusion)  # before the work
         scores = _classification(classifier, sources or [], columns, encoding_errors)
+        if confusion is not None:
+            draw_confusion(**scores.details["confusion"], path=confusion)
+            typer.echo(f"drawn into {confusion}", err=True)
         _print(scores, checkpoint, "classification", began, json=json)
         return
-    refuse(ctx, f"{checkpoint} is a language model, which reads running text", *_ROWS)
+    refuse(ctx, f"{checkpoint} is a language model, which reads running text", *_ROWS, "confusion")
     if task == "lambada":
         unused = ("window", "stride", "start", "end", "per_word", "joined", *_READING)
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)
@@ -150,19 +165,17 @@ def command(
         scores = _lambada(lm, sources or ["lambada"], first=first, batch_size=batch_size)
     else:
         reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
-        documents, specials = _documents(checkpoint, sources or [], reading, specials)
-        scores = _perplexity(
-            lm,
-            list(islice(documents, first)),
-            window=window,
-            stride=stride,
-            start=start,
-            end=end,
-            per_word=per_word,
-            joined=joined,
-            specials=specials,
-            batch_size=batch_size,
-        )
+        how = {"window": window, "stride": stride, "start": start, "end": end, "batch_size": batch_size}
+        labelled = None if sources else _labelled(checkpoint)
+        if labelled is not None:
+            refuse(ctx, "texts are scored one by one after their labels", "per_word", "joined", "first")
+            from wordloom.run.label_scores import scores_after_labels
+
+            scores = scores_after_labels(lm, labelled, **how)
+        else:
+            documents, specials = _documents(checkpoint, sources or [], reading, specials)
+            texts = list(islice(documents, first))
+            scores = _perplexity(lm, texts, **how, per_word=per_word, joined=joined, specials=specials)
     _print(scores, checkpoint, task, began, json=json)
 
 
@@ -185,7 +198,7 @@ def _classification(
 ) -> Scores:
     from wordloom.data.labels import LabelledCorpus
     from wordloom.recipe import load_recipe
-    from wordloom.run.classification import labelled_corpus
+    from wordloom.run.labelled import labelled_corpus
 
     if sources:
         text, label, header = columns
@@ -198,6 +211,20 @@ def _classification(
             f"{classifier.folder} has no recipe.toml that names validation rows; give a file"
         )
     return classifier.evaluate(labelled_corpus(load_recipe(str(path))), part="validation")
+
+
+def _labelled(checkpoint: Path) -> LabelledDocuments | None:
+    """The texts that stand after their labels, where the checkpoint's recipe has it so."""
+    from wordloom.recipe import load_recipe
+    from wordloom.run.labelled import labelled_corpus
+
+    path = checkpoint / "recipe.toml"
+    recipe = load_recipe(str(path)) if path.exists() else None
+    if recipe is None or not recipe.data.label_prefix:
+        return None
+    from wordloom.data.labelled_documents import LabelledDocuments
+
+    return LabelledDocuments(labelled_corpus(recipe))
 
 
 def _documents(

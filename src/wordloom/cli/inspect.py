@@ -1,4 +1,4 @@
-"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|top-words]``."""
+"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|gradients|top-words]``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError, GenerationError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.inspect import AttentionMap, ParameterTable
+    from wordloom.inspect import AttentionMap, GradientFlow, ParameterTable
+    from wordloom.inspect.parameters import Component
 
 __all__ = ["command"]
 
@@ -27,13 +28,22 @@ def command(
         str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
     ],
     view: Annotated[
-        Literal["parameters", "attention", "top-words"], typer.Argument(help="What to show.")
+        Literal["parameters", "attention", "gradients", "top-words"], typer.Argument(help="What to show.")
     ] = "parameters",
     context: Annotated[
         int | None,
         typer.Option(help="parameters: keys per query in the costs (default: max_seq_len).", min=1),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="attention: the text that is read.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="attention, gradients: the text that is read.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(help="gradients: a file or data set to read (default: the recipe's validation text)."),
+    ] = None,
+    distance: Annotated[int, typer.Option(help="gradients: how many tokens back.", min=1)] = 64,
+    windows: Annotated[int, typer.Option(help="gradients: at how many places of the text.", min=1)] = 32,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="gradients: another checkpoint; may be given again.")
+    ] = None,
     layer: Annotated[
         int | None,
         typer.Option(help="attention: the layer, from 0 (default: the last; --png: all).", min=0),
@@ -41,12 +51,15 @@ def command(
     head: Annotated[
         int | None, typer.Option(help="attention: the head, from 0 (default: the mean of all heads).", min=0)
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="attention: draw the heads into this file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="attention, gradients: draw them into this file.")] = None,
     top: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where a model's parameters are and what it costs, what its heads attend to, or which words speak
-    for each label of a bag of words."""
+    """Show where a model's parameters are and what it costs, what its heads attend to, how far back its
+    losses reach, or which words speak for each label of a bag of words."""
+    flow = ("file", "distance", "windows", "beside")
+    if view != "gradients":
+        refuse(ctx, f"the view '{view}' measures no gradients", *flow)
     if view == "parameters":
         refuse(ctx, "the view 'parameters' reads no text", "prompt", "layer", "head", "png", "top")
         _parameters(ctx, model, context=context, json=json)
@@ -54,6 +67,9 @@ def command(
         why = "the view 'top-words' shows the words of a bag of words"
         refuse(ctx, why, "prompt", "layer", "head", "png", "context")
         _top_words(model, top, json=json)
+    elif view == "gradients":
+        refuse(ctx, "the view 'gradients' shows all layers", "context", "layer", "head", "top")
+        _gradients([model, *(beside or [])], prompt, file, distance, windows, png, json=json)
     else:
         refuse(ctx, "the view 'attention' counts no costs", "context", "top")
         if json:
@@ -135,7 +151,8 @@ def _config(name: str) -> Any:
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
     """The table for people: components, memory, key/value cache, operations."""
     c = config
-    shape = f"{c.n_layers} layers, dim {c.dim}, "
+    n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
+    shape = f"{n_layers} layers, dim {c.dim}, "
     shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
     console.print(
         Text(f"{name}: {type(c).__name__.removesuffix('Config')}, {shape}", style="bold"), end="\n\n"
@@ -162,15 +179,22 @@ def _table(title: str | None, *columns: str) -> Table:
 
 def _component_table(table: ParameterTable) -> Table:
     made = _table(None, "component", "shape", "parameters", "share")
-    blocks = [c for c in table.components if c.name.startswith("blocks.*.")]
-    n_layers = max((c.copies for c in blocks), default=0)
+    stacks: dict[str, list[Component]] = {}  # "blocks.*." or those of a side: what a layer is made of
     for c in table.components:
-        if blocks and c is blocks[0]:
-            each = sum(b.parameters for b in blocks if b.copies == n_layers)
-            made.add_row(Text(f"{n_layers} blocks, {each:,} each", style="dim"))
-        label = c.name.replace("blocks.*.", "  ")
-        if c in blocks and c.copies != n_layers:
-            label += f" ({c.copies} of them)"
+        if "blocks.*." in c.name:
+            stacks.setdefault(_stack(c), []).append(c)
+    for c in table.components:
+        label = c.name
+        if "blocks.*." in c.name:
+            stack = stacks[_stack(c)]
+            n_layers = max(part.copies for part in stack)
+            if c is stack[0]:
+                each = sum(part.parameters for part in stack if part.copies == n_layers)
+                kind = _stack(c).removesuffix(".*.").replace("_", " ")
+                made.add_row(Text(f"{n_layers} {kind}, {each:,} each", style="dim"))
+            label = "  " + c.name.removeprefix(_stack(c))
+            if c.copies != n_layers:
+                label += f" ({c.copies} of them)"
         parts = [f"= {owner}" if owner else "×".join(map(str, shape)) for shape, owner in c.tensors]
         made.add_row(label, " + ".join(parts) or "computed", f"{c.total:,}", _share(c.total, table.total))
     made.add_section()
@@ -178,10 +202,15 @@ def _component_table(table: ParameterTable) -> Table:
     return made
 
 
+def _stack(component: Component) -> str:
+    """``encoder_blocks.*.`` of ``encoder_blocks.*.attention.q_proj``."""
+    return "".join(component.name.partition("blocks.*.")[:2])
+
+
 def _cache_table(table: ParameterTable) -> Table:
     precisions = list(table.kv_cache[0].bytes_per_token)
     whole = f"{precisions[-1]} × {table.context:,}"
-    made = _table("Key/value cache per token", "", "kv heads", *precisions, whole)
+    made = _table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())
         kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
@@ -191,14 +220,15 @@ def _cache_table(table: ParameterTable) -> Table:
 
 
 def _flops_table(table: ParameterTable) -> Table:
-    f = table.flops
-    made = _table("Operations per token", "", "FLOPs", "share")
+    f, attentions = table.flops, "layers" if table.per == "token" else "attentions"
+    each = "2 × (key + memory)" if table.state else f"4 × {attentions} × heads × head_dim"
+    made = _table(f"Operations per {table.per}", "", "FLOPs", "share")
     for name, flops in [
         ("layers: 2 × the weights of their matrices", f.layers),
-        (f"attention: 4 × layers × heads × head_dim × {table.context:,} keys", f.attention),
+        (f"attention: {each} × {table.context:,} keys", f.attention),
         ("head: 2 × its weights", f.head),
     ]:
-        if table.state and name.startswith("attention"):
+        if table.state and name.startswith("attention") and not flops:
             continue
         made.add_row(name, _flops(flops), _share(flops, f.forward))
     made.add_section()
@@ -270,6 +300,86 @@ def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: i
         row.append(line[2 * first :], style="cyan")
         row.append(f" {names[strongest]}", style="dim")
         console.print(row, no_wrap=True, overflow="ellipsis")
+
+
+def _gradients(
+    folders: list[str],
+    prompt: str | None,
+    file: str | None,
+    distance: int,
+    windows: int,
+    png: Path | None,
+    *,
+    json: bool,
+) -> None:
+    from wordloom.inspect import draw_gradients, gradient_flow
+    from wordloom.run import load_language_model
+
+    if prompt is not None and file is not None:
+        raise GenerationError("both --prompt and --file name a text to read; give one of them")
+    flows: dict[str, GradientFlow] = {}
+    for folder in folders:
+        lm = load_language_model(folder)
+        if lm.tokenizer is None:
+            raise CheckpointError(f"'{folder}' has no tokenizer to read the text with")
+        text = prompt if prompt is not None else _text(folder, file)
+        ids = lm.tokenizer.encode(text, specials="text").ids
+        flows[Path(folder).resolve().name if len(folders) > 1 else folder] = gradient_flow(
+            lm.model, ids, distance=distance, windows=windows
+        )
+    if png is not None:
+        draw_gradients(png, flows)
+    if json:
+        facts = {
+            name: {**vars(flow), "recurrences": [vars(each) for each in flow.recurrences]}
+            for name, flow in flows.items()
+        }
+        print(json_module.dumps(facts))
+        return
+    console = Console()
+    for name, flow in flows.items():
+        print_gradients(console, name, flow)
+    if png is not None:
+        typer.echo(f"drawn into {png}", err=True)
+
+
+_READ = 1 << 20  # characters of a text that are enough to measure at some places
+
+
+def _text(folder: str, file: str | None) -> str:
+    """The beginning of a text, or of the validation text of the checkpoint's recipe."""
+    from wordloom.data import documents
+    from wordloom.recipe import load_recipe
+    from wordloom.run.prepare import recipe_corpus
+
+    recipe = Path(folder) / "recipe.toml"
+    if file is None and not recipe.exists():
+        raise CheckpointError(f"{folder} has no recipe.toml that names a validation text; give --file")
+    found = documents([file]) if file else recipe_corpus(load_recipe(str(recipe))).documents("validation")
+    parts: list[str] = []
+    for document in found:
+        parts.append(
+            document.text if isinstance(document.text, str) else document.text.decode(errors="replace")
+        )
+        if sum(map(len, parts)) > _READ:
+            break
+    return "\n".join(parts)[:_READ]
+
+
+def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
+    """Norms at a few distances, by what factor they fall and where they are a hundredth."""
+    furthest = len(next(iter(flow.norms.values()))) - 1
+    shown = [d for d in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if d <= furthest]
+    console.print(Text(f"{name}: gradient of the loss at a token, {flow.windows} of them", style="bold"))
+    made = _table(None, "tokens back", *map(str, shown), "each", "below 1 % from")
+    for what, norms in flow.norms.items():
+        reach = flow.reach(what)
+        cells = [f"{norms[d]:.2g}" for d in shown]
+        made.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
+    console.print(made)
+    for recurrence in flow.recurrences:
+        console.print(str(recurrence), highlight=False)
+    console.print(f"longest way back: {flow.steps:,} steps\n", highlight=False)
 
 
 def _visible(token: str) -> str:

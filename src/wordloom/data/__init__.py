@@ -7,8 +7,11 @@ Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
 A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
 Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored;
              :class:`ContiguousBatches` for recurrent models, whose windows go on where those before ended
+Pairs        :class:`PairCorpus`, :func:`prepare_pairs` -> :class:`PairShards`; :class:`PairBatches` ->
+             :class:`PairBatch` for sequence-to-sequence models
 Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
-             texts, :class:`BagBatches` -> :class:`LabelBatch`
+             texts, :class:`BagBatches` -> :class:`LabelBatch`, as :class:`SequenceLabelBatches` of tokens;
+             :class:`LabelledDocuments`, a corpus of texts that stand after their labels
 Documents    :func:`texts_of` what holds them; :class:`DocumentBags`: tf-idf and the nearest, without labels
 """
 
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
     from wordloom.data.document_bags import DocumentBags
     from wordloom.data.document_texts import texts_of
     from wordloom.data.label_batches import BagBatches, Bags, LabelBatch
+    from wordloom.data.labelled_documents import LabelledDocuments
     from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.ledger import Ledger
+    from wordloom.data.pair_batches import PairBatch, PairBatches
+    from wordloom.data.pair_shards import PairShards, prepare_pairs
+    from wordloom.data.pairs import Pair, PairCorpus
     from wordloom.data.readers import Document, Piece, Record, documents, pieces, records
+    from wordloom.data.sequence_batches import SequenceLabelBatches, Sequences
     from wordloom.data.shards import Progress, prepare
     from wordloom.data.storage import TokenShards
     from wordloom.data.vectorizer import BagVectorizer
@@ -50,17 +58,26 @@ _HOME = {
     "IGNORE": "batches",
     "LabelBatch": "label_batches",
     "LabelledCorpus": "labels",
+    "LabelledDocuments": "labelled_documents",
     "LabelledRow": "labels",
     "Ledger": "ledger",
+    "Pair": "pairs",
+    "PairBatch": "pair_batches",
+    "PairBatches": "pair_batches",
+    "PairCorpus": "pairs",
+    "PairShards": "pair_shards",
     "Piece": "readers",
     "Progress": "shards",
     "Record": "readers",
+    "SequenceLabelBatches": "sequence_batches",
+    "Sequences": "sequence_batches",
     "TokenShards": "storage",
     "documents": "readers",
     "fetch": "datasets",
     "labelled_rows": "labels",
     "pieces": "readers",
     "prepare": "shards",
+    "prepare_pairs": "pair_shards",
     "records": "readers",
     "resolve": "datasets",
     "texts_of": "document_texts",
@@ -83,17 +100,26 @@ __all__ = [
     "DocumentBags",
     "LabelBatch",
     "LabelledCorpus",
+    "LabelledDocuments",
     "LabelledRow",
     "Ledger",
+    "Pair",
+    "PairBatch",
+    "PairBatches",
+    "PairCorpus",
+    "PairShards",
     "Piece",
     "Progress",
     "Record",
+    "SequenceLabelBatches",
+    "Sequences",
     "TokenShards",
     "documents",
     "fetch",
     "labelled_rows",
     "pieces",
     "prepare",
+    "prepare_pairs",
     "records",
     "resolve",
     "texts_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wordloom.data.datasets import DatasetFile, DatasetInfo
+from wordloom.data.datasets import Columns, DatasetFile, DatasetInfo
 from wordloom.data.known_files import GITHUB, away, here
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
@@ -172,6 +172,7 @@ CORPORA: dict[str, DatasetInfo] = {
         format="text",
         separator="line",
         layout="plain text, a surname a line; the file's name is the label",
+        columns=Columns((1,), "file"),
     ),
     # -------------------------------------------------------------------------------- translation
     "multi30k": DatasetInfo(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,9 @@ from wordloom.data.batches import _PERMUTATION
 from wordloom.data.permutation import keyed, permute
 from wordloom.errors import DataError
 
-__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelLedger"]
+__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches", "LabelLedger"]
+
+_PASS = 1 << 14  # rows of a pass over all of them
 
 
 class Bags(NamedTuple):
@@ -42,7 +44,8 @@ class LabelBatch(NamedTuple):
     """Inputs and classes of B examples.
 
     Attributes:
-        inputs: the arguments of the model's ``forward``, in its order; :class:`Bags` for bags of words.
+        inputs: the arguments of the model's ``forward``, in its order; :class:`Bags` for bags of words,
+            :class:`~wordloom.data.sequence_batches.Sequences` for sequences of tokens.
         targets: ``[B]`` int64, the class of each; :data:`~wordloom.data.IGNORE` where nothing is scored.
     """
 
@@ -56,9 +59,11 @@ class LabelLedger:
 
     Attributes:
         part, split: which, and how the parts were made.
-        rows, terms: rows read, and running terms in them; ``unknown``: terms that the vocabulary lacks, so
-            not counted; ``empty``: rows without a known term.
+        rows, terms: rows read, and running terms in them; ``unknown``: terms that the vocabulary lacks (which
+            a bag does not count); ``empty``: rows without a known term.
         labels: rows by label.
+        unit: what the terms are: words or tokens.
+        cut: rows that were longer than allowed and cut, where that was asked for.
     """
 
     part: str
@@ -68,17 +73,24 @@ class LabelLedger:
     unknown: int
     empty: int
     labels: dict[str, int] = field(default_factory=dict)
+    unit: str = "words"
+    cut: int = 0
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
         labels = ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
-        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} words; labels: {labels}"]
+        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; labels: {labels}"]
         if self.unknown:
             share = self.unknown / self.terms
-            lines.append(f"unknown: {self.unknown:,} words ({share:.1%}) are not in the vocabulary")
+            lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
         if self.empty:
+            one = self.unit.removesuffix("s")
             lines.append(
-                f"empty: {self.empty:,} rows hold no word of the vocabulary: nothing tells them apart"
+                f"empty: {self.empty:,} rows hold no {one} of the vocabulary: nothing tells them apart"
+            )
+        if self.cut:
+            lines.append(
+                f"cut: {self.cut:,} rows are longer than train.seq_len: only their beginning is read"
             )
         return [*lines, f"split: {self.split}"]
 
@@ -87,19 +99,90 @@ class LabelLedger:
         return asdict(self)
 
 
-class BagBatches:
-    """Rows of counts with their classes, numbered without end.
+class LabelBatches:
+    """Rows with their classes, numbered without end; what a row is, a subclass says.
 
     Args:
-        counts: scipy CSR [N, V], ids ascending within a row.
         targets: [N] classes.
         places: of each row, for error reports.
         seed: names the order; 0 <= seed < 2**63.
         order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
-            as they stand.  A batch of exactly one epoch holds all rows as they stand, whatever the order.
+            as they stand.
 
     Raises:
-        DataError: no rows, another number of targets, a seed out of range.
+        DataError: no rows, a seed out of range.
+    """
+
+    def __init__(
+        self,
+        targets: NDArray[np.int64],
+        *,
+        places: Sequence[str] = (),
+        seed: int = 0,
+        order: Literal["permutation", "sequential", "length"] = "permutation",
+    ) -> None:
+        if not len(targets):
+            raise DataError("there is no row to make batches of; give at least one")
+        if not 0 <= seed < 1 << 63:
+            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        self.samples_per_epoch: int = len(targets)
+        self.seed, self.order, self.places = seed, order, places
+        self._targets = np.ascontiguousarray(targets, dtype=np.int64)
+
+    def batch(self, start: int, count: int) -> LabelBatch:
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        rows = self.rows(start, count)
+        return LabelBatch(self._inputs(rows), torch.from_numpy(self._targets[rows]))
+
+    def rows(self, start: int, count: int) -> NDArray[np.int64]:
+        """Which rows the samples are: [count]."""
+        if start < 0 or count < 1:
+            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
+        return self._ordered(np.arange(start, start + count, dtype=np.uint64))
+
+    def _ordered(self, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The rows of ``sample``, numbers of samples."""
+        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
+        if self.order == "permutation":
+            index = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+        return index.astype(np.int64)
+
+    def passes(self) -> Iterator[tuple[int, int]]:
+        """``start, count`` of batches that go through all rows once, as large as a forward pass may be."""
+        n = self.samples_per_epoch
+        return ((start, min(_PASS, n - start)) for start in range(0, n, _PASS))
+
+    def document_ids(self, start: int, count: int) -> list[str]:
+        """File and line of these samples, for error reports."""
+        rows = sorted(set(self.rows(start, count).tolist()))
+        return [self.places[row] if self.places else f"row {row}" for row in rows]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the batches."""
+        settings, arrays = self._identity()
+        digest = hashlib.sha256(json.dumps([self.seed, self.order, *settings]).encode())
+        for part in (*arrays, self._targets):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
+    def _inputs(self, rows: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        """Settings and arrays of a subclass's own that decide its batches."""
+        raise NotImplementedError
+
+
+class BagBatches(LabelBatches):
+    """Rows of counts with their classes, as :class:`LabelBatches`.
+
+    Args:
+        counts: scipy CSR [N, V], ids ascending within a row.
+        order: also: a batch of exactly one epoch holds all rows as they stand, whatever the order.
+
+    Raises:
+        DataError: as :class:`LabelBatches`; another number of targets.
     """
 
     def __init__(
@@ -111,59 +194,35 @@ class BagBatches:
         seed: int = 0,
         order: Literal["permutation", "sequential"] = "permutation",
     ) -> None:
-        if not counts.shape[0]:
-            raise DataError("there is no row to make batches of; give at least one")
-        if counts.shape[0] != len(targets):
+        if counts.shape[0] and counts.shape[0] != len(targets):
             raise DataError(f"{counts.shape[0]} rows have {len(targets)} targets; give one for each")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
-        self.samples_per_epoch: int = counts.shape[0]
-        self.seed, self.order, self.places = seed, order, places
+        super().__init__(targets, places=places, seed=seed, order=order)
         self.terms_per_sample = float(counts.data.sum()) / counts.shape[0]
         self._ids: NDArray[np.int32] = counts.indices.astype(np.int32, copy=False)
         self._counts: NDArray[np.float32] = counts.data.astype(np.float32)
         self._offsets: NDArray[np.int64] = counts.indptr.astype(np.int64)
-        self._targets = np.ascontiguousarray(targets, dtype=np.int64)
 
     def batch(self, start: int, count: int) -> LabelBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
-        if count == self.samples_per_epoch and start % count == 0:
+        if start >= 0 and count == self.samples_per_epoch and start % count == 0:
             return self._whole
-        rows = self._numbers(start, count)
-        begins = self._offsets[rows]
-        lengths = self._offsets[rows + 1] - begins  # [B]
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)  # [n]
-        return self._made(self._ids[at], self._counts[at], offsets, self._targets[rows])
+        return super().batch(start, count)
 
     @cached_property
     def _whole(self) -> LabelBatch:
-        return self._made(self._ids, self._counts, self._offsets, self._targets)
+        bags = self._bags(self._ids, self._counts, self._offsets)
+        return LabelBatch(bags, torch.from_numpy(self._targets))
 
-    def _made(self, ids: Any, counts: Any, offsets: Any, targets: Any) -> LabelBatch:
-        arrays = (ids, counts, offsets.astype(np.int32))
-        return LabelBatch(Bags(*map(torch.from_numpy, arrays)), torch.from_numpy(targets))
+    def _inputs(self, rows: NDArray[np.int64]) -> Bags:
+        begins = self._offsets[rows]
+        lengths = self._offsets[rows + 1] - begins  # [B]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)  # [n]
+        return self._bags(self._ids[at], self._counts[at], offsets)
 
-    def _numbers(self, start: int, count: int) -> NDArray[np.int64]:
-        """Which rows the samples are."""
-        sample = np.arange(start, start + count, dtype=np.uint64)
-        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
-        if self.order == "permutation":
-            index = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
-        return index.astype(np.int64)
+    def _bags(self, ids: Any, counts: Any, offsets: Any) -> Bags:
+        return Bags(*map(torch.from_numpy, (ids, counts, offsets.astype(np.int32))))
 
-    def document_ids(self, start: int, count: int) -> list[str]:
-        """File and line of these samples, for error reports."""
-        rows = sorted(set(self._numbers(start, count).tolist()))
-        return [self.places[row] if self.places else f"row {row}" for row in rows]
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 of everything that decides the batches."""
-        digest = hashlib.sha256(json.dumps([self.seed, self.order]).encode())
-        for part in (self._ids, self._counts, self._offsets, self._targets):
-            digest.update(part.tobytes())
-        return digest.hexdigest()
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        return [], (self._ids, self._counts, self._offsets)

@@ -1,4 +1,5 @@
-"""Labelled rows: texts and a label out of ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files.
+"""Labelled rows: texts and a label out of ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files,
+or out of ``.txt`` files with a text on each line, whose label is the name of the file.
 
 A ``.csv`` is read by its quotes (RFC 4180), a ``.tsv`` by its tabs alone, as the public sets are written:
 there a quotation mark is a character like any other.  A row with another number of fields than the first,
@@ -7,7 +8,6 @@ and a row without a label, are errors; nothing is skipped.
 
 from __future__ import annotations
 
-import csv
 import glob
 import hashlib
 import os
@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.datasets import Columns, files_of, local_files, names_dataset
-from wordloom.data.readers import _lines, _objects, _sound, missing_field
+from wordloom.data.label_cells import LISTS, cells_of
+from wordloom.data.readers import _sound
 from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
-from wordloom.data.streams import EncodingErrors, Meter, text_blocks
+from wordloom.data.streams import EncodingErrors
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["LabelledCorpus", "LabelledRow", "labelled_rows", "sorted_labels", "unseen_label"]
+__all__ = ["FILE", "LabelledCorpus", "LabelledRow", "labelled_rows", "sorted_labels", "unseen_label"]
 
 Column: TypeAlias = str | int
 TABLES: dict[str, Format] = {
@@ -32,8 +33,8 @@ TABLES: dict[str, Format] = {
     ".json": "json",
     ".parquet": "parquet",
 }
+FILE = "file"  # the label that a .txt has: its name
 _DEFAULT = Columns(("text",), "label")
-_LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many a document
 
 
 class LabelledRow(NamedTuple):
@@ -67,19 +68,23 @@ def labelled_rows(
             files (.gz, .xz, .bz2, .zst) are read as they are.
         text: the column of the text, or of several texts, by name or by number from 1.  Default: what a
             named set says, else ``"text"``.
-        label: the column of the label.  Default: what a named set says, else ``"label"``.
+        label: the column of the label.  Default: what a named set says, else ``"label"``.  ``"file"``: the
+            sources are .txt files (or folders of them) with a text on each line, less the white space around
+            it, and the label is the file's name without its ending (a table may have a column called so).
         header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
             is given by name.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
         labels: read labels at all; else each row's is None.
 
     Raises:
-        DataError: a missing file or column, another number of fields than before, an empty label, a label
-            that is neither text nor a whole number; each names file and line.
+        DataError: a missing file or column, another number of fields than before, an empty label or line, a
+            label that is neither text nor a whole number; each names file and line.  Tables among .txt files.
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
-    for file, known in _tables(sources):
+    for file, known in _of_one_kind(_tables(sources, lists=label == FILE)):
+        if file.format == "text" and (text is not None or header is not None):
+            raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
         texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
         column = known.label if label is None else label
         given = text is not None or label is not None
@@ -137,8 +142,10 @@ class LabelledCorpus:
     def _refuse_shared_files(self) -> None:
         if not self.validation_sources:
             return
-        trained_on = {os.path.realpath(file.path) for file, _ in _tables(self.sources)}
-        for file, _ in _tables(self.validation_sources):
+        trained_on = {
+            os.path.realpath(file.path) for file, _ in _tables(self.sources, lists=self.label == FILE)
+        }
+        for file, _ in _tables(self.validation_sources, lists=self.label == FILE):
             if os.path.realpath(file.path) in trained_on:
                 raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
 
@@ -180,8 +187,23 @@ def _position(row: LabelledRow) -> float:
 # ----------------------------------------------------------------------------------------------- files
 
 
-def _tables(sources: Sources) -> Iterator[tuple[Source, Columns]]:
-    """The files that ``sources`` stand for, and where those of a named set keep what."""
+def _of_one_kind(files: Iterable[tuple[Source, Columns]]) -> list[tuple[Source, Columns]]:
+    """``files``; raises DataError where tables and lists of texts stand side by side."""
+    found = list(files)
+    first = {file.format == "text": file.name for file, _ in reversed(found)}
+    if len(first) == 2:
+        raise DataError(
+            f"'{first[True]}' is a list of texts, with its name for a label, and '{first[False]}' a table; "
+            "give one kind: name its files, or a glob such as '*.txt'"
+        )
+    return found
+
+
+def _tables(sources: Sources, *, lists: bool = False) -> Iterator[tuple[Source, Columns]]:
+    """The files that ``sources`` stand for, and where those of a named set keep what.
+
+    ``lists``: a .txt is one too.
+    """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
         raise DataError("no source given; name at least one table, folder, glob or data set")
@@ -193,20 +215,23 @@ def _tables(sources: Sources) -> Iterator[tuple[Source, Columns]]:
             if info.columns is None:
                 raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
             for known in local_files(item):
-                yield _described(str(known)), info.columns
+                yield _described(str(known), lists=info.columns.label == FILE), info.columns
         elif os.path.isdir(path):
-            for file in _folder(path):
-                yield _described(file), _DEFAULT
+            for file in _folder(path, lists=lists):
+                yield _described(file, lists=lists), _DEFAULT
         elif glob.has_magic(path) and not os.path.exists(path):
             matches = sorted(glob.glob(path, recursive=True))
             if not matches:
                 raise DataError(f"no file matches '{item}'; check the pattern (quote it)")
             for match in matches:
-                yield _described(match), _DEFAULT
+                yield _described(match, lists=lists), _DEFAULT
         else:
             if not os.path.exists(path) and not item.startswith("-"):
                 raise DataError(f"no table or named data set '{item}'; {_near(path)}")
-            yield _described(path), _DEFAULT
+            yield _described(path, lists=lists), _DEFAULT
+
+
+_ABOUT_LISTS = '; .txt files whose names are the labels take label_column "file"'
 
 
 def _near(path: str) -> str:
@@ -217,26 +242,33 @@ def _near(path: str) -> str:
     return did_you_mean(os.path.basename(path), tables) if tables else f"'{folder}' holds no table"
 
 
-def _folder(folder: str) -> list[str]:
+def _folder(folder: str, *, lists: bool) -> list[str]:
+    allowed = (*TABLES, *(LISTS if lists else ()))
     found = []
     for directory, folders, files in os.walk(folder, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = (name for name in sorted(files) if not name.startswith(".") and _suffixes(name)[0] in TABLES)
+        names = (name for name in sorted(files) if not name.startswith(".") and _suffixes(name)[0] in allowed)
         found += [os.path.join(directory, name) for name in names]
     if not found:
-        raise DataError(f"folder '{folder}' holds no table; allowed: {', '.join(TABLES)}")
+        hint = "" if lists else _ABOUT_LISTS
+        raise DataError(f"folder '{folder}' holds no table; allowed: {', '.join(allowed)}{hint}")
     return found
 
 
-def _described(path: str) -> Source:
+def _described(path: str, *, lists: bool = False) -> Source:
     suffix, compression = _suffixes(path)
+    if path.startswith("-") and suffix in LISTS:
+        raise DataError("standard input has no name to be the label of its lines; name a .txt file")
     if path.startswith("-"):
         return Source(
             path="-", name="standard input", format=TABLES.get(suffix, "tsv"), compression=compression
         )
+    if suffix in LISTS and lists:
+        return Source(path=path, name=path, format="text", compression=compression)
     if suffix not in TABLES:
         allowed = f"{', '.join(TABLES)}, each also compressed ({', '.join(COMPRESSIONS)})"
-        raise DataError(f"'{path}' is no table that is known by its name; allowed: {allowed}")
+        hint = _ABOUT_LISTS if suffix in LISTS else ""
+        raise DataError(f"'{path}' is no table that is known by its name; allowed: {allowed}{hint}")
     return Source(path=path, name=path, format=TABLES[suffix], compression=compression)
 
 
@@ -249,15 +281,8 @@ def _suffixes(path: str) -> tuple[str, str | None]:
 
 
 def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
-    match file.format:
-        case "csv" | "tsv":
-            cells = _separated(file, columns, errors)
-        case "parquet":
-            cells = _parquet(file, columns)
-        case _:
-            cells = _json(file, columns, errors)
     n = len(columns.texts)
-    for line, values in cells:
+    for line, values in cells_of(file, columns, errors):
         place = f"{file.name}, line {line:,}"
         texts = tuple(_text(value, place, errors) for value in values[:n])
         label = None if columns.label is None else _label(values[n], place)
@@ -283,113 +308,3 @@ def _label(value: Any, place: str) -> str:
     if not label:
         raise DataError(f"{place}: the label is empty; give the row one, or take it out")
     return str(label)
-
-
-def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    """Line number and wanted cells of every row of a .csv or .tsv."""
-    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
-    named = any(isinstance(column, str) for column in wanted)
-    headed = named if columns.header is None else columns.header
-    if named and not headed:
-        names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
-        raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
-    rows = (_comma if file.format == "csv" else _tabs)(file, errors)
-    width, places = 0, list[int]()
-    for line, row in rows:
-        if not width:
-            width = len(row)
-            places = [_place(column, row, file, headed=headed) for column in wanted]
-            if headed:
-                continue
-        if len(row) != width:
-            found = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
-            raise DataError(
-                f"{file.name}, line {line:,}: {found} where the first line has {width}; mend the file"
-                + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
-            )
-        yield line, [row[place] for place in places]
-
-
-def _fields(n: int) -> str:
-    return "field" if n == 1 else "fields"
-
-
-def _place(column: Column, first: list[str], file: Source, *, headed: bool) -> int:
-    """Which field of a row ``column`` is."""
-    if isinstance(column, int):
-        if not 1 <= column <= len(first):
-            raise DataError(
-                f"{file.name}, line 1: has {len(first)} {_fields(len(first))} and no column {column}; "
-                f"allowed: 1 to {len(first)}"
-            )
-        return column - 1
-    if first.count(column) > 1:
-        raise DataError(f"{file.name}, line 1: {first.count(column)} columns are called '{column}'; "
-                        "give the number of the one that is meant")  # fmt: skip
-    if column not in first:
-        raise DataError(_missing(f"{file.name}, line 1", column, first))
-    return first.index(column)
-
-
-def _missing(place: str, column: str, there: Iterable[str]) -> str:
-    what, _, _ = missing_field(place, column, list(there)).partition(" Say which one:")
-    return (
-        f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
-        "holds the text and which the label (in a recipe data.text_column and data.label_column)"
-    )
-
-
-def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _numbered(file, errors):
-        yield number, line.removesuffix("\r").split("\t")
-
-
-def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    reader = csv.reader((line + "\n" for _, line in _numbered(file, errors)), strict=True)
-    first = 1  # line of the row that comes next; a quoted field may go over several
-    try:
-        for row in reader:
-            yield first, row
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{file.name}, line {first:,}: not valid CSV ({error}); mend the file") from None
-
-
-def _numbered(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
-    """The lines of a file, from 1; the break at its end begins no line."""
-    held: str | None = None
-    number = 0
-    for line in _lines(text_blocks(file, errors), "", "\n"):
-        if held is not None:
-            number += 1
-            yield number, held
-        held = line
-    if held:
-        yield number + 1, held
-
-
-def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    wanted = _names(file, columns)
-    for record in _objects(file, errors, Meter()):
-        for name in wanted:
-            if name not in record.value:
-                raise DataError(_missing(f"{file.name}, line {record.line:,}", name, record.value))
-        yield record.line, [record.value[name] for name in wanted]
-
-
-def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
-    from wordloom.data.parquet import parquet_rows
-
-    wanted = _names(file, columns)
-    whole = [] if columns.label is None else [wanted[-1]]
-    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole), 1):
-        yield number, list(row)
-
-
-def _names(file: Source, columns: Columns) -> list[str]:
-    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
-    for column in wanted:
-        if not isinstance(column, str):
-            raise DataError(f"{file.name}: its columns have names; say which, not the number {column}")
-    return [str(column) for column in wanted]

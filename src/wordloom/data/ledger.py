@@ -17,6 +17,7 @@ class Ledger:
         files: files read.
         documents: documents kept; ``tokens``: their tokens, end-of-document ones included; ``bytes``: their
             text in UTF-8 (raw bytes for the byte tokenizer's corpora).
+        unit: what one of the ``documents`` is called.
         dropped: what was left out, count by reason.
         cut: what was divided, count by reason.
         packed_share: share of batch positions that hold a token, not padding; ``None`` before batching.
@@ -33,12 +34,13 @@ class Ledger:
     cut: Mapping[str, int] = field(default_factory=dict)
     packed_share: float | None = None
     notes: tuple[str, ...] = ()
+    unit: str = "document"
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
         per_token = f", {self.bytes / self.tokens:.2f} bytes per token" if self.tokens else ""
         lines = [
-            f"{self.part}: {_count(self.documents, 'document')} in {_count(self.files, 'file')}, "
+            f"{self.part}: {_count(self.documents, self.unit)} in {_count(self.files, 'file')}, "
             f"{_count(self.tokens, 'token')}, {_count(self.bytes, 'byte')}{per_token}",
             f"split: {self.split}",
             "dropped: " + (_reasons(self.dropped) or "nothing"),

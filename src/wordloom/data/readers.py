@@ -37,7 +37,8 @@ class Document(NamedTuple):
 class Piece(NamedTuple):
     """A stretch of a document; the ``last`` one ends it.  Only an empty document has an empty piece.
 
-    ``cut`` is set on a last piece whose document goes on in the other part of a split.
+    ``cut`` is set on a last piece whose document goes on in the other part of a split.  ``prefix`` is a
+    special token that stands before a document, in its first piece.
     """
 
     text: str | bytes
@@ -45,6 +46,7 @@ class Piece(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a document
     last: bool = True
     cut: bool = False
+    prefix: str = ""
 
 
 class Record(NamedTuple):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from wordloom.data.cache import cache_folder
 from wordloom.data.corpus import Corpus, Part, Tally
 from wordloom.data.cutting import Cutter, cut_rule
+from wordloom.data.labelled_documents import LabelledDocuments
 from wordloom.data.ledger import Ledger
 from wordloom.data.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.streams import Meter
@@ -37,6 +38,7 @@ _UNDER_WAY = 2  # batches encoded at a time: one keeps the cores busy while anot
 _MANY = 8192  # documents at most in a batch, however short
 
 Specials: TypeAlias = Literal["refuse", "text"]
+AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
 
 class CorpusTokenizer(Protocol):
@@ -52,6 +54,7 @@ class CorpusTokenizer(Protocol):
     def encode_ids(self, text: Any, *, specials: Any = ...) -> Any: ...
     def encode_batch(self, texts: Any, *, specials: Any = ...) -> Any: ...
     def id_to_token(self, id: int, /) -> str | None: ...
+    def token_to_id(self, token: str, /) -> int | None: ...
 
 
 class Progress(NamedTuple):
@@ -70,10 +73,11 @@ class _Segment(NamedTuple):
     ends: bool  # it ends the document
     whole: bool  # the document's end is its own, not the split's
     marked: bool  # its first id is the tokenizer's mark of a text's beginning, which is not there
+    prefix: str = ""  # the special token before it
 
 
 def prepare(
-    corpus: Corpus,
+    corpus: AnyCorpus,
     tokenizer: Any,
     *,
     part: Part,
@@ -140,7 +144,7 @@ def prepare(
     return _present(TokenShards(target), corpus, tokenizer, part)
 
 
-def _open(target: Path, corpus: Corpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards | None:
+def _open(target: Path, corpus: AnyCorpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards | None:
     """The shards in ``target`` if they are there and sound; damaged ones are made again."""
     if not target.exists():
         return None
@@ -152,7 +156,7 @@ def _open(target: Path, corpus: Corpus, tokenizer: CorpusTokenizer, part: Part) 
     return shards
 
 
-def _present(shards: TokenShards, corpus: Corpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards:
+def _present(shards: TokenShards, corpus: AnyCorpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards:
     """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
     shards.sources = [source.name for source in corpus.files(part)]
     # What other splits are is part of their identity, and a tail's would take reading the corpus to say.
@@ -201,7 +205,7 @@ def _sweep(root: Path, target: Path) -> None:
 def _write(
     target: Path,
     fingerprint: str,
-    corpus: Corpus,
+    corpus: AnyCorpus,
     tokenizer: CorpusTokenizer,
     part: Part,
     workers: int | None,
@@ -251,8 +255,10 @@ def _write(
         raise
 
 
-def _notes(corpus: Corpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
+def _notes(corpus: AnyCorpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
     notes = ["an end-of-document token follows each whole document"] if tokenizer.eos_id is not None else []
+    if isinstance(corpus, LabelledDocuments):
+        notes.append(corpus.note)
     if corpus.encoding_errors == "replace":
         notes.append("invalid UTF-8 was replaced by U+FFFD, as asked")
     if corpus.skipped:
@@ -261,7 +267,7 @@ def _notes(corpus: Corpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _nothing(corpus: Corpus, part: Part, tally: Tally) -> str:
+def _nothing(corpus: AnyCorpus, part: Part, tally: Tally) -> str:
     names = ", ".join(source.name for source in corpus.files(part)[:3])
     if part != "all" and corpus.split != "files":
         tally = Tally()  # of the whole, as the part may have been left without even looking
@@ -275,7 +281,7 @@ def _nothing(corpus: Corpus, part: Part, tally: Tally) -> str:
 
 
 def _batches(
-    corpus: Corpus,
+    corpus: AnyCorpus,
     tokenizer: CorpusTokenizer,
     part: Part,
     tally: Tally,
@@ -296,7 +302,9 @@ def _batches(
             ends = piece.last and position == len(texts) - 1
             whole = ends and not piece.cut
             marked = rule == "lines" and start > 0
-            batch.append(_Segment(text, (number[piece.source], piece.index), start, ends, whole, marked))
+            prefix = "" if start else piece.prefix
+            origin = (number[piece.source], piece.index)
+            batch.append(_Segment(text, origin, start, ends, whole, marked, prefix))
             start = 0 if ends else start + len(text)
             size += len(text)
             if size >= BATCH or len(batch) >= _MANY:
@@ -349,8 +357,15 @@ def _encode(
                 raise TokenizerError(f"{files[file].name}, document {index}{begun}: {error}") from error
         raise
     return [
-        np.asarray(ids, dtype=dtype)[segment.marked :] for segment, ids in zip(batch, encoded, strict=True)
+        np.asarray([*_prefix(segment, tokenizer), *ids] if segment.prefix else ids, dtype)[segment.marked :]
+        for segment, ids in zip(batch, encoded, strict=True)
     ]
+
+
+def _prefix(segment: _Segment, tokenizer: CorpusTokenizer) -> list[int]:
+    index = tokenizer.token_to_id(segment.prefix)
+    assert index is not None, "LabelledDocuments.check() has looked for it"
+    return [index]
 
 
 class _Accountant:

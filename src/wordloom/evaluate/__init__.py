@@ -1,7 +1,7 @@
 """Scoring models: every score carries an interval, where one is defined, and a signature of its settings.
 
 :func:`perplexity` scores any text (loss, perplexity, bits per byte); :func:`lambada` last words;
-:func:`classification` labelled rows (accuracy, macro-F1);
+:func:`classification` labelled rows (accuracy, macro-F1); :func:`bleu`, :func:`chrf` translations;
 :func:`evaluate_batches` an objective over batches, while training runs.  :mod:`wordloom.evaluate.references`
 measures what a compressor and an n-gram make of the same bytes.
 """
@@ -11,12 +11,15 @@ from wordloom.evaluate.classification import classification, judge
 from wordloom.evaluate.lambada import Passage, lambada, passages
 from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.translation import bleu, chrf
 
 __all__ = [
     "Passage",
     "RatioStatistics",
     "Score",
     "Scores",
+    "bleu",
+    "chrf",
     "classification",
     "evaluate_batches",
     "judge",

@@ -79,6 +79,9 @@ def classification(
 ) -> Scores:
     """``accuracy``, ``macro_f1`` and ``loss`` (nats per row); ``settings`` go into the signatures.
 
+    ``details`` holds the ``confusion``: its ``labels``, and ``counts`` of rows of each (outer) by the label
+    they were taken for (inner).
+
     Accuracy has Wilson's interval; macro-F1 the percentiles of 2,000 resamples of the rows, drawn with a
     fixed seed (Efron 1979), from 20 rows on; loss the normal one.  Raises as :func:`judge`.
     """
@@ -104,7 +107,9 @@ def classification(
         f"{label}: {confusion[i, i]:,} of {confusion[i].sum():,} found, {confusion[:, i].sum():,} predicted"
         for i, label in enumerate(labels)
     ]
-    return Scores(scores, {"rows": n, "right": hits, "nats": float(judged.nats.sum())}, tuple(recall))
+    counts = {"rows": n, "right": hits, "nats": float(judged.nats.sum())}
+    details = {"confusion": {"labels": list(labels), "counts": confusion.tolist()}}
+    return Scores(scores, counts, tuple(recall), details)
 
 
 def macro_f1(confusion: NDArray[np.integer[Any]]) -> float:

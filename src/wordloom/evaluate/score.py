@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores(Mapping[str, Score]):
-    """Scores of one evaluation by name, the counts they were made from, and what the reader must know."""
+    """Scores of one evaluation by name, the counts they were made from, what the reader must know, and
+    ``details`` in plain values, for programs and pictures."""
 
     scores: tuple[Score, ...]
     counts: Mapping[str, int | float]
     notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Score:
         return {score.name: score for score in self.scores}[name]
@@ -72,6 +74,7 @@ class Scores(Mapping[str, Score]):
             "scores": [score.as_dict() for score in self.scores],
             "counts": dict(self.counts),
             "notes": list(self.notes),
+            **self.details,
         }
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
+from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import FastModel, accelerate, one_thread
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
 from wordloom.models import context_limit
@@ -99,7 +100,8 @@ def steps(
 ) -> Iterator[Step]:
     """Yield tokens as they are drawn, every live row's token of a step before the next step.
 
-    ``model`` is any :class:`wordloom.models.CausalLM`, its prompts lists of ids.  Sample s of prompt p is
+    ``model`` is any :class:`wordloom.models.CausalLM`, its prompts lists of ids; a SequenceToSequence comes
+    with what it has read, as :class:`wordloom.generate.Conditioned`.  Sample s of prompt p is
     row ``first_row + p * samples + s``: a lone prompt is row 0, and gets what row r of a batch got with
     ``first_row=r``.  ``seed`` stands for ``sampling.seed`` where that is None.  ``vocab_size`` keeps ids
     from this one on from being drawn (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
@@ -118,9 +120,14 @@ def steps(
             f"stop {sampling.stop[0]!r} is text, which token ids alone do not show: it needs a tokenizer; "
             "leave it out, of generation_config.json too, or end at ids (stop_ids, --stop-id)"
         )
-    window = context_limit(model.config)
-    check_ids(prompts, model.config.vocab_size)
-    limits = [_room(len(prompt), window, sampling) for prompt in prompts for _ in range(sampling.samples)]
+    limits = new_token_limits(
+        model,
+        prompts,
+        sampling.max_new_tokens,
+        window=None if sampling.past == "slide" else context_limit(model.config),
+        advice='shorten the prompt, or choose past="slide" (--past slide)',
+    )
+    limits = [limit for limit in limits for _ in range(sampling.samples)]
     if sampling.seed is not None:
         seed = sampling.seed
     elif seed is None:
@@ -181,6 +188,7 @@ class _Contexts:
         self.model = model
         self.samples = samples
         self.rows = [list(prompt) for prompt in prompts for _ in range(samples)]
+        self.prompts = [number for number in range(len(prompts)) for _ in range(samples)]
         self.new_tokens = new_tokens
         self.use_cache = use_cache
         self.window = context_limit(model.config)
@@ -194,6 +202,7 @@ class _Contexts:
     def keep(self, places: list[int]) -> None:
         """Only the rows at these places go on."""
         self.rows = [self.rows[place] for place in places]
+        self.prompts = [self.prompts[place] for place in places]
         if self.cache is not None:
             with torch.inference_mode():
                 self.cache.select(torch.tensor(places, device=self.device))
@@ -214,12 +223,13 @@ class _Contexts:
             # computing the window anew is exact
             self.cache, self.samples = None, 1  # rows may be left that the cache can serve: each by itself
             left = [row[-self.window :] if self.window else row for row in self.rows]
-            return next_logits(self.model, left, device=self.device)
+            return next_logits(self._reader(), left, device=self.device)
         if self.cache is None:
             prompts = self.rows[:: self.samples]
             longest = max(map(len, prompts))
-            self.cache = self.model.new_cache(len(prompts), longest + self.new_tokens)
-            logits = next_logits(self.model, prompts, device=self.device, cache=self.cache)
+            reader = self._reader()
+            self.cache = reader.new_cache(len(prompts), longest + self.new_tokens)
+            logits = next_logits(reader, prompts, device=self.device, cache=self.cache)
             if self.samples > 1:
                 rows = torch.arange(len(prompts), device=self.device).repeat_interleave(self.samples)
                 self.cache.select(rows)
@@ -227,6 +237,12 @@ class _Contexts:
             return logits
         tokens = torch.tensor([row[-1:] for row in self.rows], device=self.device)  # [B, 1]
         return self.model.lm_head(self.model.hidden(tokens, cache=self.cache)[:, -1])
+
+    def _reader(self) -> Any:
+        """The model as it reads the live rows anew, or the one prompt of their samples."""
+        if not isinstance(self.model, Conditioned):
+            return self.model
+        return self.model.select(torch.tensor(self.prompts[:: self.samples], device=self.device))
 
 
 def next_logits(
@@ -271,6 +287,24 @@ def check_finite(logits: Tensor) -> None:
         raise GenerationError("the model's logits are NaN or infinite; are its weights damaged?")
 
 
+def new_token_limits(
+    model: Any, prompts: Sequence[Sequence[int]], wanted: int | None, *, window: int | None, advice: str
+) -> list[int]:
+    """How many tokens each prompt may be continued by: ``wanted``, or as usual where that is None.
+
+    Raises GenerationError for prompts that ``model`` cannot go on from, and, with ``advice``, where
+    ``window`` leaves no room for that many.
+    """
+    check_ids(prompts, model.config.vocab_size)
+    usual = [DEFAULT_NEW_TOKENS] * len(prompts)
+    if isinstance(model, Conditioned):
+        model.check(prompts)
+        usual = model.usual_new_tokens()
+    return [
+        _room(len(prompt), window, wanted, most, advice) for prompt, most in zip(prompts, usual, strict=True)
+    ]
+
+
 def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
     """Raise GenerationError for an empty prompt or an id that the model has no embedding for."""
     for number, prompt in enumerate(prompts):
@@ -295,17 +329,12 @@ def check_known(what: str, ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def _room(prompt: int, window: int | None, sampling: Sampling) -> int:
-    """How many tokens a row with a prompt this long may add."""
-    wanted = sampling.max_new_tokens
-    if window is None or sampling.past == "slide":
-        return wanted or DEFAULT_NEW_TOKENS
-    room = window - prompt
-    if room < (wanted or 1):
+def _room(prompt: int, window: int | None, wanted: int | None, usual: int, advice: str) -> int:
+    if window is None:
+        return wanted or usual
+    left = window - prompt
+    if left < (wanted or 1):
         given = f"a prompt of length {prompt}" + ("" if wanted is None else f" and {wanted} new tokens")
-        fewer = f"ask for at most {room} new tokens, " if room > 0 else ""
-        raise GenerationError(
-            f"{given}: more than max_seq_len {window} holds; {fewer}shorten the prompt, or choose "
-            'past="slide" (--past slide)'
-        )
-    return wanted or min(DEFAULT_NEW_TOKENS, room)
+        fewer = f"ask for at most {left} new tokens, " if left > 0 else ""
+        raise GenerationError(f"{given}: more than max_seq_len {window} holds; {fewer}{advice}")
+    return wanted or min(usual, left)

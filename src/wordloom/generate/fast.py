@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wordloom.models import MODELS
+from wordloom.models import MODELS, RNN
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
 from wordloom.nn.linear import has_amx, widens
@@ -44,19 +44,24 @@ WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 def accelerate(model: Any) -> Any:
     """``model`` wrapped for fast decoding, or ``model`` itself where that does not apply.
 
-    It applies to GPT, GPT-2 and LLaMA on a CPU in float32 or bfloat16, as they were built: not to a model
-    with hooks, replaced layers, a forced attention backend or rotary scaling that depends on length.
+    It applies to GPT, GPT-2, LLaMA and recurrent models on a CPU in float32 or bfloat16, as they were
+    built: not to a model with hooks, replaced layers, a forced attention backend or rotary scaling that
+    depends on length.
     """
     reason = _unfit(model)
     if reason:
         log.debug("decoding runs the plain modules: %s", reason)
         return model
+    if isinstance(model, RNN):
+        from wordloom.generate.fast_rnn import FastRNN
+
+        return FastRNN(model)
     return FastModel(model)
 
 
 def _unfit(model: Any) -> str:
     family = next((name for name, family in MODELS.items() if type(model) is family.model), None)
-    if family not in ("gpt", "gpt2", "llama"):
+    if family not in ("gpt", "gpt2", "llama", "rnn"):
         return "no program for this model"
     if find_spec("numba") is None:
         return "numba is not installed"
@@ -68,7 +73,7 @@ def _unfit(model: Any) -> str:
         return "weights are neither all float32 nor all bfloat16"
     if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
         return "weights are not contiguous on the CPU"
-    if config.activation not in ACTIVATIONS:
+    if family != "rnn" and config.activation not in ACTIVATIONS:
         return f"activation {config.activation}"
     if hasattr(model, "rotary") and model.rotary.kind == "dynamic":
         return "rotary frequencies depend on the length"
@@ -152,15 +157,32 @@ class FastModel:
         attention = model.blocks[0].attention
         self.n_kv_heads, self.head_dim = attention.n_kv_heads, attention.head_dim
         self.dtype = model.lm_head.weight.dtype
-        if self.dtype == torch.float32:
-            self.most_rows = FLOAT32_ROWS
-        elif widens(torch.device("cpu"), self.dtype):
-            self.most_rows = WIDENED_BFLOAT16_ROWS
-        else:
-            self.most_rows = AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
+        self.most_rows = self._most_rows()
         self.rooms: dict[int, Any] = {}
         self.logits = np.empty((0, 0), dtype=np.float32)
         self.bound: Any = None
+
+    def _most_rows(self) -> int:
+        """Rows computed at once up to which a program is the faster."""
+        if self.dtype == torch.float32:
+            return FLOAT32_ROWS
+        if widens(torch.device("cpu"), self.dtype):
+            return WIDENED_BFLOAT16_ROWS
+        return AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
+
+    def _team(self) -> Team:
+        return _team(sum(p.numel() for p in self.model.parameters()))
+
+    @contextmanager
+    def _compiling(self, program: Any) -> Iterator[None]:
+        """Inside, a line tells who waits for ``program`` to be compiled why."""
+        notice = threading.Timer(
+            2.0, log.warning, ["compiling the decoding programs, once on this machine ..."]
+        )
+        if not program.signatures:
+            notice.start()
+        yield
+        notice.cancel()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
@@ -174,7 +196,7 @@ class FastModel:
                 torch.empty(shape, dtype=self.dtype),
                 torch.empty(shape, dtype=self.dtype),
             )
-        self.team = _team(sum(p.numel() for p in self.model.parameters()))
+        self.team = self._team()
         self.bound = self._bind(length)
         self.rooms.clear()
         return cache
@@ -240,13 +262,8 @@ class FastModel:
         places = np.array([(a.keys.data_ptr(), a.values.data_ptr()) for a in cache.layers])  # type: ignore[union-attr]
         capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
         memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 4))
-        notice = threading.Timer(
-            2.0, log.warning, ["compiling the decoding programs, once on this machine ..."]
-        )
-        if not self.program.signatures:
-            notice.start()
-        self.team.run(self.program, self.bound, memory, room)
-        notice.cancel()
+        with self._compiling(self.program):
+            self.team.run(self.program, self.bound, memory, room)
         cache.advance(T)
         return x
 

@@ -43,10 +43,10 @@ class Sampling:
 
     ``temperature`` 0 is greedy: the most likely token, the lowest id among equals.  ``top_k`` None or 0,
     ``top_p`` None or 1 and ``min_p`` None or 0 are off.  ``seed`` None draws a fresh one, which the result
-    reports.  ``max_new_tokens`` None is 256, or what ``max_seq_len`` leaves room for if that is less and
-    ``past`` is "error"; a number is kept to or refused.  ``past`` "slide" goes on beyond ``max_seq_len``,
-    each token computed from the last ``max_seq_len`` before it.  A temperature or a penalty beyond 1e-30 and
-    1e30 acts as the nearer of these, which comes to the same in float32.
+    reports.  ``max_new_tokens`` None is 256 (after a source of S tokens 3 * S + 50), or what ``max_seq_len``
+    leaves room for if that is less and ``past`` is "error"; a number is kept to or refused.  ``past`` "slide"
+    goes on beyond ``max_seq_len``, each token computed from the last ``max_seq_len`` before it.  A
+    temperature or a penalty beyond 1e-30 and 1e30 acts as the nearer of these: the same in float32.
 
     Raises GenerationError for a value out of range.
     """

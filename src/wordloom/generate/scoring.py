@@ -1,4 +1,5 @@
-"""What a model thinks of given ids: the log-probability of continuations, and the likeliest next ids."""
+"""What a model thinks of given ids: the log-probability of continuations and of targets, and the likeliest
+next ids."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate.engine import check_ids, check_known, evaluating, next_logits
-from wordloom.models import context_limit
+from wordloom.models import Memory, context_limit
 
-__all__ = ["next_logprobs", "score_ids"]
+__all__ = ["next_logprobs", "score_ids", "score_targets"]
 
 BATCH_TOKENS = 4096  # continuations scored at once hold at most this many tokens
 
@@ -76,6 +77,45 @@ def _token_scores(logits: Tensor, ids: Tensor) -> tuple[list[float], bool]:
     # greedy takes the lowest id among equals: nothing above the chosen one, nothing equal before it
     beaten = (logits > chosen[:, None]) | ((logits == chosen[:, None]) & before)
     return (chosen - logits.logsumexp(dim=-1)).tolist(), not bool(beaten.any())
+
+
+def score_targets(
+    model: Any, memory: Memory, targets: Sequence[Sequence[int]], *, start_id: int
+) -> list[tuple[list[float], bool]]:
+    """Log-probability of each token of the target of each source, and whether greedy chooses them.
+
+    ``model`` is a SequenceToSequence, row b of ``memory`` the source of target b (``memory.select`` repeats a
+    source that has several).  A target is scored as given, after ``start_id``: with its eos if it has one.
+
+    Raises GenerationError for a number of targets that is not that of sources, an unknown id, or a target of
+    more than ``max_seq_len`` tokens.
+    """
+    if len(targets) != len(memory.values):
+        raise GenerationError(f"{len(targets)} targets for {len(memory.values)} sources; give one for each")
+    check_known("start_id", [start_id], model.config.vocab_size)
+    window = context_limit(model.config)
+    for number, target in enumerate(targets):
+        check_known(f"target {number}", target, model.config.vocab_size)
+        if window is not None and len(target) > window:
+            raise GenerationError(
+                f"target {number} has {len(target)} tokens: more than max_seq_len {window} holds; shorten it"
+            )
+    device = next(model.parameters()).device
+    scored: dict[int, tuple[list[float], bool]] = {}
+    order = sorted(range(len(targets)), key=lambda i: len(targets[i]))
+    with evaluating(model), torch.inference_mode():
+        while order:
+            batch = [order.pop()]  # the longest first, and with it what else fits
+            T = max(1, len(targets[batch[0]]))
+            batch += [order.pop() for _ in range(min(BATCH_TOKENS // T - 1, len(order)))]
+            prefixes = [[start_id, *targets[i]][:T] for i in batch]
+            # causality keeps the padding on the right out of every column that counts
+            prefix = torch.tensor([row + [start_id] * (T - len(row)) for row in prefixes], device=device)
+            hidden = model.hidden(prefix, memory.select(torch.tensor(batch, device=device)))  # [B, T, D]
+            for place, i in enumerate(batch):
+                ids = torch.tensor(targets[i], dtype=torch.int64, device=device)
+                scored[i] = _token_scores(model.lm_head(hidden[place, : len(ids)]).float(), ids)
+    return [scored[i] for i in range(len(targets))]
 
 
 def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:

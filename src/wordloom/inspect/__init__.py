@@ -1,5 +1,5 @@
-"""Looking inside a model: where its parameters are, what a token costs, what its heads attend to, where its
-words lie.
+"""Looking inside a model: where its parameters are, what a token costs, what its heads attend to, how far
+back its losses reach, where its words lie.
 
 Each name below is fetched when it is first used: drawing word vectors needs no torch.
 """
@@ -13,27 +13,34 @@ from wordloom.lazy import fetching
 _HOMES = {
     "AttentionMap": "attention",
     "Component": "parameters",
+    "GradientFlow": "gradients",
     "KvCache": "parameters",
     "ParameterTable": "parameters",
     "attention_map": "attention",
     "draw_axes": "vector_plots",
+    "draw_gradients": "gradients",
     "draw_map": "vector_plots",
+    "gradient_flow": "gradients",
     "parameter_table": "parameters",
 }
 
 __all__ = [
     "AttentionMap",
     "Component",
+    "GradientFlow",
     "KvCache",
     "ParameterTable",
     "attention_map",
     "draw_axes",
+    "draw_gradients",
     "draw_map",
+    "gradient_flow",
     "parameter_table",
 ]
 
 if TYPE_CHECKING:
     from wordloom.inspect.attention import AttentionMap, attention_map
+    from wordloom.inspect.gradients import GradientFlow, draw_gradients, gradient_flow
     from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
     from wordloom.inspect.vector_plots import draw_axes, draw_map
 

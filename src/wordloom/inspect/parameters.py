@@ -27,7 +27,7 @@ PRECISIONS = {"fp32": 4, "bf16": 2, "int8": 1}
 
 @dataclass(frozen=True)
 class Component:
-    """One module, or the same module of every layer (``blocks.*.`` in its name)."""
+    """One module, or the same module of every layer (``*`` in its name)."""
 
     name: str
     tensors: tuple[
@@ -60,7 +60,8 @@ class ParameterTable:
     memory: dict[str, int]  # precision -> bytes of all parameters
     context: int  # keys per query that flops and the cache's size are stated for
     kv_cache: tuple[KvCache, ...]
-    flops: Flops  # per token
+    flops: Flops  # per token, too
+    per: str = "token"  # or "source and target token": what flops and kv_cache are counted for
     state: int = 0  # numbers that a recurrent model keeps of a row, however long it is
 
     def as_dict(self) -> dict[str, Any]:
@@ -74,6 +75,7 @@ class ParameterTable:
             "total": self.total,
             "memory_bytes": self.memory,
             "context": self.context,
+            "per": self.per,
             "kv_cache_bytes_per_token": [
                 {"kind": k.kind, "n_kv_heads": k.n_kv_heads, "this_model": k.is_this_model,
                  **k.bytes_per_token}
@@ -110,7 +112,13 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
         context=context,
         kv_cache=tuple(_kv_caches(module)),
         flops=flops,
-        state=sum(sum(layer.state_dims) for layer in module.modules() if isinstance(layer, Recurrent)),
+        per="source and target token" if hasattr(module, "encode") else "token",
+        state=sum(
+            sum(layer.state_dims)
+            for name, layer in module.named_modules()
+            if isinstance(layer, Recurrent)
+            and not name.startswith("encoder_")  # which keeps none in decoding
+        ),
     )
 
 
@@ -136,8 +144,11 @@ def _computed_positions(model: nn.Module) -> Iterator[str]:
     """Positions that no tensor holds: a row of zero, so that nobody looks for them."""
     if any(isinstance(value, Rotary) for value in vars(model).values()):
         yield "rotary positions"
-    if getattr(model.config, "positions", None) == "sinusoidal":
+    positions = getattr(model.config, "positions", "")
+    if positions.startswith("sinusoidal"):
         yield "sinusoidal positions"
+    if positions == "one_hot":
+        yield "one-hot positions"
 
 
 def _kv_caches(model: nn.Module) -> Iterator[KvCache]:

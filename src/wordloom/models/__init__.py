@@ -12,13 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models import gpt, gpt2, llama, rnn
+from wordloom.models import gpt, gpt2, llama, rnn, transformer
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
 from wordloom.models.memory import Memory
 from wordloom.models.rnn import RNN, RNNConfig
+from wordloom.models.rnn_classifier import RNNClassifier, RNNClassifierConfig
+from wordloom.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from wordloom.models.transformer import Transformer, TransformerConfig
 from wordloom.nn.cache import Cache
 
 __all__ = [
@@ -36,8 +39,14 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "Memory",
+    "RNNClassifier",
+    "RNNClassifierConfig",
     "RNNConfig",
+    "Seq2Seq",
+    "Seq2SeqConfig",
     "SequenceToSequence",
+    "Transformer",
+    "TransformerConfig",
     "build",
     "config_from",
     "context_limit",
@@ -68,7 +77,8 @@ class CausalLM(Protocol):
 class SequenceToSequence(Protocol):
     """What every model that turns one sequence into another offers.
 
-    ``config.source_vocab_size`` is the encoder's vocabulary, ``config.vocab_size`` the decoder's.
+    ``config.source_vocab_size`` is the encoder's vocabulary (None: the same), ``config.vocab_size`` the
+    decoder's.
     """
 
     config: Any
@@ -94,10 +104,19 @@ MODELS: dict[str, Family] = {
     "gpt2": Family(GPT2Config, GPT2),
     "llama": Family(LlamaConfig, Llama),
     "rnn": Family(RNNConfig, RNN),
+    "seq2seq": Family(Seq2SeqConfig, Seq2Seq),
+    "transformer": Family(TransformerConfig, Transformer),
     "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
+    "rnn_classifier": Family(RNNClassifierConfig, RNNClassifier),
 }
 
-PRESETS: dict[str, Any] = {**gpt.PRESETS, **gpt2.PRESETS, **llama.PRESETS, **rnn.PRESETS}
+PRESETS: dict[str, Any] = {
+    **gpt.PRESETS,
+    **gpt2.PRESETS,
+    **llama.PRESETS,
+    **rnn.PRESETS,
+    **transformer.PRESETS,
+}
 
 # Other libraries' names for our settings, so that the error can say ours.
 _FOREIGN = {
@@ -114,9 +133,26 @@ _FOREIGN = {
     "wdrop": "weight_drop", "hidden_act": "activation", "activation_function": "activation",
 }  # fmt: skip
 
+_FOREIGN_OF_RNN = {
+    "hidden_size": "hidden_dim", "d_model": "hidden_dim", "nhid": "hidden_dim", "emsize": "dim",
+}  # fmt: skip
 _FOREIGN_OF = {
-    "rnn": {"hidden_size": "hidden_dim", "d_model": "hidden_dim", "nhid": "hidden_dim", "emsize": "dim"}
-}
+    "rnn": _FOREIGN_OF_RNN,
+    "rnn_classifier": _FOREIGN_OF_RNN,
+    "seq2seq": {
+        "hidden_size": "hidden_dim", "d_model": "hidden_dim", "rnn_size": "hidden_dim",
+        "word_vec_size": "dim", "input_feed": "input_feeding", "global_attention": "attention",
+        "teacher_forcing_ratio": "teacher_forcing",
+    },
+    "transformer": {
+        "nhead": "n_heads", "encoder_attention_heads": "n_heads", "num_encoder_layers": "n_layers",
+        "encoder_layers": "n_layers", "num_decoder_layers": "n_decoder_layers",
+        "decoder_layers": "n_decoder_layers", "dim_feedforward": "hidden_dim",
+        "encoder_ffn_dim": "hidden_dim", "norm_first": "norm_place", "layer_norm_eps": "norm_eps",
+        "scale_embedding": "scale_embeddings", "share_encoder_decoder_embeddings": "share_embeddings",
+        "relu_dropout": "activation_dropout",
+    },
+}  # fmt: skip
 
 
 def family_of(config: Any) -> str:

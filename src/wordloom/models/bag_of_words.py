@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks import check_positive
+from wordloom.models.checks import check_labels, check_positive
 from wordloom.nn.bags import bag_products
 
 __all__ = ["FEATURES", "BagOfWords", "BagOfWordsConfig"]
@@ -45,13 +45,7 @@ class BagOfWordsConfig:
             raise ConfigError(
                 f"unknown features {self.features!r}; {did_you_mean(str(self.features), FEATURES)}"
             )
-        names = [str(name) for name in self.id2label.values()]
-        if list(self.id2label) != [str(number) for number in range(len(names))] or len(names) < 2:
-            raise ConfigError(
-                f'id2label names two classes or more, numbered "0", "1", ...; not {dict(self.id2label)!r}'
-            )
-        if len(set(names)) != len(names):
-            raise ConfigError(f"id2label gives two classes one name: {', '.join(names)}")
+        check_labels(self)
 
     @property
     def labels(self) -> tuple[str, ...]:

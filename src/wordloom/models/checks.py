@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wordloom.errors import ConfigError, GenerationError
+from wordloom.errors import ConfigError, GenerationError, did_you_mean
+from wordloom.nn.recurrent import CELLS
 
-__all__ = ["check_dropout", "check_eps", "check_heads", "check_positive", "dropout_or", "positions_within"]
+__all__ = [
+    "check_dropout",
+    "check_eps",
+    "check_heads",
+    "check_labels",
+    "check_positive",
+    "check_recurrence",
+    "dropout_or",
+    "positions_within",
+]
 
 # No model comes near.  Beyond, building one would hang or overflow before anything could refuse it.
-_MOST = {"vocab_size": 2**31 - 1, "max_seq_len": 2**31 - 1, "n_layers": 2_000}
+_MOST = {
+    **dict.fromkeys(("vocab_size", "source_vocab_size", "max_seq_len"), 2**31 - 1),
+    **dict.fromkeys(("n_layers", "n_decoder_layers"), 2_000),
+}
 _WIDEST = 2**20  # all other settings: widths, and numbers of heads
 
 
@@ -49,6 +63,31 @@ def check_heads(config: Any) -> None:
     """Raise ConfigError unless ``dim`` divides into ``n_heads``."""
     if config.dim % config.n_heads:
         raise ConfigError(f"dim {config.dim} does not divide into {config.n_heads} heads")
+
+
+def check_labels(config: Any) -> None:
+    """Raise ConfigError unless ``id2label`` numbers two classes or more, each with a name of its own."""
+    names = [str(name) for name in config.id2label.values()]
+    if list(config.id2label) != [str(number) for number in range(len(names))] or len(names) < 2:
+        raise ConfigError(
+            f'id2label names two classes or more, numbered "0", "1", ...; not {dict(config.id2label)!r}'
+        )
+    if len(set(names)) != len(names):
+        raise ConfigError(f"id2label gives two classes one name: {', '.join(names)}")
+
+
+def check_recurrence(config: Any) -> None:
+    """Raise ConfigError unless ``cell`` is one of CELLS and ``init_scale`` and ``forget_bias`` are for it."""
+    kind = type(config).__name__
+    if config.cell not in CELLS:
+        raise ConfigError(f"unknown cell {config.cell!r}; {did_you_mean(config.cell, CELLS)}")
+    scale = getattr(config, "init_scale", None)
+    if scale is not None and not 0.0 < scale <= 10.0:
+        raise ConfigError(f"{kind}.init_scale must be above 0 and at most 10, not {scale!r}")
+    if not math.isfinite(config.forget_bias):
+        raise ConfigError(f"{kind}.forget_bias must be a finite number, not {config.forget_bias!r}")
+    if config.forget_bias != type(config).forget_bias and "f" not in CELLS[config.cell]:
+        raise ConfigError(f"forget_bias belongs to an LSTM; cell {config.cell!r} has no forget gate")
 
 
 def dropout_or(value: float | None, default: float) -> float:

@@ -16,6 +16,7 @@ from torch import nn
 from wordloom.errors import ConfigError
 from wordloom.models import MODELS, family_of
 from wordloom.nn import Attention
+from wordloom.nn.scorers import AdditiveScorer, DotScorer, GeneralScorer
 
 __all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token", "skeleton"]
 
@@ -25,7 +26,7 @@ class Flops:
     """Operations for one token, by what they multiply; the three add up to :attr:`forward`."""
 
     layers: int  # 2 per weight of the blocks' matrices
-    attention: int  # 4 per query element and key: q k^T, then weights times v
+    attention: int  # 4 per query element and key: q k^T, then weights times v; recurrent: score, then mean
     head: int  # 2 per weight of lm_head, tied or not
 
     @property
@@ -53,6 +54,9 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
     convention of model FLOP utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); the mean
     over a causal sequence is about half of it, since query t has t + 1 keys.
 
+    An encoder-decoder reads one text and writes another: there this is the price of a source token and a
+    target token together, both texts ``context`` long.
+
     Raises ConfigError for a context below 1.
     """
     if context < 1:
@@ -63,19 +67,24 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()
-    attention = sum(4 * a.n_heads * a.head_dim * context for a in _attentions(_module(model)))
+    attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _attentions(_module(model)))
+    for module in _module(model).modules():
+        if isinstance(module, DotScorer | GeneralScorer | AdditiveScorer):  # each key's score, and its share
+            attention += 2 * (module.score_dim + module.memory_dim) * context
     return Flops(layers=layers, attention=attention, head=head)
 
 
 def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:
     """Bytes that decoding keeps per token: a key and a value of head_dim elements per kv head and layer.
 
+    In an encoder-decoder, of a source token and a target token together; its encoder keeps none.
     ``n_kv_heads`` asks what it would be with another number of kv heads: n_heads is multi-head, 1 is
     multi-query.
     """
     return sum(
         2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes
-        for attention in _attentions(_module(model))
+        for name, attention in _attentions(_module(model))
+        if not name.startswith("encoder_")
     )
 
 
@@ -87,5 +96,5 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
 
 
-def _attentions(model: nn.Module) -> Iterator[Attention]:
-    return (module for module in model.modules() if isinstance(module, Attention))
+def _attentions(model: nn.Module) -> Iterator[tuple[str, Attention]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, Attention))

@@ -28,11 +28,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks import check_dropout, check_positive, dropout_or
+from wordloom.errors import ConfigError
+from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.linear import Linear
-from wordloom.nn.recurrent import CELLS, Recurrent
+from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["PRESETS", "RNN", "RNNConfig"]
 
@@ -67,14 +67,7 @@ class RNNConfig:
         if not 0.0 <= self.weight_drop < 1.0:
             raise ConfigError(f"RNNConfig.weight_drop is a share from 0 up to, not including, 1; "
                               f"not {self.weight_drop!r}")  # fmt: skip
-        if self.cell not in CELLS:
-            raise ConfigError(f"unknown cell {self.cell!r}; {did_you_mean(self.cell, CELLS)}")
-        if self.init_scale is not None and not 0.0 < self.init_scale <= 10.0:
-            raise ConfigError(f"RNNConfig.init_scale must be above 0 and at most 10, not {self.init_scale!r}")
-        if not math.isfinite(self.forget_bias):
-            raise ConfigError(f"RNNConfig.forget_bias must be a finite number, not {self.forget_bias!r}")
-        if self.forget_bias != RNNConfig.forget_bias and "f" not in CELLS[self.cell]:
-            raise ConfigError(f"forget_bias belongs to an LSTM; cell {self.cell!r} has no forget gate")
+        check_recurrence(self)
         for name in ("peephole", "projection"):
             if getattr(self, name) and not self.cell.startswith("lstm"):
                 raise ConfigError(f"{name} belongs to an LSTM; cell {self.cell!r} has none")

@@ -171,25 +171,23 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         *,
-        context: Tensor | None = None,
+        context: Tensor | tuple[Tensor, Tensor] | None = None,
         mask: Tensor | None = None,
         is_causal: bool = False,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """x [B, T, D] -> [B, T, D]; keys and values from ``context`` [B, S, C] when given.
+        """x [B, T, D] -> [B, T, D]; keys and values from ``context`` [B, S, C] when given, or those that
+        :meth:`keys_values` made of one.
 
         ``mask`` is broadcastable to [B, H, T, S], True where a key takes part; ``rotary`` is (cos, sin),
         each [B or 1, T, E/2].
         """
-        source = x if context is None else context
         q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
-        k = (
-            self.k_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
-        )  # [B, K, S, E]
-        v = (
-            self.v_proj(source).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
-        )  # [B, K, S, E]
+        if isinstance(context, tuple):
+            k, v = context  # [B, K, S, E]
+        else:
+            k, v = self.keys_values(x if context is None else context)
         if rotary is not None:
             q = apply_rotary(q, *rotary, layout=self.rotary_layout)
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
@@ -197,6 +195,13 @@ class Attention(nn.Module):
             k, v = cache.append(k, v)
         out = self.attend(q, k, v, mask=mask, is_causal=is_causal)  # [B, H, T, E]
         return self.o_proj(out.transpose(1, 2).flatten(-2))  # [B, T, D]
+
+    def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """source [B, S, C] -> keys and values, each [B, K, S, E]."""
+        shape = (self.n_kv_heads, self.head_dim)
+        k = self.k_proj(source).unflatten(-1, shape).transpose(1, 2)
+        v = self.v_proj(source).unflatten(-1, shape).transpose(1, 2)
+        return k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool) -> Tensor:
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""

@@ -1,5 +1,5 @@
-"""What decoding remembers: the cache protocol, the key/value cache of attention models and the state of
-recurrent ones.
+"""What decoding remembers: the cache protocol, the key/value cache of attention models, with a source beside
+it or without, and the state of recurrent ones.
 
 Every generative family decodes through the same four verbs::
 
@@ -18,7 +18,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Cache", "KeyValueCache", "LayerKeyValues", "LayerState", "RecurrentCache", "token_positions"]
+__all__ = [
+    "Cache",
+    "DecoderCache",
+    "KeyValueCache",
+    "LayerKeyValues",
+    "LayerState",
+    "RecurrentCache",
+    "token_positions",
+]
 
 
 class Cache(Protocol):
@@ -33,7 +41,12 @@ class Cache(Protocol):
 
 
 class LayerKeyValues:
-    """One layer's keys and values, each [B, K, capacity, E], written in place."""
+    """One layer's keys and values, each [B, K, capacity, E], written in place.
+
+    ``source`` holds those of what a decoder reads, each [N, K, S, E], from the first token on.
+    """
+
+    source: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, cache: KeyValueCache) -> None:
         self.cache = cache
@@ -87,7 +100,48 @@ class KeyValueCache:
             self.attend = self.attend[rows]
         for layer in self.layers:
             if layer.keys is not None and layer.values is not None:
-                layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+                layer.keys = _rows(layer.keys, rows, self.length)
+                layer.values = _rows(layer.values, rows, self.length)
+
+
+def _rows(stored: Tensor, rows: Tensor, length: int) -> Tensor:
+    """These rows of ``stored`` [B, K, capacity, E]; little is copied of what is not yet written."""
+    if 2 * length >= stored.shape[2]:
+        return stored.index_select(0, rows)
+    kept = stored.new_empty(len(rows), *stored.shape[1:])
+    kept[:, :, :length] = stored[:, :, :length].index_select(0, rows)
+    return kept
+
+
+class DecoderCache(KeyValueCache):
+    """A :class:`KeyValueCache` that keeps the keys and values of the sources read, made once, beside its own.
+
+    With n times as many rows as sources, the first n rows read the first source, and so on: the beams of a
+    sentence share what is kept of it, and nothing of that moves when they change places.
+    """
+
+    def __init__(self, *, n_layers: int, length: int) -> None:
+        super().__init__(n_layers=n_layers, length=length)
+        self.source_attend: Tensor | None = None  # [N, S] True where a source's token is real
+
+    def select(self, rows: Tensor) -> None:
+        first = self.layers[0]
+        if first.keys is not None and first.source is not None:
+            self._select_sources(rows, len(first.keys), len(first.source[0]))
+        super().select(rows)
+
+    def _select_sources(self, rows: Tensor, n_rows: int, n_sources: int) -> None:
+        wanted = rows // max(n_rows // max(n_sources, 1), 1)  # [B] the source that each row reads
+        kept, shares = torch.unique_consecutive(wanted, return_counts=True)
+        if shares.unique().numel() > 1:  # not as many rows of each: every row gets its own
+            kept = wanted
+        if torch.equal(kept, torch.arange(n_sources, device=kept.device)):
+            return
+        if self.source_attend is not None:
+            self.source_attend = self.source_attend[kept]
+        for layer in self.layers:
+            if layer.source is not None:
+                layer.source = layer.source[0][kept], layer.source[1][kept]
 
 
 class LayerState:
@@ -116,7 +170,7 @@ class RecurrentCache:
     def select(self, rows: Tensor) -> None:
         for layer in self.layers:
             if layer.state is not None:
-                layer.state = tuple(part[rows] for part in layer.state)
+                layer.state = tuple(part.index_select(0, rows) for part in layer.state)
 
     def detach(self) -> None:
         """Let no gradient pass from what comes to what has been."""

@@ -52,9 +52,10 @@ def activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 
 
 class FeedForward(nn.Module):
-    """down_proj(dropout-free activation(up_proj(x))) (Vaswani et al. 2017, eq. 2): [.., D] -> [.., D].
+    """down_proj(activation(up_proj(x))) (Vaswani et al. 2017, eq. 2): [.., D] -> [.., D].
 
-    Dropout after it belongs to the block, where the papers put it.
+    ``dropout`` acts on the activations, in training only; that after the layer belongs to the block, where
+    the papers put it.
     """
 
     def __init__(
@@ -64,14 +65,19 @@ class FeedForward(nn.Module):
         hidden_dim: int,
         activation: str | Callable[[Tensor], Tensor] = "relu",
         bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.up_proj = Linear(dim, hidden_dim, bias=bias)
         self.down_proj = Linear(hidden_dim, dim, bias=bias)
         self.activation = _activation(activation)
+        self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.activation(self.up_proj(x)))  # [.., F] -> [.., D]
+        hidden = self.activation(self.up_proj(x))  # [.., F]
+        if self.dropout:
+            hidden = F.dropout(hidden, self.dropout, self.training)
+        return self.down_proj(hidden)  # [.., D]
 
 
 class GatedFeedForward(nn.Module):

@@ -127,7 +127,12 @@ class Linear(nn.Linear):
     """x [.., in] -> x weight^T + bias [.., out] by the routine that is fastest; see the module docstring.
 
     What PyTorch's own ``F.linear`` did not make can be differentiated once, and not by ``torch.func``.
+
+    Attributes:
+        product_dtype: of a language model's head: what the loss makes its products in; None: autocast's.
     """
+
+    product_dtype: torch.dtype | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and x.numel() >= LEAST_ROWS * self.in_features:

@@ -82,10 +82,11 @@ def fits(*tensors: Tensor) -> bool:
 
 def run(name: str, dtype: torch.dtype, *arguments: Tensor | int) -> None:
     """Run program ``name`` on all of PyTorch's threads, its tensors stored as ``dtype``."""
-    from wordloom.nn import attention_programs, fused_programs
+    from wordloom.nn import attention_programs, fused_programs, recurrent_programs
     from wordloom.nn.program_parts import machine_code
 
-    program = fused_programs.PROGRAMS.get(name) or attention_programs.PROGRAMS[name]
+    every = (fused_programs.PROGRAMS, attention_programs.PROGRAMS, recurrent_programs.PROGRAMS)
+    program = next(programs[name] for programs in every if name in programs)
     packed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
     packet = (ctypes.c_int64 * (3 + len(packed)))(0, SHARES, dtype == torch.bfloat16, *packed)
     _openmp()(machine_code(program), packet, torch.get_num_threads(), 0)

@@ -23,14 +23,15 @@ torch.nn carries two biases for each gate, of which only the sum counts; here it
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.nn.linear import Linear
+from wordloom.nn.linear import Linear, product_dtype
+from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
 
 __all__ = ["CELLS", "Recurrent", "State"]
 
@@ -45,6 +46,7 @@ CELLS: dict[str, tuple[str, ...]] = {
     "gru": ("r", "z", "n"),
     "gru_reset_after": ("r", "z", "n"),
 }
+_WIDE = 400  # components from which on our own LSTM is the faster one in bfloat16
 _OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
 
 
@@ -54,7 +56,7 @@ class Recurrent(nn.Module):
     The model that has it fills all its parameters (``init_weights``): they are not initialised here.
 
     Attributes:
-        kernel: what computes it where no step is masked: ``"torch"``, or ``"steps"``, one after another.
+        kernel: what computes it where no row begins anew: ``"torch"``, or ``"steps"``, one after another.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Recurrent(nn.Module):
         seeing = len(gates) - 1  # every gate but the candidate
         self.peephole = nn.Parameter(torch.empty(seeing, hidden_dim)) if peephole else None
         self.kernel = "steps" if peephole or cell == "gru" else "torch"
+        self.recorded: list[State] | None = None  # set to a list to collect the state after every step
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -132,9 +135,42 @@ class Recurrent(nn.Module):
         if state is None:
             state = self.new_state(len(x), x)
         u = F.dropout(self.hidden_proj.weight, self.weight_drop, self.training)
-        if exact or attend is not None or starts is not None or self.kernel == "steps":
+        if exact or self.recorded is not None:
             return self._steps(x, state, u, attend, starts)
-        return self._by_torch(x, state, u)
+        if self.kernel_for(x) == "fused":
+            return run_sequence(self._sequence(x, state, u, attend, starts))
+        if starts is not None or self.kernel == "steps":
+            return self._steps(x, state, u, attend, starts)
+        return self._by_torch(x, state, u) if attend is None else self._packed(x, state, u, attend)
+
+    def kernel_for(self, x: Tensor) -> str:
+        """What computes x [B, T, D] where no row begins anew: ``"fused"``, our own of whole sequences on a
+        CPU (:mod:`wordloom.nn.recurrent_kernels`); ``"torch"``; or ``"steps"``, where neither does.
+
+        Of LSTMs without more, torch's is as fast or faster, but for wide ones in training in bfloat16.
+        """
+        wide = torch.is_grad_enabled() and self.hidden_dim >= _WIDE and product_dtype(x) == torch.bfloat16
+        plain = self.kernel == "torch" and self.cell.startswith("lstm") and self.state_proj is None
+        if (wide or not plain) and fits(x, self.hidden_dim):
+            return "fused"
+        return self.kernel
+
+    def _sequence(
+        self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None
+    ) -> Sequence:
+        return Sequence(
+            cell=self.cell,
+            x=x,
+            state=state,
+            w=self.input_proj.weight,
+            u=u,
+            bias=self.input_proj.bias,
+            candidate_bias=self.candidate_bias,
+            peephole=self.peephole,
+            projection=None if self.state_proj is None else self.state_proj.weight,
+            attend=attend,
+            starts=starts,
+        )
 
     # -- one step after another --------------------------------------------------------------------------
 
@@ -152,6 +188,8 @@ class Recurrent(nn.Module):
                 new = tuple(torch.where(rests, old, now) for old, now in zip(state, new, strict=True))
             state = new
             found.append(state[0])
+            if self.recorded is not None:
+                self.recorded.append(state)
         empty = x.new_zeros(len(x), 0, self.state_dims[0])
         return torch.stack(found, dim=1) if found else empty, state
 
@@ -199,20 +237,48 @@ class Recurrent(nn.Module):
 
     # -- torch's kernels ---------------------------------------------------------------------------------
 
-    def _by_torch(self, x: Tensor, state: State, u: Tensor) -> tuple[Tensor, State]:
+    def _by_torch(
+        self, x: Tensor, state: State, u: Tensor, sizes: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """x [B, T, D]; with ``sizes`` x [N, D], first steps of sizes[0] rows, second ones of sizes[1] ..."""
         weights, biased = self._torch_weights(u)
         kept = tuple(part[None] for part in state)  # [1, B, H]: torch numbers its layers
-        settings = (weights, biased, 1, 0.0, self.training, False, True)
-        match self.cell:
-            case "rnn_tanh":
-                outputs, *state_after = torch.rnn_tanh(x, kept[0], *settings)
-            case "rnn_relu":
-                outputs, *state_after = torch.rnn_relu(x, kept[0], *settings)
-            case "gru_reset_after":
-                outputs, *state_after = torch.gru(x, kept[0], *settings)
-            case _:
-                outputs, *state_after = torch.lstm(x, kept, *settings)
-        return outputs, tuple(part[0] for part in state_after)
+        inputs: tuple[Any, ...] = (x,) if sizes is None else (x, sizes)
+        settings: tuple[Any, ...] = (weights, biased, 1, 0.0, self.training, False)
+        settings += (True,) if sizes is None else ()  # the batch comes first
+        kernels: dict[str, Any] = {
+            "rnn_tanh": torch.rnn_tanh,
+            "rnn_relu": torch.rnn_relu,
+            "gru_reset_after": torch.gru,
+        }
+        if self.cell in kernels:
+            outputs, *after = kernels[self.cell](*inputs, kept[0], *settings)
+        else:
+            lstm: Any = torch.lstm
+            outputs, *after = lstm(*inputs, kept, *settings)
+        return outputs, tuple(part[0] for part in after)
+
+    def _packed(self, x: Tensor, state: State, u: Tensor, attend: Tensor) -> tuple[Tensor, State]:
+        """The steps that count, and no others, by torch's kernel: rows with more of them come first."""
+        if bool(attend.all()):
+            return self._by_torch(x, state, u)
+        taken = attend.cumsum(dim=1)  # [B, T] steps of a row up to this one
+        lengths, rows = taken[:, -1].sort(descending=True, stable=True)
+        if not int(lengths[-1]):  # a row without a step, which torch refuses
+            return self._steps(x, state, u, attend, None)
+        numbers = torch.arange(int(lengths[0]), device=x.device)
+        sizes = (lengths[:, None] > numbers).sum(dim=0)  # rows that take an n-th step
+        begins = sizes.cumsum(dim=0) - sizes  # where those lie, [longest]
+        place = rows.argsort()  # of each row among those of an n-th step
+        last = begins[(taken - 1).clamp(min=0)] + place[:, None]  # [B, T] where the last one taken lies
+        order = attend.flatten().nonzero()[:, 0][last[attend].argsort()]
+        outputs, after = self._by_torch(
+            F.embedding(order, x.flatten(0, 1)), tuple(part[rows] for part in state), u, sizes.cpu()
+        )
+        held = torch.cat([state[0].to(outputs.dtype), outputs])  # what a row shows while it rests
+        own = torch.arange(len(x), device=x.device)[:, None]
+        shown = torch.where(taken > 0, len(x) + last, own)  # [B, T]
+        return F.embedding(shown, held), tuple(part[place] for part in after)
 
     def _torch_weights(self, u: Tensor) -> tuple[list[Tensor], bool]:
         """W, U, b and b' (and P) as torch has them, and whether there are biases."""

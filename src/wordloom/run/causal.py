@@ -68,7 +68,11 @@ def _settle(trainer: Trainer, recipe: Recipe) -> str:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, s, trainer.device)
     if isinstance(model.blocks[0], Recurrent):  # type: ignore[index]
-        return f"{compiled}, {model.config.cell} by {model.blocks[0].kernel}"  # type: ignore[index, union-attr]
+        layer = model.blocks[0]  # type: ignore[index]
+        rows = s.micro_batch_size or s.batch_size
+        x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
+        with trainer.precision.autocast():
+            return f"{compiled}, {layer.cell} by the kernel '{layer.kernel_for(x)}'"
     attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
     tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
     kernel = running_kernel(
@@ -198,7 +202,10 @@ def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
     s = recipe.train
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
 
+    specials = "interpret" if recipe.data.label_prefix else "refuse"
+
     def sample(model: Any) -> str:
-        return s.sample_prompt + str(generate_text(model, tokenizer, s.sample_prompt, sampling))
+        text = generate_text(model, tokenizer, s.sample_prompt, sampling, specials=specials)
+        return s.sample_prompt + str(text)
 
     return sample

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from wordloom.data.batches import to_device
 from wordloom.data.document_bags import Neighbour, nearest_rows
-from wordloom.data.label_batches import BagBatches
 from wordloom.data.labels import LabelledCorpus
 from wordloom.data.vectorizer import BagVectorizer, weighted
-from wordloom.errors import ConfigError, DataError
+from wordloom.errors import CheckpointError, ConfigError, DataError
 from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
-from wordloom.run.classification import labelled_batches
+from wordloom.models import family_of
+from wordloom.run.labelled import labelled_batches
+from wordloom.run.text_readers import BagReader, TextReader
 from wordloom.weights import save_model
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]
@@ -37,20 +38,32 @@ class Prediction(NamedTuple):
 
 @dataclass(kw_only=True)
 class TextClassifier:
-    """A bag-of-words model and its vocabulary, as :func:`wordloom.load` gives them.
+    """A classifier and what reads texts for it, as :func:`wordloom.load` gives them.
 
-    V terms, C classes; ``vectorizer.terms`` and ``labels`` are their names in order.
+    C classes, whose names in order are ``labels``.  A bag of words has V terms, ``vectorizer.terms``.
     """
 
     model: Any
-    vectorizer: BagVectorizer
+    reader: TextReader
     config: Any
     folder: Path | None = None
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer whose tokens are the words; None where texts are split by words or white space."""
-        return self.vectorizer.tokenizer
+        """The tokenizer whose tokens are read; None where texts are split by words or white space."""
+        vocabulary = self.reader.vocabulary
+        return getattr(vocabulary, "tokenizer", None) if isinstance(self.reader, BagReader) else vocabulary
+
+    @property
+    def vectorizer(self) -> BagVectorizer:
+        """The vocabulary of a bag of words; raises CheckpointError for a classifier of sequences."""
+        if not isinstance(self.reader, BagReader):
+            where = "this model" if self.folder is None else self.folder
+            raise CheckpointError(
+                f"{where} is a {family_of(self.config)}, which reads texts as sequences of tokens; words "
+                "with weights, and documents near one another, are what a bag_of_words has"
+            )
+        return self.reader.vectorizer
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -71,35 +84,38 @@ class TextClassifier:
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
         device = next(self.model.parameters()).device
-        found, texts = [np.empty((0, len(self.labels)))], iter(texts)
+        C = len(self.labels)
+        found, texts = [np.empty((0, C))], iter(texts)
         while some := list(islice(texts, _AT_ONCE)):
-            counts = self.vectorizer.counts(some)
-            batches = BagBatches(counts, np.zeros(len(some), np.int64), order="sequential")
-            logits = self.model(*to_device(batches.batch(0, len(some)), device).inputs)
-            found.append(torch.softmax(logits.double(), dim=1).cpu().numpy())
+            batches = self.reader.batches(self.reader.read(some), np.zeros(len(some), np.int64))
+            part = np.empty((len(some), C))
+            for cut in batches.passes():
+                logits = self.model(*to_device(batches.batch(*cut), device).inputs)
+                part[batches.rows(*cut)] = torch.softmax(logits.double(), dim=1).cpu().numpy()
+            found.append(part)
         return np.concatenate(found)
 
     def evaluate(self, corpus: LabelledCorpus, *, part: str = "train") -> Scores:
         """Accuracy, macro-F1 and loss on the labelled rows of ``corpus``; see
         :func:`wordloom.evaluate.classification`.  Raises DataError for a label the model does not know."""
-        batches, ledger = labelled_batches(self.vectorizer, self.labels, corpus, part)
-        n = batches.samples_per_epoch
-        cuts = ((start, min(_AT_ONCE, n - start)) for start in range(0, n, _AT_ONCE))
+        batches, ledger = labelled_batches(self.reader, self.labels, corpus, part)
         kind = next(self.model.parameters()).dtype
+        features = {"features": self.config.features} if hasattr(self.config, "features") else {}
         settings = {
             "rows": batches.fingerprint[:8],
-            "vocab": self.vectorizer.fingerprint[:8],
-            "features": self.config.features,
+            **self.reader.signature,
+            **features,
             "dtype": DTYPE_NAMES.get(kind, "other"),
         }
         scores = classification(
             self.model,
-            (batches.batch(start, count) for start, count in cuts),
+            (batches.batch(*cut) for cut in batches.passes()),
             labels=self.labels,
             settings=settings,
         )
-        counts = {**scores.counts, "words": ledger.terms, "unknown_words": ledger.unknown}
-        return Scores(scores.scores, counts, scores.notes)
+        unit = self.reader.unit
+        counts = {**scores.counts, unit: ledger.terms, f"unknown_{unit}": ledger.unknown}
+        return replace(scores, counts=counts)
 
     # -- features ----------------------------------------------------------------------------------------
 
@@ -111,6 +127,7 @@ class TextClassifier:
 
     def weigh(self, counts: Any) -> Any:
         """The features of ``counts`` [N, V] by this vocabulary, as :meth:`vectorize` makes them."""
+        self.vectorizer  # noqa: B018  others than a bag of words weigh nothing
         idf = None if self.model.idf is None else self.model.idf.double().cpu().numpy()
         return weighted(counts, self.config.features, idf)
 
@@ -136,12 +153,12 @@ class TextClassifier:
         """
         if k < 1:
             raise ConfigError(f"{k} words per label are none; give 1 or more")
+        terms = self.vectorizer.terms
         weight = self.model.classifier.weight.detach().double().cpu()  # [C, V]
         weight = weight - weight.mean(0)
         if self.model.idf is not None:
             weight = weight * self.model.idf.double().cpu()
         values, ids = weight.topk(min(k, weight.shape[1]), dim=1)
-        terms = self.vectorizer.terms
         return {
             label: [(terms[i], v) for i, v in zip(ids[c].tolist(), values[c].tolist(), strict=True)]
             for c, label in enumerate(self.labels)
@@ -149,4 +166,4 @@ class TextClassifier:
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that :func:`wordloom.load` reads as it is."""
-        save_model(self.model, Path(folder), tokenizer=self.vectorizer, overwrite=overwrite)
+        save_model(self.model, Path(folder), tokenizer=self.reader.vocabulary, overwrite=overwrite)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from wordloom.data.vectorizer import BagVectorizer
 from wordloom.errors import CheckpointError, DeviceError, GenerationError, did_you_mean
 from wordloom.generate import (
     NextToken,
@@ -26,7 +25,8 @@ from wordloom.generate import (
 )
 from wordloom.models import family_of
 from wordloom.run.classifier import TextClassifier
-from wordloom.text import Tokenizer
+from wordloom.run.text_readers import text_reader
+from wordloom.text import Specials, Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import FORMATS
@@ -60,11 +60,19 @@ class LanguageModel:
     folder: Path | None = None
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
-    def generate(self, prompt: Any, sampling: Sampling | None = None, **given: Any) -> Any:
+    def generate(
+        self,
+        prompt: Any,
+        sampling: Sampling | None = None,
+        *,
+        specials: Specials = "refuse",
+        **given: Any,
+    ) -> Any:
         """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 
         A prompt of token ids (a list of ints, or several) is answered in token ids, the one that ended it
         included; ``stop`` strings are looked for in what they decode to, and refused without a tokenizer.
+        ``specials`` says what special tokens written in a text are: refused, "text", or "interpret".
         """
         sampling, eos_ids = self._settled(sampling, given)
         if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], str):
@@ -72,7 +80,9 @@ class LanguageModel:
             made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
             done = [completion.ids for completion in made]
             return done[0] if isinstance(prompt[0], int) and len(done) == 1 else done
-        return generate_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
+        return generate_text(
+            self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids, specials=specials
+        )
 
     def stream(
         self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
@@ -127,7 +137,7 @@ class LanguageModel:
 def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
-    A :class:`LanguageModel`, or a :class:`~wordloom.run.classifier.TextClassifier` for a bag of words.
+    A :class:`LanguageModel`, or a :class:`~wordloom.run.classifier.TextClassifier`.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.
     """
@@ -144,22 +154,19 @@ def is_classifier(folder: str | Path) -> bool:
 def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextClassifier:
     """As :func:`load`, for classifiers; raises CheckpointError for a language model."""
     folder = Path(folder)
-    if _dtype(dtype) not in (None, torch.float32):
-        raise DeviceError(f"a bag of words computes in fp32, not in {dtype}; leave the dtype out")
+    kept = _dtype(dtype)
     if not is_classifier(folder):
         raise CheckpointError(
             f"{folder} holds a language model, which tells no classes apart; train a classifier with "
             'train.objective = "classification"'
         )
-    model: Any = load_model(folder, dtype=torch.float32, device=choose_device(device))
-    vectorizer = BagVectorizer.from_pretrained(folder)
-    if (len(vectorizer), vectorizer.max_ngram) != (model.config.vocab_size, model.config.max_ngram):
-        raise CheckpointError(
-            f"{folder}: the vocabulary has {len(vectorizer):,} terms of up to {vectorizer.max_ngram} words, "
-            f"the model {model.config.vocab_size:,} of up to {model.config.max_ngram}; they do not belong "
-            "together"
-        )
-    return TextClassifier(model=model.eval(), vectorizer=vectorizer, config=model.config, folder=folder)
+    if family_of(load_config(folder)) == "bag_of_words":
+        if kept not in (None, torch.float32):
+            raise DeviceError(f"a bag of words computes in fp32, not in {dtype}; leave the dtype out")
+        kept = torch.float32
+    model: Any = load_model(folder, dtype=kept, device=choose_device(device))
+    reader = text_reader(folder, model.config)
+    return TextClassifier(model=model.eval(), reader=reader, config=model.config, folder=folder)
 
 
 def _dtype(name: str) -> torch.dtype | None:
@@ -173,7 +180,7 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
     folder, kept = Path(folder), _dtype(dtype)
     if is_classifier(folder):
         raise CheckpointError(
-            f"{folder} holds a bag of words, which tells classes apart and writes no text; use "
+            f"{folder} holds a classifier, which tells classes apart and writes no text; use "
             f"`wordloom predict {folder} FILE`"
         )
     place = choose_device(device)
@@ -210,5 +217,5 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 def save(lm: LanguageModel | TextClassifier, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
-    reader = lm.vectorizer if isinstance(lm, TextClassifier) else lm.tokenizer
+    reader = lm.reader.vocabulary if isinstance(lm, TextClassifier) else lm.tokenizer
     save_model(lm.model, Path(folder), tokenizer=reader, overwrite=overwrite)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches import Order
+from wordloom.data.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
+from wordloom.run.labelled import labelled_corpus
 from wordloom.run.progress import TrainingProgress
-from wordloom.text import Tokenizer
+from wordloom.text import TOKENIZERS, Tokenizer
 
-__all__ = ["Prepared", "prepare_recipe", "recipe_corpus"]
+__all__ = ["Prepared", "prepare_recipe", "recipe_corpus", "recipe_tokenizer"]
+
+AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +47,11 @@ class Prepared:
         return json.dumps(ledgers, indent=1, ensure_ascii=False)
 
 
-def recipe_corpus(recipe: Recipe) -> Corpus:
+def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     """The corpus that ``[data]`` names."""
     d = recipe.data
+    if d.label_prefix:
+        return LabelledDocuments(labelled_corpus(recipe))
     settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
     if d.field is not None:
         settings["field"] = d.field
@@ -58,6 +65,8 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     corpus = recipe_corpus(recipe)
     if tokenizer is None:
         tokenizer = _tokenizer(recipe, corpus, progress)
+    if isinstance(corpus, LabelledDocuments):
+        corpus.check(tokenizer)
     specials = recipe.data.specials
     with progress.data("train") as show:
         shards = prepare(corpus, tokenizer, part="train", specials=specials, progress=show)
@@ -104,30 +113,49 @@ def _batches(
     return CausalBatches(shards, seed=recipe.seed, order=order, **settings)
 
 
-def _tokenizer(recipe: Recipe, corpus: Corpus, progress: TrainingProgress) -> Tokenizer:
+def _tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) -> Tokenizer:
+    """The recipe's tokenizer, with a special token for every label that stands before texts."""
+    kind = recipe.tokenizer.kind
+    if corpus.encoding_errors == "bytes" and kind not in ("byte", None):
+        raise RecipeError(
+            f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{kind}" does not take; '
+            'set tokenizer.kind = "byte", or encoding_errors to strict or replace'
+        )
+    # the byte tokenizer, the only one for raw bytes, learns nothing from them
+    pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
+    labels = corpus.tokens if isinstance(corpus, LabelledDocuments) else ()
+    return recipe_tokenizer(recipe, pieces, progress, "text", further=labels)
+
+
+def recipe_tokenizer(
+    recipe: Recipe,
+    texts: Iterable[str],
+    progress: TrainingProgress,
+    what: str,
+    *,
+    further: Sequence[str] = (),
+) -> Tokenizer:
+    """The tokenizer that ``[tokenizer]`` asks for, read or trained on ``texts`` (the training ``what``).
+
+    ``further`` special tokens are added to those it has; one that is read must hold them.
+    """
     t = recipe.tokenizer
     if t.path is not None:
         return Tokenizer.from_pretrained(t.path)
     assert t.kind is not None
+    own = t.special_tokens if t.special_tokens is not None else TOKENIZERS[t.kind].special_tokens
     settings: dict[str, Any] = {
         key: value
         for key, value in (
             ("vocab_size", t.vocab_size),
             ("min_frequency", t.min_frequency),
-            ("special_tokens", t.special_tokens),
+            ("special_tokens", [*own, *further] if further else t.special_tokens),
             ("split", t.split),
         )
         if value is not None
     }
-    if corpus.encoding_errors == "bytes" and t.kind != "byte":
-        raise RecipeError(
-            f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{t.kind}" does not take; '
-            'set tokenizer.kind = "byte", or encoding_errors to strict or replace'
-        )
-    progress.say(f"tokenizer   training a {t.kind} tokenizer on the training text")
-    # the byte tokenizer, the only one for raw bytes, learns nothing from them
-    pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
-    tokenizer = Tokenizer.train(pieces, kind=t.kind, lower=t.lower, **settings)
+    progress.say(f"tokenizer   training a {t.kind} tokenizer on the training {what}")
+    tokenizer = Tokenizer.train(texts, kind=t.kind, lower=t.lower, **settings)
     if tokenizer.training_report is not None:
         progress.say(f"tokenizer   {note}" for note in tokenizer.training_report.notes)
     return tokenizer

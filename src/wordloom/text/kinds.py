@@ -50,13 +50,21 @@ def learn_word(corpus: Corpus, settings: Settings) -> Definition:
     backend.pre_tokenizer = (
         pre_tokenizers.BertPreTokenizer() if settings.split == "words" else pre_tokenizers.WhitespaceSplit()
     )
+    special = settings.special_tokens
     trainer = trainers.WordLevelTrainer(
-        vocab_size=settings.vocab_size or _ALL,
+        vocab_size=_ALL if settings.vocab_size is None else settings.vocab_size + len(special),
         min_frequency=settings.min_frequency or 1,
-        special_tokens=settings.special_tokens,
+        special_tokens=special,
         show_progress=False,
     )
-    return _trained(backend, trainer, corpus.texts(), settings)
+    definition = _trained(backend, trainer, corpus.texts(), settings)
+    # a word that is spelt like a special token (PTB's <unk>) was given an id of its own and took the token's
+    learnt = definition["model"]["vocab"]
+    words = [word for word in sorted(learnt, key=learnt.__getitem__) if word not in special]
+    vocabulary = {word: i for i, word in enumerate([*special, *words][: settings.vocab_size])}
+    definition["model"]["vocab"] = vocabulary
+    definition["added_tokens"] = [added_token(token, vocabulary[token]) for token in special]
+    return definition
 
 
 def learn_char(corpus: Corpus, settings: Settings) -> Definition:

@@ -46,11 +46,12 @@ class Precision:
     """How numbers are held while training."""
 
     device: torch.device
-    mode: str  # fp32, bf16 (autocast), bf16-pure (bf16 weights, float32 master copies)
+    # fp32, bf16 (autocast), bf16-pure (bf16 weights, float32 master copies), bf16-head (lm_head's products)
+    mode: str
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        return torch.float32 if self.mode == "fp32" else torch.bfloat16
+        return torch.float32 if self.mode in ("fp32", "bf16-head") else torch.bfloat16
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -61,6 +62,8 @@ class Precision:
     def place(self, model: nn.Module) -> nn.Module:
         """``model`` on the device in the dtype its weights are kept in."""
         kept = torch.bfloat16 if self.mode == "bf16-pure" else torch.float32
+        if self.mode == "bf16-head":
+            model.lm_head.product_dtype = torch.bfloat16  # type: ignore[union-attr]
         return model.to(device=self.device, dtype=kept)
 
 

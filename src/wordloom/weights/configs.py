@@ -11,7 +11,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import config_from, family_of
-from wordloom.weights import bag_of_words, gpt, gpt2, llama, rnn
+from wordloom.weights import bag_of_words, gpt, gpt2, llama, marian, rnn, rnn_classifier, seq2seq
 from wordloom.weights.formats import Format, refuse_unless
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
@@ -23,7 +23,10 @@ FORMATS: dict[str, Format] = {
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
     "rnn": rnn.FORMAT,
+    "seq2seq": seq2seq.FORMAT,
+    "transformer": marian.FORMAT,
     "bag_of_words": bag_of_words.FORMAT,
+    "rnn_classifier": rnn_classifier.FORMAT,
 }
 
 # Models that transformers would read wrongly or not at all carry a model_type that it refuses.
@@ -54,6 +57,7 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
         "model_type": FORMATS[family].model_type,
         **theirs,
         **ids,
+        **FORMATS[family].token_settings(ids),
         **({"wordloom": _plain(extra)} if extra else {}),
     }
 

@@ -23,6 +23,10 @@ __all__ = ["load_model", "load_parameter", "load_state", "on_meta", "renaming_of
 log = logging.getLogger(__name__)
 
 
+# Settings of which the weights know nothing, or whose difference shows in a shape.
+_FREE = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing")
+
+
 def on_meta(config: Any) -> nn.Module:
     """The model of ``config`` with shapes and no memory."""
     with torch.device("meta"):
@@ -41,6 +45,8 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
     if form.config_to(config) is None if own is None else own:
         rows = [Row(name, (name,)) for name in names]
         return Renaming.of(rows, names=names, n_layers=n_layers, tied=tied)
+    if form.renaming is not None:
+        return form.renaming(config, names)
     return Renaming.of(
         form.table,
         names=names,
@@ -134,9 +140,11 @@ def _require_same(stored: Any, config: Any, folder: Path) -> None:
     """
     if type(stored) is not type(config):
         raise CheckpointError(f"{folder} holds a {family_of(stored)}, the model is a {family_of(config)}")
-    resolved = {"n_kv_heads": "kv_heads", "head_dim": "head_width"}  # what None stands for
+    resolved = {  # what None stands for
+        "n_kv_heads": "kv_heads", "head_dim": "head_width", "n_decoder_layers": "decoder_layers",
+    }  # fmt: skip
     for field in fields(config):
-        if field.name.endswith("dropout") or field.name in ("max_seq_len", "hidden_dim"):
+        if field.name.endswith("dropout") or field.name in _FREE:
             continue
         name = resolved.get(field.name, field.name)
         given, wanted = getattr(stored, name), getattr(config, name)
@@ -150,6 +158,9 @@ def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, St
     for copy, original in matched.duplicates.items():
         name = matched.found[original]
         require_equal(stored.read(copy), stored.read(name), f"{folder}: {copy}", name)
+    for row in renaming.rows:
+        if not row.ours:  # zeros are due
+            row.split(stored.read(matched.found[row.theirs]))
     if matched.ignored:
         kinds = sorted(set(matched.ignored.values()))
         # masks and the like are computed anew; a head is something learnt that is left behind

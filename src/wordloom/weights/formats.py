@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wordloom.errors import CheckpointError, did_you_mean
-from wordloom.weights.renaming import Ignored, Row
+from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = ["ACTIVATION_NAMES", "HEADS", "Format", "activation_from", "refuse_unless"]
 
@@ -19,6 +19,9 @@ class Format:
     ``config_from`` reads the settings of a config.json and raises CheckpointError for one that changes
     what is computed and is not ours; ``config_to`` writes them, or returns None for a model that
     transformers would not compute as we do, which is then stored under a model type of our own.
+    ``token_settings`` are more of its settings, of config.json and generation_config.json, that follow from
+    bos_token_id, eos_token_id and pad_token_id.  ``renaming``, of a config and the names of our parameters,
+    stands for ``table`` where that depends on the config.
     """
 
     model_type: str
@@ -29,6 +32,8 @@ class Format:
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
     config_to: Callable[[Any], dict[str, Any] | None]
     generates: bool = True  # text: its folder then says which tokens begin and end one
+    token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
+    renaming: Callable[[Any, Collection[str]], Renaming] | None = None
 
 
 # Heads of other tasks that were saved with the same body.

@@ -19,22 +19,53 @@ class Row(NamedTuple):
     """One stored tensor and ours that it holds; ``{i}`` in a name stands for every layer.
 
     ``layout``: "linear" is [out, in] as ``nn.Linear`` keeps it; "conv1d" is [in, out], as the GPTs were
-    released.  Several of ours are joined along the output dimension, in the order given.
+    released; "row" is [1, out], of a bias.  Several of ours are joined along the output dimension, in the
+    order given.  Along the axis ``halves`` theirs has the even places of ours before the odd ones.  ``zeros``
+    is the shape in which they hold nothing but zeros where a model of ours lacks the parameter; ``ours`` is
+    empty then.
     """
 
     theirs: str
     ours: tuple[str, ...]
     layout: str = "linear"
+    halves: int | None = None
+    zeros: tuple[int, ...] | None = None
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Ours to theirs.  A view where nothing has to be joined."""
+        """Ours to theirs.  A view where nothing has to be joined or reordered."""
         joined = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        if self.halves is not None:
+            x = joined.movedim(self.halves, 0)
+            joined = torch.cat([x[0::2], x[1::2]]).movedim(0, self.halves)
+        if self.layout == "row":
+            return joined[None]
         return joined.t() if self.layout == "conv1d" else joined  # .t() leaves a bias [out] as it is
 
     def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Theirs to ours, as views; the parts of a joined tensor are of equal size in every family here."""
-        tensor = tensor.t() if self.layout == "conv1d" else tensor
+        """Theirs to ours, as views where nothing is reordered; the parts of a joined tensor are of equal size
+        in every family here.
+
+        Raises CheckpointError where zeros are due and others stand.
+        """
+        if not self.ours:
+            if not tensor.is_meta and tensor.any():
+                raise CheckpointError(
+                    f'{self.theirs} is not zero, and the settings under "wordloom" in config.json say that '
+                    "the model has no such bias; take attention_bias and output_bias out of them"
+                )
+            return ()
+        tensor = tensor.t() if self.layout == "conv1d" else tensor[0] if self.layout == "row" else tensor
+        if self.halves is not None:
+            x = tensor.movedim(self.halves, 0)
+            tensor = torch.stack(x.chunk(2), dim=1).flatten(0, 1).movedim(0, self.halves)
         return tensor.chunk(len(self.ours)) if len(self.ours) > 1 else (tensor,)  # a scalar has no chunks
+
+    def stored(self, state: Mapping[str, Tensor]) -> Tensor:
+        """What their file holds of our ``state``."""
+        if not self.ours:
+            assert self.zeros is not None
+            return next(iter(state.values())).new_zeros(self.zeros)
+        return self.join([state[name].detach() for name in self.ours])
 
 
 class Ignored(NamedTuple):
@@ -58,8 +89,8 @@ class Renaming:
 
     ``prefixes`` are what the body's names may start with: the table's own first, then other spellings;
     base-model folders leave it off (``h.0...`` for ``transformer.h.0...``).  ``tied``
-    maps the stored name of a repeated tensor to the one it repeats, and ``tied_ours`` is the same pair
-    in our names.
+    maps the stored names of repeated tensors to the one they repeat, and ``tied_ours`` is the pair of them
+    that have names of ours.
     """
 
     rows: tuple[Row, ...]
@@ -77,12 +108,14 @@ class Renaming:
         n_layers: int,
         prefixes: tuple[str, ...] = ("",),
         tied: tuple[str, str] | None = None,
+        copies: Mapping[str, str] | None = None,
         ignored: Sequence[Ignored] = (),
     ) -> Renaming:
         """The table of a model whose parameters are ``names``; ``tied`` in our names, (repeated, original).
 
-        Rows for parameters the model does not have (biases, an untied head) fall away; a parameter that
-        no row holds is a mistake in the table, so a ValueError.
+        ``copies`` are names of theirs for more of the same, and what they repeat.  Rows for parameters the
+        model does not have (biases, an untied head) fall away, or hold zeros; a parameter that no row holds
+        is a mistake in the table, so a ValueError.
         """
         wanted = set(names)
         if tied is not None:
@@ -95,14 +128,16 @@ class Renaming:
                 theirs = template.theirs.replace("{i}", str(i))
                 theirs_of.update(dict.fromkeys(ours, theirs))
                 if wanted.issuperset(ours):
-                    rows.append(Row(theirs, ours, template.layout))
+                    rows.append(template._replace(theirs=theirs, ours=ours))
+                elif template.zeros is not None:
+                    rows.append(template._replace(theirs=theirs, ours=()))
         uncovered = wanted.difference(name for row in rows for name in row.ours)
         if uncovered:
             raise ValueError(f"no row of the table holds {listed(uncovered)}")
         return cls(
             rows=tuple(rows),
             prefixes=prefixes,
-            tied={theirs_of[tied[0]]: theirs_of[tied[1]]} if tied else None,
+            tied={**(copies or {}), **({theirs_of[tied[0]]: theirs_of[tied[1]]} if tied else {})},
             tied_ours={tied[0]: tied[1]} if tied else None,
             ignored=tuple(ignored),
         )
@@ -179,7 +214,7 @@ class Renaming:
         for copy, original in tied.items():
             if copy in state:
                 require_equal(state[copy], state[original], copy, original)
-        return {row.theirs: row.join([state[name] for name in row.ours]) for row in self.rows}
+        return {row.theirs: row.stored(state) for row in self.rows}
 
 
 def require_equal(copy: Tensor, original: Tensor, copy_name: str, original_name: str) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,9 +87,10 @@ def save_model(
         )
     _refuse_existing(folder, overwrite)
     ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
-    stored_dtype = dtype or _narrowest(state)
+    stored_dtype = dtype or _narrowest(state.values())
     theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
-    known_ids = {key: value for key, value in ids.items() if value is not None}
+    form = FORMATS[family_of(config)]
+    known_ids = {key: value for key, value in ids.items() if value is not None} | form.token_settings(ids)
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ def save_model(
             _write_weights(temporary, renaming, state, dtype, limit)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
-            if FORMATS[family_of(config)].generates:
+            if form.generates:
                 _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
             _write_json(temporary / "config.json", theirs)
             for path in temporary.iterdir():
@@ -151,7 +152,7 @@ def _write_weights(
     total = 0
     for name, rows in zip(names, shards, strict=True):
         # one shard at a time: fused and transposed tensors are copies, and this bounds them
-        joined = {row.theirs: row.join([state[ours].detach() for ours in row.ours]) for row in rows}
+        joined = {row.theirs: row.stored(state) for row in rows}
         tensors = {theirs: tensor.to("cpu", dtype).contiguous() for theirs, tensor in joined.items()}
         save_file(tensors, temporary / name, metadata={"format": "pt"})
         weight_map.update(dict.fromkeys(tensors, name))
@@ -167,8 +168,8 @@ def _shards(
     shard: list[Row] = []
     size = 0
     for row in rows:
-        parts = [state[name] for name in row.ours]
-        width = (dtype or _narrowest(dict(zip(row.ours, parts, strict=True)))).itemsize
+        parts = [state[name] for name in row.ours] or [row.stored(state)]
+        width = (dtype or _narrowest(parts)).itemsize
         nbytes = sum(part.numel() for part in parts) * width
         if shard and size + nbytes > limit:
             yield shard
@@ -190,9 +191,9 @@ def _move_in(temporary: Path, folder: Path) -> None:
     _fsync(folder)
 
 
-def _narrowest(state: Mapping[str, Tensor]) -> torch.dtype:
+def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
     """The narrowest dtype that holds every tensor exactly."""
-    dtypes = {tensor.dtype for tensor in state.values()}
+    dtypes = {tensor.dtype for tensor in tensors}
     widest = dtypes.pop()
     for dtype in dtypes:
         widest = torch.promote_types(widest, dtype)

@@ -1,0 +1,96 @@
+"""Translations against references: BLEU and chrF, computed by sacrebleu and signed with its signature.
+
+sacrebleu (Post 2018, arXiv:1804.08771) takes plain text, as a reader would see it, and tokenizes it itself;
+so figures with equal signatures compare.  It comes with the extra ``translation``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wordloom.errors import EvaluationError, did_you_mean
+from wordloom.evaluate.score import MIN_UNITS, Score
+
+__all__ = ["bleu", "chrf"]
+
+RESAMPLES = 1000  # of the sentences, for the interval; sacrebleu's own number
+_MOST = 10_000  # sentences, past which sacrebleu's resamples would take gigabytes
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+    resamples: int = RESAMPLES,
+) -> Score:
+    """Corpus BLEU (Papineni et al. 2002), 0 to 100, of hypothesis n against reference n.
+
+    Args:
+        lowercase: compare without regard to case.
+        tokenize: sacrebleu's name of a tokenization: ``13a`` (WMT's), ``intl``, ``zh``, ``char``, ``none``.
+        resamples: of the sentences, for the 95 % interval as sacrebleu states it (the mean over resamples,
+            plus and minus half of their width, seed 12345); 0 for none.  There is none below 20 sentences,
+            nor above 10,000.
+
+    Raises:
+        EvaluationError: unequal numbers, no sentence, a tokenization unknown or not installed, or sacrebleu
+            missing.
+    """
+    metrics = _metrics()
+    if tokenize not in metrics.BLEU.TOKENIZERS:
+        raise EvaluationError(
+            f"tokenize='{tokenize}' is not known; {did_you_mean(tokenize, metrics.BLEU.TOKENIZERS)}"
+        )
+    try:
+        metric = metrics.BLEU(lowercase=lowercase, tokenize=tokenize)
+    except (ImportError, OSError, RuntimeError) as error:  # MeCab, or a model to be downloaded
+        reason = " ".join(str(error).split())
+        raise EvaluationError(f"tokenize='{tokenize}' cannot be used here: {reason}") from error
+    return _score("bleu", metric, hypotheses, references, resamples)
+
+
+def chrf(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    lowercase: bool = False,
+    word_order: int = 0,
+    resamples: int = RESAMPLES,
+) -> Score:
+    """Corpus chrF2 (Popović 2015), 0 to 100: F-score of character n-grams up to 6, recall counted double.
+
+    ``word_order`` 2 adds words and pairs of words: chrF2++ (Popović 2017).  Otherwise as :func:`bleu`.
+    """
+    if word_order < 0:
+        raise EvaluationError(f"word_order={word_order} is not allowed; 0 for chrF, 2 for chrF++")
+    metric = _metrics().CHRF(lowercase=lowercase, word_order=word_order)
+    return _score("chrf", metric, hypotheses, references, resamples)
+
+
+def _metrics() -> Any:
+    try:
+        import sacrebleu.metrics
+    except ImportError:
+        raise EvaluationError(
+            "BLEU and chrF need the package sacrebleu: pip install 'wordloom[translation]'"
+        ) from None
+    return sacrebleu.metrics
+
+
+def _score(
+    name: str, metric: Any, hypotheses: Sequence[str], references: Sequence[str], resamples: int
+) -> Score:
+    n = len(hypotheses)
+    if n != len(references):
+        raise EvaluationError(
+            f"{n:,} hypotheses stand beside {len(references):,} references; give one of each per sentence"
+        )
+    if not n:
+        raise EvaluationError("there is no translation to score; give at least one")
+    sure = resamples > 1 and MIN_UNITS <= n <= _MOST
+    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples if sure else 1)
+    interval = (found._mean - found._ci, found._mean + found._ci) if sure else None
+    return Score(name, float(found.score), interval, f"{found.name}|{metric.get_signature()}")

@@ -1,0 +1,177 @@
+"""A recurrent classifier of texts: Graves & Schmidhuber 2005, "Framewise phoneme classification with
+bidirectional LSTM" (Neural Networks 18), who read in both directions; Elman 1990 in one.
+
+    x = token_embedding(tokens)
+    x = [forward(x), backward(x)]                        n_layers times; the cells are in nn/recurrent.py
+    logits = classifier(dropout(pool(x)))
+
+``backward`` reads each row from its last token to its first.  ``pool`` makes one vector of a row: ``last``,
+the state after all of it, in each direction; ``mean`` or ``max`` over the states of all its tokens.  Of a row
+without a token it is zero.
+
+Rows are padded on the right, and no kernel is told: what comes after a row's end changes nothing before it,
+and a row is turned round within its own length.  So every kernel of nn/recurrent.py serves as it is.
+
+Parameters, G gates, from D to H components in the first layer and from 2 H to H after it (H where it reads in
+one direction): V D + directions * sum of (G H (in + H) + G H) + C (directions H) + C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.checks import check_dropout, check_labels, check_positive, check_recurrence, dropout_or
+from wordloom.nn.linear import Linear
+from wordloom.nn.recurrent import Recurrent
+
+__all__ = ["POOLINGS", "RNNClassifier", "RNNClassifierConfig"]
+
+POOLINGS = ("last", "mean", "max")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNClassifierConfig:
+    """Settings; ``vocab_size`` is V, ``id2label`` the names of the C classes by number ("0", "1", ...)."""
+
+    vocab_size: int
+    id2label: Mapping[str, Any]
+    dim: int = 64  # of the token embedding
+    hidden_dim: int | None = None  # of a layer, in each direction; None: dim
+    n_layers: int = 1
+    cell: str = "lstm"  # see wordloom.nn.recurrent.CELLS
+    bidirectional: bool = True
+    pooling: str = "last"
+    bias: bool = True
+    forget_bias: float = 1.0  # what an LSTM's forget gate starts with
+    dropout: float = 0.0  # before each layer and before the classifier
+    embedding_dropout: float | None = None  # before the first layer; None: as dropout
+    word_dropout: float = 0.0  # of the tokens of a row, each by itself: read as zeros
+    weight_drop: float = 0.0  # see wordloom.nn.recurrent
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "dim", "hidden_dim", "n_layers")
+        check_dropout(self)
+        check_labels(self)
+        check_recurrence(self)
+        if not 0.0 <= self.weight_drop < 1.0:
+            raise ConfigError(f"RNNClassifierConfig.weight_drop is a share from 0 up to, not including, 1; "
+                              f"not {self.weight_drop!r}")  # fmt: skip
+        if self.pooling not in POOLINGS:
+            raise ConfigError(f"unknown pooling {self.pooling!r}; {did_you_mean(self.pooling, POOLINGS)}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in order."""
+        return tuple(str(name) for name in self.id2label.values())
+
+
+class Layer(nn.Module):
+    """One layer: x [B, T, D] -> the states of every step, [B, T, H], or [B, T, 2 H] in both directions."""
+
+    def __init__(self, config: RNNClassifierConfig, dim: int) -> None:
+        super().__init__()
+        c = config
+
+        def reader() -> Recurrent:
+            hidden_dim = c.hidden_dim or c.dim
+            return Recurrent(
+                cell=c.cell, dim=dim, hidden_dim=hidden_dim, bias=c.bias, weight_drop=c.weight_drop
+            )
+
+        self.forwards = reader()
+        self.backwards = reader() if c.bidirectional else None
+
+    def forward(self, x: Tensor, turned: Tensor) -> Tensor:
+        """``turned`` [B, T]: which step of the same row stands at each step when it is read from its end."""
+        states, _ = self.forwards(x)  # [B, T, H]
+        if self.backwards is None:
+            return states
+        others, _ = self.backwards(_taken(x, turned))
+        return torch.cat([states, _taken(others, turned)], dim=-1)  # [B, T, 2 H]
+
+
+class RNNClassifier(nn.Module):
+    """Logits [B, C] of sequences of tokens; see the module."""
+
+    def __init__(self, config: RNNClassifierConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        width = (c.hidden_dim or c.dim) * (2 if c.bidirectional else 1)
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.blocks = nn.ModuleList(Layer(c, width if i else c.dim) for i in range(c.n_layers))
+        self.classifier = Linear(width, len(c.id2label))
+
+    def forward(self, tokens: Tensor, attend: Tensor | None = None) -> Tensor:
+        """tokens [B, T], attend [B, T] True for tokens, which stand before all padding -> [B, C] float32."""
+        c = self.config
+        if attend is None:
+            attend = torch.ones_like(tokens, dtype=torch.bool)
+        lengths = attend.sum(1, keepdim=True)  # [B, 1]
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        turned = torch.where(attend, lengths - 1 - steps, steps)  # [B, T]
+        x = self._embedded(tokens)  # [B, T, D]
+        for i, block in enumerate(self.blocks):
+            p = c.dropout if i else dropout_or(c.embedding_dropout, c.dropout)
+            x = block(F.dropout(x, p, self.training), turned)
+        pooled = self._pooled(x, attend, lengths)
+        return self.classifier(F.dropout(pooled, c.dropout, self.training)).float()  # [B, C]
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> [B, T, D]; in training without a share ``word_dropout`` of them."""
+        x, p = self.token_embedding(tokens), self.config.word_dropout
+        return x * F.dropout(x.new_ones(*tokens.shape, 1), p, True) if p and self.training else x
+
+    def _pooled(self, x: Tensor, attend: Tensor, lengths: Tensor) -> Tensor:
+        """[B, T, W] -> [B, W]; zeros of a row without a token."""
+        seen = attend[:, :, None]  # [B, T, 1]
+        match self.config.pooling:
+            case "mean":
+                return x.masked_fill(~seen, 0.0).sum(1) / lengths.clamp(min=1)
+            case "max":
+                pooled = x.masked_fill(~seen, -torch.inf).amax(1)
+            case _:
+                pooled = _taken(x, (lengths - 1).clamp(min=0))[:, 0]
+                if self.config.bidirectional:  # the way back ends at the first token
+                    H = x.shape[-1] // 2
+                    pooled = torch.cat([pooled[:, :H], x[:, 0, H:]], dim=-1)
+        return pooled.masked_fill(lengths == 0, 0.0)
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Embeddings normal with deviation 1; the layers uniform from -s to s, s = 1/sqrt(hidden_dim), biases
+        zero but for an LSTM's forget gate, and the identity as U of ReLUs (Le et al. 2015).
+
+        The classifier starts at zero: before it has learnt, all classes are equally likely.
+        """
+        s = 1 / math.sqrt(self.config.hidden_dim or self.config.dim)
+        nn.init.normal_(self.token_embedding.weight, generator=generator)
+        for name, parameter in self.blocks.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.uniform_(parameter, -s, s, generator=generator)
+        for layer in self.blocks.modules():
+            if not isinstance(layer, Recurrent):
+                continue
+            if layer.cell == "rnn_relu":
+                nn.init.eye_(layer.hidden_proj.weight)
+            if "f" in layer.gates and layer.input_proj.bias is not None:
+                layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
+
+    def tie_weights(self) -> None:
+        """Nothing is tied."""
+
+
+def _taken(x: Tensor, steps: Tensor) -> Tensor:
+    """x [B, T, D], steps [B, S] -> [B, S, D], the steps of each row that are asked for."""
+    return x.gather(1, steps[:, :, None].expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,326 @@
+"""Recurrent layers over whole sequences on a CPU: the steps of :mod:`wordloom.nn.recurrent`, without autograd
+between them.
+
+What x brings to all steps is one product, and so are the gradients of all weights, after the last step back;
+between two steps stands one product with U and one program for everything else
+(:mod:`wordloom.nn.recurrent_programs`).  PyTorch has a kernel of such a kind for the LSTM alone, whose
+backward pass in bfloat16 takes three times what its products do; its other cells go step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from wordloom.nn import programs
+from wordloom.nn.linear import fastest_linear, product_dtype
+from wordloom.nn.programs import run
+
+__all__ = ["Sequence", "fits", "run_sequence"]
+
+
+class Kind:
+    """What a step's program is asked for; numbered so in :mod:`wordloom.nn.recurrent_programs`."""
+
+    TANH, RELU, LSTM, LSTM_1997, GRU_GATES, GRU_STATE, GRU_AFTER = range(7)
+
+
+class Sequence(NamedTuple):
+    """What :func:`run_sequence` computes; shapes and equations as in :mod:`wordloom.nn.recurrent`.
+
+    Attributes:
+        x: ``[B, T, D]``.
+        state: h ``[B, R]`` and, in an LSTM, c ``[B, H]``.
+        w, u, bias: of all gates, one under another; ``bias`` may be None.
+        candidate_bias: of n, in a GRU with the reset gate behind the product; or None.
+        peephole: ``[gates but g, H]`` or None.
+        projection: ``[R, H]`` or None.
+        attend, starts: ``[B, T]`` or None.
+    """
+
+    cell: str
+    x: Tensor
+    state: tuple[Tensor, ...]
+    w: Tensor
+    u: Tensor
+    bias: Tensor | None = None
+    candidate_bias: Tensor | None = None
+    peephole: Tensor | None = None
+    projection: Tensor | None = None
+    attend: Tensor | None = None
+    starts: Tensor | None = None
+
+
+def fits(x: Tensor, hidden_dim: int) -> bool:
+    """Whether there are programs for steps of x [B, T, D], and enough to do for them."""
+    if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
+        return False
+    if product_dtype(x) not in (torch.float32, torch.bfloat16):
+        return False
+    return x.shape[0] * x.shape[1] * hidden_dim >= programs.MINIMUM_ELEMENTS and programs.ready()
+
+
+def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """(h of every step [B, T, R], the state after the last); where :func:`fits` says so."""
+    h, *c = s.state
+    outputs, *state = _RunSequence.apply(  # type: ignore[no-untyped-call]
+        s.cell,
+        product_dtype(s.x),
+        s.x.transpose(0, 1),
+        h,
+        c[0] if c else None,
+        s.w,
+        s.u,
+        s.bias,
+        s.candidate_bias,
+        s.peephole,
+        s.projection,
+        None if s.attend is None else s.attend.t()[:, :, None],
+        None if s.starts is None else s.starts.t()[:, :, None],
+    )
+    return outputs.transpose(0, 1), tuple(state)
+
+
+_KINDS = {
+    "rnn_tanh": Kind.TANH,
+    "rnn_relu": Kind.RELU,
+    "lstm": Kind.LSTM,
+    "lstm_1997": Kind.LSTM_1997,
+    "gru": Kind.GRU_GATES,
+    "gru_reset_after": Kind.GRU_AFTER,
+}
+
+
+class _RunSequence(torch.autograd.Function):
+    """Time comes first inside: x [T, B, D]; masks are [T, B, 1]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        cell: str,
+        dtype: torch.dtype,
+        x: Tensor,
+        h0: Tensor,
+        c0: Tensor | None,
+        w: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        candidate_bias: Tensor | None,
+        peephole: Tensor | None,
+        projection: Tensor | None,
+        attend: Tensor | None,
+        starts: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        with torch.autocast("cpu", enabled=False):
+            pass_ = _Pass(cell, dtype, x, w, u, bias, candidate_bias, peephole, projection, attend, starts)
+            outputs, state = pass_.forward(h0, c0)
+        ctx.run = pass_
+        given = (x, h0, c0, w, u, bias, candidate_bias, peephole, projection)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in given]
+        return outputs, *state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_outputs: Tensor, *d_state: Tensor) -> tuple[Any, ...]:
+        with torch.autocast("cpu", enabled=False):
+            found = ctx.run.backward(d_outputs, *d_state)
+        made = [
+            None if gradient is None or dtype is None else gradient.to(dtype)
+            for gradient, dtype in zip(found, ctx.dtypes, strict=True)
+        ]
+        return None, None, *made, None, None
+
+
+class _Pass:
+    """One pass forward, and what it keeps for the one back."""
+
+    def __init__(
+        self,
+        cell: str,
+        dtype: torch.dtype,
+        x: Tensor,
+        w: Tensor,
+        u: Tensor,
+        bias: Tensor | None,
+        candidate_bias: Tensor | None,
+        peephole: Tensor | None,
+        projection: Tensor | None,
+        attend: Tensor | None,
+        starts: Tensor | None,
+    ) -> None:
+        self.cell, self.dtype, self.kind = cell, dtype, _KINDS[cell]
+        self.T, self.B, _ = x.shape
+        self.x = x.to(dtype).contiguous()
+        self.w, self.u = w.to(dtype).contiguous(), u.to(dtype).contiguous()
+        self.bias = None if bias is None else bias.to(dtype)
+        self.candidate_bias = None if candidate_bias is None else candidate_bias.to(dtype)
+        self.peephole = None if peephole is None else peephole.float().contiguous()
+        self.projection = None if projection is None else projection.to(dtype).contiguous()
+        self.attend, self.starts = attend, starts
+        self.R = u.shape[1]
+        self.H = u.shape[0] // {"rnn": 1, "gru": 3}.get(cell[:3], 3 if cell == "lstm_1997" else 4)
+
+    def _run(self, name: str, kind: int, *tensors: Tensor | None) -> None:
+        packed = [0 if t is None else t for t in tensors]
+        run(name, self.dtype, self.B, kind, self.H, *packed)
+
+    # -- forward -----------------------------------------------------------------------------------------
+
+    def forward(self, h0: Tensor, c0: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        T, B, H = self.T, self.B, self.H
+        made = self.x.new_empty
+        self.h = made(T + 1, B, self.R)  # [T + 1, B, R]: before the first step, and after each
+        self.h[0] = h0
+        self.c: Tensor | None = None
+        if c0 is not None:
+            self.c = made(T + 1, B, H, dtype=torch.float32)
+            self.c[0] = c0
+        # what a step is given: with documents that begin, not what the one before left
+        self.h_in = self.h[:T] if self.starts is None else made(T, B, self.R)
+        self.c_in = self.c if self.c is None or self.starts is None else torch.empty_like(self.c[:T])
+        rows = self.x.flatten(0, 1)  # [T * B, D]
+        self.gates = fastest_linear(rows, self.w, self.bias).view(T, B, -1)
+        if self.cell == "gru":
+            self.n = self.gates[..., 2 * H :].contiguous()
+            self.gates = self.gates[..., : 2 * H].contiguous()
+            self.product = torch.empty_like(self.n)  # r h
+        if self.cell == "gru_reset_after":
+            self.inner = torch.empty_like(self.gates)
+            self.inner_bias = None
+            if self.candidate_bias is not None:
+                self.inner_bias = torch.cat([self.bias.new_zeros(2 * H), self.candidate_bias])  # type: ignore[union-attr]
+        if self.projection is not None:
+            self.wide = made(T, B, H)
+        for t in range(T):
+            self._begin(t)
+            self._step(t)
+            if self.attend is not None:
+                for after, given in ((self.h, self.h_in), (self.c, self.c_in)):
+                    if after is not None and given is not None:
+                        after[t + 1] = torch.where(self.attend[t], after[t + 1], given[t])
+        state = (self.h[T].clone(),) if self.c is None else (self.h[T].clone(), self.c[T].clone())
+        return self.h[1:], state
+
+    def _begin(self, t: int) -> None:
+        if self.starts is not None:
+            self.h_in[t] = self.h[t].masked_fill(self.starts[t], 0.0)
+            if self.c is not None and self.c_in is not None:
+                self.c_in[t] = self.c[t].masked_fill(self.starts[t], 0.0)
+
+    def _step(self, t: int) -> None:
+        h, gates = self.h_in[t], self.gates[t]
+        step = "recurrent_step"
+        if self.cell == "gru":
+            split = 2 * self.H
+            gates.addmm_(h, self.u[:split].t())
+            self._run(step, Kind.GRU_GATES, gates, h, self.product[t])
+            self.n[t].addmm_(self.product[t], self.u[split:].t())
+            self._run(step, Kind.GRU_STATE, gates, self.n[t], h, self.h[t + 1])
+        elif self.cell == "gru_reset_after":
+            if self.inner_bias is None:
+                torch.mm(h, self.u.t(), out=self.inner[t])
+            else:
+                torch.addmm(self.inner_bias, h, self.u.t(), out=self.inner[t])
+            self._run(step, self.kind, gates, self.inner[t], h, self.h[t + 1])
+        elif self.c is None:
+            gates.addmm_(h, self.u.t())
+            self._run(step, self.kind, gates, self.h[t + 1])
+        else:
+            assert self.c_in is not None
+            gates.addmm_(h, self.u.t())
+            out = self.h[t + 1] if self.projection is None else self.wide[t]
+            self._run(step, self.kind, gates, self.c_in[t], self.c[t + 1], out, self.peephole)
+            if self.projection is not None:
+                torch.mm(self.wide[t], self.projection.t(), out=self.h[t + 1])
+
+    # -- backward ----------------------------------------------------------------------------------------
+
+    def backward(
+        self, d_outputs: Tensor, d_h: Tensor, d_c: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of x, h0, c0, w, u, bias, candidate_bias, peephole, projection."""
+        T, B = self.T, self.B
+        # gates become gradients; a second pass through a retained graph finds them as they were
+        self.d_gates = torch.empty_like(self.gates) if self.kind <= Kind.RELU else self.gates.clone()
+        if self.cell == "gru":
+            self.d_n = self.n.clone()
+        if self.cell == "gru_reset_after":
+            self.d_inner = self.inner.clone()
+        if self.projection is not None:
+            self.d_h = self.h.new_empty(T, B, self.R)
+        dh = d_h.float().clone()  # [B, R], of the state after step t
+        dc = None if d_c is None or self.c is None else d_c.float().clone()
+        for t in reversed(range(T)):
+            dh += d_outputs[t]
+            rest_h, rest_c = dh, dc
+            if self.attend is not None:
+                dh = torch.where(self.attend[t], dh, 0.0)
+                dc = None if dc is None else torch.where(self.attend[t], dc, 0.0)
+            dh = self._step_back(t, dh, dc)
+            if self.attend is not None:
+                dh = torch.where(self.attend[t], dh, rest_h)
+                dc = None if dc is None or rest_c is None else torch.where(self.attend[t], dc, rest_c)
+            if self.starts is not None:
+                dh.masked_fill_(self.starts[t], 0.0)
+                if dc is not None:
+                    dc.masked_fill_(self.starts[t], 0.0)
+        return self._gradients(dh, dc)
+
+    def _step_back(self, t: int, dh: Tensor, dc: Tensor | None) -> Tensor:
+        """d_h [B, R] after step t, d_c, which is changed in place -> d_h before it."""
+        h, gates, back = self.h_in[t], self.d_gates[t], "recurrent_step_back"
+        if self.cell == "gru":
+            split, before = 2 * self.H, torch.empty_like(dh)
+            self._run(back, Kind.GRU_STATE, gates, self.d_n[t], h, dh, before)
+            d_product = torch.mm(self.d_n[t], self.u[split:])
+            self._run(back, Kind.GRU_GATES, gates, h, d_product, before)
+            return before.add_(torch.mm(gates, self.u[:split]))
+        if self.cell == "gru_reset_after":
+            before = torch.empty_like(dh)
+            self._run(back, self.kind, gates, self.d_inner[t], h, dh, before)
+            return before.add_(torch.mm(self.d_inner[t], self.u))
+        if self.c is None:
+            self._run(back, self.kind, self.h[t + 1], dh, gates)
+        else:
+            assert self.c_in is not None
+            if self.projection is not None:
+                self.d_h[t] = dh
+                dh = torch.mm(self.d_h[t], self.projection).float()
+            self._run(back, self.kind, gates, self.c_in[t], self.c[t + 1], dh, dc, self.peephole)
+        return torch.mm(gates, self.u).float()
+
+    def _gradients(self, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
+        H = self.H
+        rows, given = self.x.flatten(0, 1), self.h_in.flatten(0, 1)  # [T * B, D], [T * B, R]
+        d_gates = self.d_gates.flatten(0, 1)
+        inner = d_gates
+        if self.cell == "gru":
+            d_n = self.d_n.flatten(0, 1)
+            d_u = torch.cat([d_gates.t() @ given, d_n.t() @ self.product.flatten(0, 1)])
+            d_gates = torch.cat([d_gates, d_n], dim=1)
+        else:
+            if self.cell == "gru_reset_after":
+                inner = self.d_inner.flatten(0, 1)
+            d_u = inner.t() @ given
+        d_x = fastest_linear(d_gates, self.w.t()).view(self.x.shape)
+        d_w = d_gates.t() @ rows
+        d_bias = None if self.bias is None else d_gates.sum(0, dtype=torch.float32)
+        d_candidate = None if self.candidate_bias is None else inner[:, 2 * H :].sum(0, dtype=torch.float32)
+        d_peephole, d_projection = self._peephole_gradient(), self._projection_gradient()
+        return d_x, dh, dc, d_w, d_u, d_bias, d_candidate, d_peephole, d_projection
+
+    def _peephole_gradient(self) -> Tensor | None:
+        if self.peephole is None or self.c is None or self.c_in is None:
+            return None
+        H, inner = self.H, len(self.peephole) - 1  # i and f, or i alone, see c before the step, o after it
+        d = self.d_gates.float()
+        parts = [(d[..., k * H : (k + 1) * H] * self.c_in[: self.T]).sum((0, 1)) for k in range(inner)]
+        return torch.stack([*parts, (d[..., -H:] * self.c[1:]).sum((0, 1))])
+
+    def _projection_gradient(self) -> Tensor | None:
+        if self.projection is None:
+            return None
+        return self.d_h.flatten(0, 1).t() @ self.wide.flatten(0, 1)

@@ -1,0 +1,135 @@
+"""Attention scorers: how well each vector m [M] of a memory answers a query q [H], as one number e.
+
+    dot         e = q . m, so H = M            (Luong, Pham & Manning 2015, arXiv:1508.04025, section 3.1)
+    general     e = q^T W m                    (ibid.: the bilinear one)
+    additive    e = v . tanh(W q + U m)        (Bahdanau, Cho & Bengio 2015, arXiv:1409.0473, section A.1.2)
+
+What depends on the memory alone, W m or U m, is a key, made once however many queries follow:
+
+    scorer(queries, scorer.keys(memory))       queries [B, T, H], memory [B, S, M] -> scores [B, T, S]
+
+``exact`` is the equation as it stands above, for one query of each row; ``score_dim`` is the width of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError
+from wordloom.nn.linear import Linear
+
+__all__ = [
+    "SCORERS",
+    "AdditiveScorer",
+    "AttentionScorer",
+    "DotScorer",
+    "GeneralScorer",
+    "attend_to",
+]
+
+
+class DotScorer(nn.Module):
+    """e = q . m.
+
+    Raises ConfigError where queries and memory are not equally wide.
+    """
+
+    def __init__(self, *, dim: int, memory_dim: int) -> None:
+        super().__init__()
+        if dim != memory_dim:
+            raise ConfigError(
+                f"the dot scorer needs queries and memory of one width, not {dim} and {memory_dim}; "
+                "project the memory, or take 'general' or 'additive'"
+            )
+        self.memory_dim, self.score_dim = memory_dim, dim
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return memory
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.transpose(1, 2)  # [B, T, H] [B, H, S] -> [B, T, S]
+
+    def exact(self, query: Tensor, memory: Tensor) -> Tensor:
+        """query [B, H], memory [B, S, M] -> e [B, S]."""
+        return torch.einsum("bh,bsh->bs", query, memory)
+
+
+class GeneralScorer(nn.Module):
+    """e = q^T W m, the key being W m."""
+
+    def __init__(self, *, dim: int, memory_dim: int) -> None:
+        super().__init__()
+        self.memory_dim, self.score_dim = memory_dim, dim
+        self.key_proj = Linear(memory_dim, dim, bias=False)
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.key_proj(memory)  # [B, S, M] -> [B, S, H]
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return queries @ keys.transpose(1, 2)  # [B, T, H] [B, H, S] -> [B, T, S]
+
+    def exact(self, query: Tensor, memory: Tensor) -> Tensor:
+        """query [B, H], memory [B, S, M] -> e [B, S]."""
+        return torch.einsum("bh,hm,bsm->bs", query, self.key_proj.weight, memory)
+
+
+class AdditiveScorer(nn.Module):
+    """e = v . tanh(W q + U m), the key being U m; ``score_dim`` (None: as the query) is the width of v."""
+
+    def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
+        super().__init__()
+        self.memory_dim, self.score_dim = memory_dim, score_dim or dim
+        self.query_proj = Linear(dim, self.score_dim, bias=False)
+        self.key_proj = Linear(memory_dim, self.score_dim, bias=False)
+        self.v = nn.Parameter(torch.empty(self.score_dim))
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.key_proj(memory)  # [B, S, M] -> [B, S, A]
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        sums = self.query_proj(queries)[:, :, None] + keys[:, None]  # [B, T, S, A]
+        return F.linear(sums.tanh_(), self.v[None])[..., 0]  # in place: the sums are needed nowhere else
+
+    def exact(self, query: Tensor, memory: Tensor) -> Tensor:
+        """query [B, H], memory [B, S, M] -> e [B, S]."""
+        wq, um = F.linear(query, self.query_proj.weight), F.linear(memory, self.key_proj.weight)
+        return torch.tanh(wq[:, None] + um) @ self.v
+
+
+AttentionScorer: TypeAlias = DotScorer | GeneralScorer | AdditiveScorer
+
+SCORERS: dict[str, Callable[..., AttentionScorer]] = {
+    "dot": DotScorer,
+    "general": GeneralScorer,
+    "additive": AdditiveScorer,
+}
+
+
+def attend_to(
+    memory: Tensor,
+    queries: Tensor,
+    scorer: AttentionScorer,
+    *,
+    keys: Tensor | None = None,
+    attend: Tensor | None = None,
+    exact: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The means of memory [B, S, M] that queries [B, T, H] ask for, [B, T, M], and their weights [B, T, S].
+
+    Weights are the softmax of the scores over S in float32, and 0 where ``attend`` [B, S] is False; those of
+    a row with nothing to attend to are all 0.  ``keys`` None makes the keys, ``exact`` takes the equations.
+    """
+    if exact:
+        scores = torch.stack([scorer.exact(query, memory) for query in queries.unbind(1)], dim=1)
+    else:
+        scores = scorer(queries, scorer.keys(memory) if keys is None else keys)  # [B, T, S]
+    away = None if attend is None else ~attend[:, None]  # [B, 1, S]
+    scores = scores.float() if away is None else scores.float().masked_fill(away, -torch.inf)
+    weights = scores.softmax(dim=-1)
+    weights = weights if away is None else weights.masked_fill(away, 0.0)  # a row all away is 0/0 otherwise
+    return weights.to(memory.dtype) @ memory, weights

@@ -1,0 +1,184 @@
+"""What every classifier's run has in common: labelled rows, their account, its config, its evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from wordloom.data.label_batches import LabelBatches, LabelLedger
+from wordloom.data.labels import LabelledCorpus, LabelledRow, unseen_label
+from wordloom.errors import RecipeError
+from wordloom.evaluate.classification import judge
+from wordloom.models import config_from
+from wordloom.recipe import Recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.text_readers import ReadTexts, TextReader
+from wordloom.weights import load_config, save_model
+
+__all__ = [
+    "HeldOut",
+    "Rows",
+    "classifier_config",
+    "held_out",
+    "labelled_batches",
+    "labelled_corpus",
+    "ledger",
+    "saver",
+]
+
+_SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
+
+
+def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
+    """The rows that ``[data]`` names."""
+    d = recipe.data
+    if d.encoding_errors == "bytes":
+        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
+    if any(source.startswith("-") for source in ([d.train] if isinstance(d.train, str) else d.train)):
+        raise RecipeError("data.train: rows are read more than once, standard input only once; name a file")
+    split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
+    return LabelledCorpus(
+        sources=d.train,
+        validation_sources=d.validation or (),
+        split=split,
+        validation_fraction=d.validation_fraction,
+        text=d.text_column,
+        label=d.label_column,
+        header=d.header,
+        encoding_errors=d.encoding_errors,
+    )
+
+
+@dataclass
+class Rows:
+    """Labelled rows as they go by: their texts are handed on, all else is kept."""
+
+    labels: list[str]
+    places: list[str]
+
+    def texts(self, rows: Iterator[LabelledRow], known: Sequence[str] = ()) -> Iterator[str]:
+        for row in rows:
+            if len(row.texts) != 1:
+                raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies one")
+            if known and row.label not in known:
+                raise unseen_label(row, known)
+            self.labels.append(str(row.label))
+            self.places.append(f"{row.source}:{row.line}")
+            yield row.texts[0]
+
+    def targets(self, labels: Sequence[str]) -> Any:
+        number = {label: index for index, label in enumerate(labels)}
+        return np.fromiter((number[label] for label in self.labels), np.int64, len(self.labels))
+
+
+def ledger(
+    part: str, corpus: LabelledCorpus, rows: Rows, labels: Sequence[str], reader: TextReader, read: ReadTexts
+) -> LabelLedger:
+    """The account of the rows of ``part``."""
+    by_label = np.bincount(rows.targets(labels), minlength=len(labels)).tolist()
+    return LabelLedger(
+        part=part,
+        split=corpus.describe_split(),
+        rows=len(rows.labels),
+        terms=read.terms,
+        unknown=read.unknown,
+        empty=read.empty,
+        labels=dict(zip(labels, by_label, strict=True)),
+        unit=reader.unit,
+        cut=read.cut,
+    )
+
+
+def labelled_batches(
+    reader: TextReader, labels: Sequence[str], corpus: LabelledCorpus, part: Any, *, seed: int | None = None
+) -> tuple[LabelBatches, LabelLedger]:
+    """The rows of ``part``, permuted by ``seed`` or (None) for one pass, and their account.
+
+    Raises DataError for a label not among ``labels``.
+    """
+    rows = Rows([], [])
+    read = reader.read(rows.texts(corpus.rows(part), labels), lambda row: rows.places[row])
+    batches = reader.batches(read, rows.targets(labels), places=rows.places, seed=seed)
+    return batches, ledger(part, corpus, rows, labels, reader, read)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The validation rows, if any, and what a task says of them beside its training rows.
+
+    Attributes:
+        ledger: JSON of what became of both parts.
+        fingerprint: of the labels and both parts.
+        evaluate, scored: as in :class:`~wordloom.run.task.Task`.
+    """
+
+    ledger: str
+    fingerprint: str
+    evaluate: Callable[[Any], dict[str, float]] | None
+    scored: dict[str, object]
+
+
+def held_out(
+    recipe: Recipe,
+    reader: TextReader,
+    labels: Sequence[str],
+    corpus: LabelledCorpus,
+    train: tuple[LabelBatches, LabelLedger],
+    progress: TrainingProgress,
+) -> HeldOut:
+    """Read the validation rows of ``recipe``, and give the account of both parts; ``train`` is the other."""
+    parts = {"train": train}
+    progress.say(train[1].lines())
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        parts["validation"] = labelled_batches(reader, labels, corpus, "validation")
+        progress.say(parts["validation"][1].lines())
+    ledgers = {part: account.as_dict() for part, (_, account) in parts.items()}
+    marks = [*labels, *(batches.fingerprint for batches, _ in parts.values())]
+    validation = parts["validation"][0] if "validation" in parts else None
+    return HeldOut(
+        ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
+        fingerprint=hashlib.sha256("/".join(marks).encode()).hexdigest(),
+        evaluate=None if validation is None else _evaluator(validation),
+        scored={}
+        if validation is None
+        else {"data": validation.fingerprint[:8], "labels": len(labels), **reader.signature},
+    )
+
+
+def _evaluator(validation: LabelBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and accuracy over the validation rows."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        judged = judge(model, (validation.batch(*cut) for cut in validation.passes()))
+        return {"loss": float(judged.nats.mean()), "accuracy": judged.accuracy}
+
+    return evaluate
+
+
+def classifier_config(
+    recipe: Recipe, given: Path | None, family: str, vocab_size: int, labels: Sequence[str]
+) -> Any:
+    """The config of the recipe's model, or that of the checkpoint ``given`` where it has no [model]."""
+    settings = {key: value for key, value in recipe.model.items() if key != "family"}
+    if given is not None and not settings:
+        return load_config(given)
+    for name in _SETTLED:
+        if name in settings:
+            raise RecipeError(f"model.{name} is settled by the training rows; leave it out")
+    id2label = {str(number): label for number, label in enumerate(labels)}
+    return config_from(family, vocab_size=vocab_size, id2label=id2label, **settings)
+
+
+def saver(reader: TextReader) -> Callable[[Any, Path, bool], None]:
+    """Writes a model with what reads texts for it; the third argument is overwrite."""
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=reader.vocabulary, overwrite=overwrite)
+
+    return save

@@ -1,0 +1,161 @@
+"""From texts to what a classifier takes in: bags of words by a vocabulary, sequences by a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.label_batches import BagBatches, LabelBatches
+from wordloom.data.sequence_batches import SequenceLabelBatches, token_rows
+from wordloom.data.vectorizer import BagVectorizer, Counted
+from wordloom.errors import CheckpointError
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.text import Tokenizer
+
+__all__ = ["BagReader", "ReadTexts", "SequenceReader", "TextReader", "text_reader"]
+
+Place = Callable[[int], str]
+Targets = NDArray[np.int64]
+
+
+class ReadTexts(NamedTuple):
+    """N texts as rows, and what became of their terms (words or tokens).
+
+    Attributes:
+        rows: what :meth:`TextReader.batches` takes.
+        terms: in all; ``unknown``: those that stand for what the vocabulary lacks.
+        empty: rows without a known term; ``cut``: rows of which the end was left out, as asked.
+    """
+
+    rows: Any
+    terms: int
+    unknown: int
+    empty: int
+    cut: int = 0
+
+
+class TextReader(Protocol):
+    """What makes a classifier's inputs of texts.
+
+    Attributes:
+        unit: what its terms are called.
+        vocabulary: what is saved beside the model.
+        signature: the settings that decide the inputs, for that of a score.
+    """
+
+    @property
+    def unit(self) -> str: ...
+    @property
+    def vocabulary(self) -> Any: ...
+    @property
+    def signature(self) -> dict[str, object]: ...
+
+    def read(self, texts: Iterable[str], place: Place | None = None) -> ReadTexts:
+        """``texts`` as rows; ``place`` names a row by its number, in an error."""
+        ...
+
+    def batches(
+        self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
+    ) -> LabelBatches:
+        """Batches of the rows: permuted by ``seed``, or with None, for one pass over all of them."""
+        ...
+
+
+@dataclass(frozen=True)
+class BagReader:
+    """Texts to :class:`~wordloom.data.Bags`."""
+
+    vectorizer: BagVectorizer
+    unit: str = field(default="words", init=False)
+
+    @property
+    def vocabulary(self) -> BagVectorizer:
+        return self.vectorizer
+
+    @property
+    def signature(self) -> dict[str, object]:
+        return {"vocab": self.vectorizer.fingerprint[:8]}
+
+    def read(self, texts: Iterable[str], place: Place | None = None) -> ReadTexts:
+        return self.counted(self.vectorizer.count(texts))
+
+    def counted(self, counted: Counted) -> ReadTexts:
+        """Texts that were counted before."""
+        empty = int((np.diff(counted.rows.indptr) == 0).sum())
+        return ReadTexts(counted.rows, counted.terms, counted.unknown, empty)
+
+    def batches(
+        self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
+    ) -> LabelBatches:
+        order: Literal["sequential", "permutation"] = "sequential" if seed is None else "permutation"
+        return BagBatches(read.rows, targets, places=places, seed=seed or 0, order=order)
+
+
+@dataclass(frozen=True)
+class SequenceReader:
+    """Texts to :class:`~wordloom.data.Sequences`.
+
+    Attributes:
+        longest: tokens of a text at most, None: any number; ``too_long``: what a longer one is.
+        alike: how many samples one after another are of like length.
+    """
+
+    tokenizer: Tokenizer
+    longest: int | None = None
+    too_long: Literal["error", "cut"] = "error"
+    alike: int = 1
+    unit: str = field(default="tokens", init=False)
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        return self.tokenizer
+
+    @property
+    def signature(self) -> dict[str, object]:
+        read = "whole" if self.longest is None else f"to-{self.longest}"
+        return {"tok": tokenizer_name(self.tokenizer), "texts": read}
+
+    def read(self, texts: Iterable[str], place: Place | None = None) -> ReadTexts:
+        rows = token_rows(self.tokenizer, texts, longest=self.longest, too_long=self.too_long, place=place)
+        return ReadTexts(rows, len(rows.ids), rows.unknown, int((rows.lengths == 0).sum()), rows.cut)
+
+    def batches(
+        self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
+    ) -> LabelBatches:
+        return SequenceLabelBatches(
+            read.rows,
+            targets,
+            pad_id=self.tokenizer.pad_id or 0,
+            places=places,
+            seed=seed or 0,
+            order="length" if seed is None else "permutation",
+            alike=1 if seed is None else self.alike,
+        )
+
+
+def text_reader(folder: Path, config: Any) -> TextReader:
+    """What reads texts for the classifier of ``config`` in ``folder``.
+
+    Raises CheckpointError where the vocabulary there is not the model's.
+    """
+    if hasattr(config, "max_ngram"):
+        vectorizer = BagVectorizer.from_pretrained(folder)
+        if (len(vectorizer), vectorizer.max_ngram) != (config.vocab_size, config.max_ngram):
+            raise CheckpointError(
+                f"{folder}: the vocabulary has {len(vectorizer):,} terms of up to {vectorizer.max_ngram} "
+                f"words, the model {config.vocab_size:,} of up to {config.max_ngram}; they do not belong "
+                "together"
+            )
+        return BagReader(vectorizer)
+    tokenizer = Tokenizer.from_pretrained(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
+            "they do not belong together"
+        )
+    return SequenceReader(tokenizer)

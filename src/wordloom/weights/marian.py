@@ -1,0 +1,168 @@
+"""The 2017 Transformer as transformers stores it (model_type ``marian``).
+
+Marian's sinusoids are in halves, all sines before all cosines.  A model whose sines and cosines alternate is
+the same model with the components of its model dimension in another order, so that is how it is stored: every
+axis that is ``dim`` long has its even places first.  Nothing between looks at the order, so it computes the
+same, but for the last bits of the norms' sums.  A table of positions is never stored: transformers drops it
+when it saves.  Biases that a model of ours lacks are zeros there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from wordloom.errors import CheckpointError
+from wordloom.models.transformer import TransformerConfig
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row
+
+__all__ = ["FORMAT"]
+
+_SHARED = "model.shared.weight"
+_SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+_NORM_EPS = 1e-5  # of PyTorch's LayerNorm; their config has no key for it
+
+_IGNORED = (
+    Ignored(r"(encoder|decoder)\.embed_positions\.weight", "sinusoidal positions"),
+    Ignored(r"shared\.weight", "an embedding that neither side uses"),
+)
+
+
+def _attention(theirs: str, ours: str, dim: int) -> Iterator[Row]:
+    for name in ("q_proj", "k_proj", "v_proj"):  # these read the model dimension ...
+        yield Row(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",), halves=1)
+        yield Row(f"{theirs}.{name}.bias", (f"{ours}.{name}.bias",), zeros=(dim,))
+    yield Row(f"{theirs}.out_proj.weight", (f"{ours}.o_proj.weight",), halves=0)  # ... and this one writes it
+    yield Row(f"{theirs}.out_proj.bias", (f"{ours}.o_proj.bias",), halves=0, zeros=(dim,))
+
+
+def _norm(theirs: str, ours: str) -> Iterator[Row]:
+    for kind in ("weight", "bias"):
+        yield Row(f"{theirs}.{kind}", (f"{ours}.{kind}",), halves=0)
+
+
+def _layer(theirs: str, ours: str, dim: int, *, reads_source: bool) -> Iterator[Row]:
+    yield from _attention(f"{theirs}.self_attn", f"{ours}.attention", dim)
+    yield from _norm(f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm")
+    if reads_source:
+        yield from _attention(f"{theirs}.encoder_attn", f"{ours}.cross_attention", dim)
+        yield from _norm(f"{theirs}.encoder_attn_layer_norm", f"{ours}.cross_attention_norm")
+    yield Row(f"{theirs}.fc1.weight", (f"{ours}.feed_forward.up_proj.weight",), halves=1)
+    yield Row(f"{theirs}.fc1.bias", (f"{ours}.feed_forward.up_proj.bias",))
+    yield Row(f"{theirs}.fc2.weight", (f"{ours}.feed_forward.down_proj.weight",), halves=0)
+    yield Row(f"{theirs}.fc2.bias", (f"{ours}.feed_forward.down_proj.bias",), halves=0)
+    yield from _norm(f"{theirs}.final_layer_norm", f"{ours}.ffn_norm")
+
+
+def _rows(config: TransformerConfig) -> Iterator[Row]:
+    c = config
+    yield Row(_SHARED if c.share_embeddings else _TARGET, ("token_embedding.weight",), halves=1)
+    if not c.share_embeddings:
+        yield Row(_SOURCE, ("source_embedding.weight",), halves=1)
+    for i in range(c.n_layers):
+        yield from _layer(f"model.encoder.layers.{i}", f"encoder_blocks.{i}", c.dim, reads_source=False)
+    for i in range(c.decoder_layers):
+        yield from _layer(f"model.decoder.layers.{i}", f"decoder_blocks.{i}", c.dim, reads_source=True)
+    yield Row("lm_head.weight", ("lm_head.weight",), halves=1)
+    yield Row("final_logits_bias", ("lm_head.bias",), "row", zeros=(1, c.vocab_size))
+
+
+def _renaming(config: TransformerConfig, names: Collection[str]) -> Renaming:
+    alternating = config.positions == "sinusoidal"
+    return Renaming.of(
+        [row if alternating else row._replace(halves=None) for row in _rows(config)],
+        names=names,
+        n_layers=1,
+        tied=("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None,
+        copies=dict.fromkeys((_SOURCE, _TARGET), _SHARED) if config.share_embeddings else None,
+        prefixes=("model.",),
+        ignored=_IGNORED,
+    )
+
+
+def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    source, heads = theirs.get("vocab_size", 58101), theirs.get("encoder_attention_heads", 16)
+    hidden, start = theirs.get("encoder_ffn_dim", 4096), theirs.get("decoder_start_token_id")
+    shared, tied = (
+        theirs.get(key, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
+    )
+    if shared:
+        refuse_unless(theirs, decoder_vocab_size=source)
+    refuse_unless(theirs, decoder_attention_heads=heads, decoder_ffn_dim=hidden)
+    if start is not None and theirs.get("pad_token_id") is not None and start != theirs["pad_token_id"]:
+        raise CheckpointError(
+            f"unsupported setting decoder_start_token_id = {start!r}; what is written begins with "
+            f"pad_token_id {theirs['pad_token_id']!r} here"
+        )
+    return {
+        "vocab_size": theirs.get("decoder_vocab_size") or source,
+        "source_vocab_size": source,
+        "max_seq_len": theirs.get("max_position_embeddings", 1024),
+        "dim": theirs.get("d_model", 1024),
+        "n_layers": theirs.get("encoder_layers", 12),
+        "n_decoder_layers": theirs.get("decoder_layers", 12),
+        "n_heads": heads,
+        "hidden_dim": hidden,
+        "activation": activation_from(theirs, "activation_function", "gelu"),
+        "norm_eps": _NORM_EPS,
+        "positions": "sinusoidal_halves",
+        "scale_embeddings": theirs.get("scale_embedding", False),
+        "share_embeddings": shared and tied,  # transformers ties all of them or none
+        "tie_embeddings": tied,
+        "attention_bias": True,
+        "output_bias": True,
+        "dropout": theirs.get("dropout", 0.1),
+        "attention_dropout": theirs.get("attention_dropout", 0.0),
+        "activation_dropout": theirs.get("activation_dropout", 0.0),
+    }
+
+
+def _config_to(config: TransformerConfig) -> dict[str, Any] | None:
+    c = config
+    theirs = c.norm_place == "post" and c.positions.startswith("sinusoidal") and c.norm_eps == _NORM_EPS
+    if not theirs or c.activation not in ACTIVATION_NAMES or (c.share_embeddings and not c.tie_embeddings):
+        return None
+    return {
+        "is_encoder_decoder": True,
+        "vocab_size": c.source_vocab,
+        "decoder_vocab_size": c.vocab_size,
+        "max_position_embeddings": c.max_seq_len,
+        "d_model": c.dim,
+        "encoder_layers": c.n_layers,
+        "decoder_layers": c.decoder_layers,
+        "encoder_attention_heads": c.n_heads,
+        "decoder_attention_heads": c.n_heads,
+        "encoder_ffn_dim": c.ffn_dim,
+        "decoder_ffn_dim": c.ffn_dim,
+        "activation_function": ACTIVATION_NAMES[c.activation],
+        "scale_embedding": c.scale_embeddings,
+        "share_encoder_decoder_embeddings": c.share_embeddings,
+        "tie_word_embeddings": c.tie_embeddings,
+        "dropout": c.dropout,
+        "attention_dropout": c.attention_dropout,
+        "activation_dropout": c.activation_dropout,
+        "decoder_start_token_id": 0,  # a number must stand here, also where no tokenizer says which
+        "forced_eos_token_id": None,
+    }
+
+
+def _token_settings(ids: Mapping[str, int | None]) -> dict[str, int]:
+    known = {
+        "decoder_start_token_id": ids.get("pad_token_id"),
+        "forced_eos_token_id": ids.get("eos_token_id"),
+    }
+    return {key: value for key, value in known.items() if value is not None}
+
+
+FORMAT = Format(
+    model_type="marian",
+    architecture="MarianMTModel",
+    prefixes=("model.",),
+    table=(),
+    ignored=_IGNORED,
+    config_from=_config_from,
+    config_to=_config_to,
+    token_settings=_token_settings,
+    renaming=_renaming,
+)

@@ -1,0 +1,110 @@
+"""The compiled program of recurrent models against the modules it stands in for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from wordloom.generate import Sampling, fast, generate, steps
+from wordloom.generate.fast import Team, accelerate
+from wordloom.generate.fast_rnn import FastRNN
+from wordloom.models import RNN, RNNConfig, build
+from wordloom.nn.recurrent import CELLS
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{cell: {"cell": cell} for cell in CELLS},
+    "lstm, peephole": {"peephole": True},
+    "lstm_1997, peephole": {"cell": "lstm_1997", "peephole": True},
+    "lstm, projection": {"projection": 12},
+    "lstm, tied": {"tie_embeddings": True, "output_bias": False},
+    "gru, no bias": {"cell": "gru", "bias": False},
+    "gru_reset_after, no bias": {"cell": "gru_reset_after", "bias": False},
+}
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [12, 13]]
+
+
+def made(name: str) -> RNN:
+    config = RNNConfig(vocab_size=61, dim=18, hidden_dim=22, n_layers=2, **VARIANTS[name])
+    model = build(config, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.empty_like(parameter).normal_(0, 0.2, generator=generator))
+    return model.eval()
+
+
+@pytest.fixture(params=[1, 2, 3], ids=lambda n: f"threads-{n}")
+def team_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(fast, "_team", lambda _weights: Team(request.param))
+    return int(request.param)
+
+
+@torch.no_grad()
+def logits_of(model: Any) -> torch.Tensor:
+    """[6, 3, V]: after a prompt and each of some given tokens; a row leaves halfway and two change places."""
+    cache, made = model.new_cache(3, 9), []
+    hidden = model.hidden(torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]]), cache=cache)
+    made.append(model.lm_head(hidden[:, -1]).float().clone())
+    for step in range(5):
+        tokens = torch.tensor([[step], [step + 30], [2 * step]])
+        if step == 3:
+            cache.select(torch.tensor([2, 0]))
+        logits = model.lm_head(model.hidden(tokens[:2] if step >= 3 else tokens, cache=cache)[:, -1])
+        whole = torch.zeros_like(made[0])
+        whole[: len(logits)] = logits.float()
+        made.append(whole)
+    assert cache.length == 8
+    return torch.stack(made)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_are_the_modules(name: str, team_size: int) -> None:
+    model = made(name)
+    program = accelerate(model)
+    assert isinstance(program, FastRNN)
+    torch.testing.assert_close(logits_of(program), logits_of(model), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_in_bfloat16_they_stay_near(name: str) -> None:
+    model = made(name).bfloat16()
+    ours, theirs = logits_of(accelerate(model)), logits_of(model)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "lstm, projection"])
+def test_the_same_tokens_are_drawn(name: str) -> None:
+    model = made(name)
+    for sampling in (
+        Sampling(max_new_tokens=30, temperature=0.0),
+        Sampling(max_new_tokens=30, seed=5, samples=2),
+    ):
+        ours = generate(model, PROMPTS, sampling)
+        plain = generate(model, PROMPTS, sampling, fast=False)
+        recomputed = generate(model, PROMPTS, sampling, use_cache=False)
+        assert [one.ids for one in ours] == [one.ids for one in plain] == [one.ids for one in recomputed]
+
+
+def test_a_model_in_training_is_sampled_as_it_is() -> None:
+    model = made("lstm")
+    before = generate(model, [[1]], Sampling(max_new_tokens=8, temperature=0.0))
+    with torch.no_grad():
+        model.lm_head.weight.neg_()
+    after = generate(model, [[1]], Sampling(max_new_tokens=8, temperature=0.0))
+    assert before[0].ids != after[0].ids
+    assert (
+        after[0].ids == generate(model, [[1]], Sampling(max_new_tokens=8, temperature=0.0), fast=False)[0].ids
+    )
+
+
+def test_memory_stays_flat_however_much_is_written() -> None:
+    model, process = made("lstm"), psutil.Process()
+    drawn = iter(steps(model, [[1]], Sampling(max_new_tokens=20_000, seed=1)))
+    for _ in range(2_000):
+        next(drawn)
+    before = process.memory_info().rss
+    assert sum(1 for _ in drawn) == 18_000
+    assert process.memory_info().rss - before < 16 << 20

@@ -1,0 +1,128 @@
+"""Whole sequences by our own kernel, against the steps as they are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from wordloom.nn import recurrent_kernels
+from wordloom.nn.recurrent import Recurrent
+from wordloom.nn.recurrent_kernels import run_sequence
+
+from .test_recurrent import VARIANTS
+
+B, T, D, H = 5, 7, 11, 37  # H leaves a rest beside whole vectors
+
+
+@pytest.fixture(autouse=True)
+def programs() -> None:
+    if not recurrent_kernels.programs.ready():
+        pytest.skip("no programs on this machine")
+
+
+def made(settings: dict[str, Any], hidden: int = H) -> Recurrent:
+    layer = Recurrent(dim=D, hidden_dim=hidden, **settings)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, 0.0, 0.3, generator=generator)
+    return layer
+
+
+def given(layer: Recurrent, masks: str) -> tuple[Tensor, tuple[Tensor, ...], dict[str, Tensor | None]]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(B, T, D, generator=generator, requires_grad=True)
+    state = tuple(torch.randn(B, n, generator=generator, requires_grad=True) for n in layer.state_dims)
+    attend = torch.rand(B, T, generator=generator) < 0.7
+    starts = torch.rand(B, T, generator=generator) < 0.2
+    return x, state, {
+        "attend": attend if "attend" in masks else None,
+        "starts": starts if "starts" in masks else None,
+    }  # fmt: skip
+
+
+def gradients(found: Any, inputs: list[Tensor]) -> list[Tensor]:
+    outputs, state = found
+    weigh = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+    total = (outputs.float() * weigh).sum() + sum(part.float().sin().sum() for part in state)
+    return list(torch.autograd.grad(total, inputs, retain_graph=True))
+
+
+@pytest.mark.parametrize("masks", ["", "attend", "starts", "attend and starts"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_it_is_the_steps_and_so_are_its_gradients(name: str, masks: str) -> None:
+    layer = made(VARIANTS[name])
+    x, state, where = given(layer, masks)
+    inputs = [x, *state, *layer.parameters()]
+    exact = layer(x, state, **where, exact=True)
+    ours = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+    for a, b in zip((exact[0], *exact[1]), (ours[0], *ours[1]), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
+    wanted = gradients(exact, inputs)
+    for again in range(2):  # a graph that is kept gives the same gradients again
+        for a, b in zip(wanted, gradients(ours, inputs), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5, msg=f"pass {again}")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_in_bfloat16_it_stays_near_float32(name: str) -> None:
+    layer = made(VARIANTS[name])
+    if name == "rnn_relu":  # which would grow from step to step, its rounding errors too
+        nn.init.normal_(layer.hidden_proj.weight, 0.0, 0.1, generator=torch.Generator().manual_seed(3))
+    x, state, where = given(layer, "")
+    inputs = [x, *state, *layer.parameters()]
+    exact = layer(x, state, exact=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+    assert ours[0].dtype == torch.bfloat16
+    torch.testing.assert_close(ours[0].float(), exact[0], rtol=0, atol=0.03)
+    for a, b in zip(gradients(exact, inputs), gradients(ours, inputs), strict=True):
+        assert b.dtype == a.dtype
+        assert (a - b).norm() < 0.03 * a.norm()
+
+
+@pytest.mark.threads2
+@pytest.mark.parametrize("name", ["gru", "lstm, peephole", "rnn_tanh"])
+def test_its_bits_are_the_same_for_any_number_of_threads(name: str) -> None:
+    layer = made(VARIANTS[name])
+    x, state, where = given(layer, "")
+
+    def run() -> list[Tensor]:
+        found = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+        return [found[0], *gradients(found, [x])]
+
+    two = run()
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(two, run(), strict=True))
+
+
+def test_which_kernel_runs() -> None:
+    small, large = torch.randn(2, 3, D), torch.randn(20, 30, D)
+    for settings, kernel in (
+        ({"cell": "gru"}, "fused"),
+        ({"cell": "gru_reset_after"}, "fused"),
+        ({"cell": "rnn_tanh"}, "fused"),
+        ({"cell": "lstm"}, "torch"),
+        ({"cell": "lstm", "peephole": True}, "fused"),
+        ({"cell": "lstm", "projection": 9}, "fused"),
+    ):
+        layer = made(settings)
+        assert layer.kernel_for(large) == kernel
+        assert layer.kernel_for(small) == layer.kernel != "fused"
+        assert layer.kernel_for(large.double()) == layer.kernel
+    wide = Recurrent(cell="lstm", dim=D, hidden_dim=400)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert wide.kernel_for(large) == "fused"
+        with torch.no_grad():
+            assert wide.kernel_for(large) == "torch"
+    assert wide.kernel_for(large) == "torch"
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm, projection", "rnn_relu"])
+def test_a_layer_takes_it_where_there_is_enough_to_do(name: str) -> None:
+    layer = made(VARIANTS[name], hidden=600)
+    x = torch.randn(8, 9, D, generator=torch.Generator().manual_seed(1))
+    assert layer.kernel_for(x) == "fused"
+    torch.testing.assert_close(layer(x)[0], layer(x, exact=True)[0], rtol=1e-5, atol=1e-5)
