@@ -368,6 +368,7 @@ def test_budgets_become_steps(recipe, tmp_path, budget):
     ("override", "says"),
     [
         ("model.family=lama", "did you mean 'llama'"),
+        ("model.family=transformer", "'transformer' turns one text into another"),
         ("model.n_embd=4", "it is called 'dim' here"),
         ("model.dim=15", "does not divide into 2 heads"),
         ("model.vocab_size=10", "below the tokenizer's 300"),

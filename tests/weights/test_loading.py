@@ -361,3 +361,12 @@ def test_a_header_that_promises_more_than_the_file_holds(folder: Path) -> None:
     path.write_bytes(content[:-4])
     refuse(folder, f"it is truncated: {needed - 4:,} of {needed:,} bytes")
     assert length < needed
+
+
+def test_a_translation_model_continues_no_text(tmp_path: Path) -> None:
+    from wordloom.models import TransformerConfig
+    from wordloom.run import load_language_model
+
+    save_model(build(TransformerConfig(vocab_size=11, dim=8, n_layers=1, n_heads=2)), tmp_path)
+    with pytest.raises(CheckpointError, match="turns one text into another, and continues none"):
+        load_language_model(tmp_path)

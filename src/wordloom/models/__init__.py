@@ -50,6 +50,7 @@ __all__ = [
     "build",
     "config_from",
     "context_limit",
+    "translates",
 ]
 
 
@@ -195,6 +196,11 @@ def _check_type(key: str, value: Any, declared: str) -> None:
 def context_limit(config: Any) -> int | None:
     """How many tokens a model of ``config`` can read: ``max_seq_len``; None, any number, if recurrent."""
     return getattr(config, "max_seq_len", None)
+
+
+def translates(config: Any) -> bool:
+    """Whether a model of ``config`` turns one sequence into another (:class:`SequenceToSequence`)."""
+    return hasattr(config, "source_vocab_size")
 
 
 def build(config: Any, *, generator: torch.Generator | None = None) -> Any:

@@ -14,7 +14,7 @@ from wordloom.errors import RecipeError, did_you_mean
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
-from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of
+from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of, translates
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
 from wordloom.nn.recurrent import Recurrent
@@ -139,6 +139,11 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
         settings.setdefault("max_seq_len", recipe.train.seq_len)
     config = config_from(family, **settings)
+    if translates(config):
+        raise RecipeError(
+            f"model.family '{family}' turns one text into another, and train.objective "
+            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
+        )
     longest = context_limit(config)
     if longest is not None and longest < recipe.train.seq_len:
         raise RecipeError(

@@ -23,7 +23,7 @@ from wordloom.generate import (
     stream_ids,
     stream_text,
 )
-from wordloom.models import family_of
+from wordloom.models import family_of, translates
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.text_readers import text_reader
 from wordloom.text import Specials, Tokenizer
@@ -182,6 +182,11 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
         raise CheckpointError(
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
             f"`wordloom predict {folder} FILE`"
+        )
+    if translates(load_config(folder)):
+        raise CheckpointError(
+            f"{folder} holds a model that turns one text into another, and continues none; from Python, "
+            "wordloom.weights.load_model reads it and wordloom.generate.beam_search translates with it"
         )
     place = choose_device(device)
     model: Any = load_model(folder, dtype=kept, device=place)
