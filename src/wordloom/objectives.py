@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, CausalBatch
 from wordloom.data.contiguous import ContiguousBatch
 from wordloom.data.label_batches import LabelBatch
+from wordloom.data.pair_batches import PairBatch
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
@@ -23,6 +24,7 @@ __all__ = [
     "OBJECTIVES",
     "Loss",
     "Objective",
+    "Translation",
     "TruncatedBPTT",
     "causal_lm",
     "classification",
@@ -50,7 +52,7 @@ def causal_lm(model: Any, batch: CausalBatch) -> Loss:
     return _next_token_loss(model.lm_head, hidden, batch.targets)
 
 
-def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor) -> Loss:
+def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
     """hidden [B, T, D] through ``head``, held to targets [B, T]."""
     total = linear_cross_entropy(
         hidden.flatten(0, 1),
@@ -58,6 +60,7 @@ def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor) -> Loss:
         head.bias,
         targets.flatten(),
         dtype=getattr(head, "product_dtype", None),
+        smoothing=smoothing,
     )
     return Loss(total, (targets != IGNORE).sum())
 
@@ -126,17 +129,39 @@ class TruncatedBPTT:
         self.carried = [tuple(parts[j] for j in sorted(parts)) for _, parts in sorted(layers.items())]
 
 
+class Translation:
+    """Cross-entropy of the target tokens after the source and those before them.
+
+    Attributes:
+        label_smoothing: the share of every target's probability that is spread over the whole vocabulary in
+            training (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4); a model in evaluation is held
+            to the targets alone.
+    """
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, model: Any, batch: PairBatch) -> Loss:
+        memory = model.encode(batch.source, attend=batch.source_attend)
+        hidden = model.hidden(batch.prefix, memory)  # [B, T, D]
+        smoothing = self.label_smoothing if model.training else 0.0
+        return _next_token_loss(model.lm_head, hidden, batch.targets, smoothing)
+
+
 #: By name; a class is made anew for every run, since it remembers.
-OBJECTIVES: dict[str, Objective | type[TruncatedBPTT]] = {
+OBJECTIVES: dict[str, Objective | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
     "classification": classification,
     "truncated_bptt": TruncatedBPTT,
+    "translation": Translation,
 }
 
 
-def objective(name: str) -> Objective:
-    """The objective called ``name``, with nothing remembered."""
+def objective(name: str, *, label_smoothing: float = 0.0) -> Objective:
+    """The objective called ``name``, with nothing remembered; ``label_smoothing`` is translation's."""
     found = OBJECTIVES[name]
+    if found is Translation:
+        return Translation(label_smoothing)
     return found() if isinstance(found, type) else found
 
 
@@ -147,22 +172,30 @@ def linear_cross_entropy(
     targets: Tensor,
     *,
     dtype: torch.dtype | None = None,
+    smoothing: float = 0.0,
 ) -> Tensor:
     """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
 
     hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE is not scored) -> scalar
     float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
     neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in
-    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.
+    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.  Of each target's
+    probability ``smoothing`` is spread evenly over the vocabulary.
     """
     dtype = dtype or product_dtype(hidden)
-    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
+    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype, smoothing)  # type: ignore[no-untyped-call]
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, dtype: torch.dtype
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        dtype: torch.dtype,
+        smoothing: float,
     ) -> Tensor:
         N, V = hidden.shape[0], weight.shape[0]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
@@ -181,10 +214,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
                 logits = fastest_linear(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
-                    total += F.cross_entropy(logits.float(), t, ignore_index=IGNORE, reduction="sum")
+                    total += F.cross_entropy(
+                        logits.float(), t, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+                    )
                     continue
+                if smoothing:
+                    total += smoothing * _spread(logits, t)
                 loss, g = softmax_error(logits, t, ignore_index=IGNORE)  # d loss / d logits
                 total += loss
+                if smoothing:
+                    _spread_back(g, t, smoothing)
                 if grad_hidden is not None:
                     grad_hidden[start : start + rows] = fastest_linear(g, w.t())
                 if wants_weight:
@@ -212,4 +251,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             scaled(grad_bias, bias_dtype),
             None,
             None,
+            None,
         )
+
+
+def _spread(logits: Tensor, targets: Tensor) -> Tensor:
+    """The sum over scored rows of logits [N, V] of the target's logit less the mean of all."""
+    scored = targets != IGNORE
+    own = logits.gather(1, targets.masked_fill(~scored, 0)[:, None])[:, 0].float()
+    return ((own - logits.mean(1, dtype=torch.float32)) * scored).sum()
+
+
+def _spread_back(g: Tensor, targets: Tensor, smoothing: float) -> None:
+    """The gradient [N, V] of the loss becomes the smoothed one's, in place."""
+    scored = (targets != IGNORE)[:, None].to(g.dtype)  # [N, 1]
+    g.sub_(scored * (smoothing / g.shape[1]))
+    g.scatter_add_(1, targets.clamp(min=0)[:, None], scored * smoothing)

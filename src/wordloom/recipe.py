@@ -75,6 +75,14 @@ class DataSettings(Strict):
     label_column: str | int | None = None
     header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
     too_long: Literal["error", "cut"] = "error"  # a text to classify of more tokens than train.seq_len
+    # of pairs: the other side of parallel files, or its column in tables and named sets
+    targets: str | list[str] | None = None
+    validation_targets: str | list[str] | None = None
+    source_column: str | int | None = None
+    target_column: str | int | None = None
+    max_source_tokens: int | None = Field(None, ge=1)  # None: what the model takes
+    max_target_tokens: int | None = Field(None, ge=1)
+    overlong: Literal["drop", "cut"] = "drop"  # a pair with a longer side
     # labelled rows as text to learn to write: each text after a special token of its label, such as <Italian>
     label_prefix: bool = False
 
@@ -131,7 +139,9 @@ class TrainSettings(Strict):
     batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
     micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
     # truncated_bptt: windows go on where those before ended, as the state of recurrent models does
-    objective: Literal["causal_lm", "truncated_bptt", "classification"] = "causal_lm"
+    objective: Literal["causal_lm", "truncated_bptt", "classification", "translation"] = "causal_lm"
+    batch_tokens: int = Field(4096, ge=1)  # translation: target tokens of a batch, of which batch_size counts
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # translation: share of the target given to all words
 
     # optimizer
     optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
@@ -200,6 +210,11 @@ class TrainSettings(Strict):
             )
         if self.schedule == "epoch_decay" and self.epochs is None:
             raise ValueError('train.schedule "epoch_decay" counts epochs: give the budget as train.epochs')
+        if self.objective == "translation" and "batch_size" not in self.model_fields_set:
+            raise ValueError(
+                "train.batch_size counts batches of train.batch_tokens target tokens that make a step of "
+                "translation: give it, such as 1"
+            )
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         return self
@@ -268,7 +283,17 @@ _OF_TEXT: dict[str, tuple[str, ...]] = {
     ),
     "train": ("evaluate_windows", "sample_every"),
 }
+_OF_TEXT_OR_ROWS: dict[str, tuple[str, ...]] = {"train": ("seq_len", "micro_batch_size")}
+_OF_PAIRS: dict[str, tuple[str, ...]] = {
+    "data": (
+        *("targets", "validation_targets", "source_column", "target_column"),
+        *("max_source_tokens", "max_target_tokens", "overlong"),
+    ),
+    "train": ("batch_tokens", "label_smoothing"),
+}
 _INSTEAD = {
+    "seq_len": "pairs are as long as data.max_source_tokens and data.max_target_tokens allow: leave it out",
+    "micro_batch_size": "train.batch_tokens says what goes through at a time: leave it out",
     "text_column": "the field of a text is data.field",
     "field": "the column of a text is data.text_column",
     "order": "its windows follow one another: leave it out",
@@ -293,11 +318,7 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _data_of_the_objective(self) -> Recipe:
         """Settings of rows are for rows, settings of running text for running text."""
-        rows = self.train.objective == "classification"
-        others = _OF_TEXT if rows else _OF_TEXT_AFTER_LABELS if self.data.label_prefix else _OF_ROWS
-        if self.train.objective == "truncated_bptt":
-            others = {"data": (*others["data"], "order")}
-        for table, names in others.items():
+        for table, names in self._without_meaning():
             settings: Any = getattr(self, table)
             for name in names:
                 if getattr(settings, name) != type(settings).model_fields[name].default:
@@ -307,6 +328,24 @@ class Recipe(Strict):
                         what = "with data.label_prefix, which reads labelled rows"
                     raise ValueError(f"{table}.{name} has no meaning {what}; {hint}")
         return self
+
+    def _without_meaning(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Tables, and settings of theirs, that are for other objectives than this recipe's."""
+        objective = self.train.objective
+        if objective == "translation":
+            others = [_OF_TEXT, _OF_ROWS, _OF_TEXT_OR_ROWS]
+        elif objective == "classification":
+            others = [_OF_TEXT, _OF_PAIRS]
+        else:
+            others = [_OF_TEXT_AFTER_LABELS if self.data.label_prefix else _OF_ROWS, _OF_PAIRS]
+            if objective == "truncated_bptt":
+                others.append({"data": ("order",)})
+        allowed = {"specials", "header"} if objective == "translation" else set()
+        return [
+            (table, tuple(name for name in names if name not in allowed))
+            for settings in others
+            for table, names in settings.items()
+        ]
 
     @model_validator(mode="after")
     def _something_to_evaluate(self) -> Recipe:

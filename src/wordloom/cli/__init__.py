@@ -23,6 +23,7 @@ from wordloom.cli import (
     predict,
     tokenize,
     train,
+    translate,
     vectors,
 )
 from wordloom.cli.usage import UsageError, usage_line
@@ -50,6 +51,7 @@ app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("generate")(generate.command)
 app.command("chat")(chat.command)
+app.command("translate")(translate.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")
 app.add_typer(data.app, name="data", help="Named data sets, and text prepared into token shards.")
 app.add_typer(vectors.app, name="vectors", help="Ask word vectors, and the token vectors of any model.")

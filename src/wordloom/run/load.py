@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from wordloom.errors import CheckpointError, DeviceError, GenerationError, did_you_mean
+from wordloom.errors import CheckpointError, DeviceError, GenerationError
 from wordloom.generate import (
     NextToken,
     Sampling,
@@ -25,14 +25,15 @@ from wordloom.generate import (
 )
 from wordloom.models import family_of, translates
 from wordloom.run.classifier import TextClassifier
+from wordloom.run.dtypes import choose_dtype
 from wordloom.run.text_readers import text_reader
+from wordloom.run.translator import load_translator
 from wordloom.text import Specials, Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import FORMATS
 
 __all__ = [
-    "DTYPES",
     "LanguageModel",
     "is_classifier",
     "load",
@@ -40,8 +41,6 @@ __all__ = [
     "load_language_model",
     "save",
 ]
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges.txt")
 
@@ -137,12 +136,15 @@ class LanguageModel:
 def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
-    A :class:`LanguageModel`, or a :class:`~wordloom.run.classifier.TextClassifier`.
+    A :class:`LanguageModel`, a :class:`~wordloom.run.classifier.TextClassifier`, or a
+    :class:`~wordloom.run.translator.Translator`.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.
     """
     if is_classifier(folder):
         return load_classifier(folder, device=device, dtype=dtype)
+    if translates(load_config(folder)):
+        return load_translator(folder, device=device, dtype=dtype)
     return load_language_model(folder, device=device, dtype=dtype)
 
 
@@ -154,7 +156,7 @@ def is_classifier(folder: str | Path) -> bool:
 def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextClassifier:
     """As :func:`load`, for classifiers; raises CheckpointError for a language model."""
     folder = Path(folder)
-    kept = _dtype(dtype)
+    kept = choose_dtype(dtype)
     if not is_classifier(folder):
         raise CheckpointError(
             f"{folder} holds a language model, which tells no classes apart; train a classifier with "
@@ -169,15 +171,9 @@ def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "a
     return TextClassifier(model=model.eval(), reader=reader, config=model.config, folder=folder)
 
 
-def _dtype(name: str) -> torch.dtype | None:
-    if name != "auto" and name not in DTYPES:
-        raise DeviceError(f"unknown dtype {name!r}; {did_you_mean(name, ['auto', *DTYPES])}")
-    return DTYPES.get(name)
-
-
 def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> LanguageModel:
     """As :func:`load`, for models that write text; raises CheckpointError for a classifier."""
-    folder, kept = Path(folder), _dtype(dtype)
+    folder, kept = Path(folder), choose_dtype(dtype)
     if is_classifier(folder):
         raise CheckpointError(
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
@@ -185,8 +181,8 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
         )
     if translates(load_config(folder)):
         raise CheckpointError(
-            f"{folder} holds a model that turns one text into another, and continues none; from Python, "
-            "wordloom.weights.load_model reads it and wordloom.generate.beam_search translates with it"
+            f"{folder} holds a model that turns one text into another, and continues none; use "
+            f"`wordloom translate {folder} FILE`"
         )
     place = choose_device(device)
     model: Any = load_model(folder, dtype=kept, device=place)

@@ -18,6 +18,7 @@ from wordloom.run.classification import classification_task
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
+from wordloom.run.translation import translation_task
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
     environment_changes,
@@ -123,7 +124,7 @@ def _train(
         _check_facts(facts, state[1], folder)
     trainer = Trainer(
         task.build_model(),
-        objective(s.objective),
+        objective(s.objective, label_smoothing=s.label_smoothing),
         task.batches,
         s,
         total_steps=_steps_before_timing(task),
@@ -212,6 +213,7 @@ def _train(
 
 TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
+    "translation": translation_task,
     "truncated_bptt": causal_task,
     "classification": classification_task,
 }

@@ -1,0 +1,205 @@
+"""Sequence-to-sequence models in a training run: pairs of texts, batches by tokens, the loss of what is held
+out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data import PairBatches, PairCorpus, prepare_pairs
+from wordloom.data.batches import to_device
+from wordloom.errors import RecipeError, did_you_mean
+from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of, translates
+from wordloom.models.cost import flops_per_token
+from wordloom.nn import set_attention_backend
+from wordloom.objectives import objective
+from wordloom.recipe import Recipe
+from wordloom.run.prepare import recipe_tokenizer
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import Costs, check_fits
+from wordloom.weights import load_config, load_state, save_model
+
+__all__ = ["pair_corpus", "translation_task"]
+
+#: The only sizes that the data decide.
+_SETTLED = ("vocab_size", "source_vocab_size")
+
+
+def pair_corpus(recipe: Recipe) -> PairCorpus:
+    """The pairs that ``[data]`` names."""
+    d = recipe.data
+    if d.encoding_errors == "bytes":
+        raise RecipeError('data.encoding_errors = "bytes" is for running text; pairs take strict or replace')
+    settings: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("source_column", d.source_column),
+            ("target_column", d.target_column),
+            ("targets", d.targets),
+        )
+        if value is not None
+    }
+    if d.validation is not None:
+        settings |= {"split": "files", "validation_sources": d.validation}
+        if d.validation_targets is not None:
+            settings["validation_targets"] = d.validation_targets
+    elif d.split != "hash":
+        raise RecipeError(
+            "pairs are split by a hash of the source, so that one text is on one side: set data.split = "
+            '"hash", or name data.validation'
+        )
+    else:
+        settings["validation_fraction"] = d.validation_fraction
+    return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.encoding_errors, **settings)
+
+
+def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs, both sides in one vocabulary."""
+    s, corpus = recipe.train, pair_corpus(recipe)
+    if given is not None:
+        tokenizer = Tokenizer.from_pretrained(given)
+    else:
+        texts = (text for pair in corpus.pairs("train") for text in (pair.source, pair.target))
+        tokenizer = recipe_tokenizer(recipe, texts, progress, "pairs, both sides")
+    for role, number in (("eos", tokenizer.eos_id), ("pad", tokenizer.pad_id)):
+        if number is None:
+            raise RecipeError(
+                f"the tokenizer has no {role} token, which pairs need to end and to begin with; take "
+                "tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
+            )
+    config = _config(recipe, given, tokenizer)
+    longest = context_limit(config)
+    limits: dict[str, Any] = {
+        "max_source_tokens": recipe.data.max_source_tokens or longest,
+        "max_target_tokens": recipe.data.max_target_tokens or longest,
+    }
+    for name, limit in limits.items():
+        if longest is not None and limit is not None and limit > longest:
+            raise RecipeError(f"data.{name} {limit} is above model.max_seq_len {longest}; lower it")
+    made, ledgers = {}, {}
+    parts: dict[str, Any] = {"train": {"seed": recipe.seed}}
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        parts["validation"] = {"order": "sequential"}
+    for part, settings in parts.items():
+        with progress.data(part) as show:
+            shards = prepare_pairs(
+                corpus,
+                tokenizer,
+                tokenizer,
+                part=part,  # type: ignore[arg-type]
+                overlong=recipe.data.overlong,
+                specials=recipe.data.specials,
+                progress=show,
+                **limits,
+            )
+        made[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **settings)
+        progress.say(made[part].ledger.lines())
+        ledgers[part] = made[part].ledger.as_dict()
+    train, held_out = made["train"], made.get("validation")
+    _, target_tokens = train.tokens_per_sample
+
+    def build_model() -> Any:
+        check_fits(config, s)
+        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        if given is not None:
+            load_state(model, given)
+        set_attention_backend(model, s.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=tokenizer, overwrite=overwrite)
+
+    fingerprints = [batches.fingerprint for batches in made.values()]
+    mean_length = max(1, round(target_tokens / max(1.0, _rows(train))))
+    return Task(
+        settings=s.model_copy(update={"micro_batch_size": 1}),
+        batches=train,
+        fingerprints={
+            "data": hashlib.sha256("/".join(fingerprints).encode()).hexdigest(),
+            "tokenizer": tokenizer.fingerprint,
+        },
+        ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
+        build_model=build_model,
+        settle=_settle,
+        evaluate=None if held_out is None else _evaluator(held_out),
+        scored={} if held_out is None else _scored(held_out, tokenizer),
+        save=save,
+        costs=Costs(
+            flops_per_token=flops_per_token(config, context=mean_length).training,
+            tokens_per_sample=target_tokens,
+            dense=True,
+        ),
+    )
+
+
+def _rows(batches: PairBatches) -> float:
+    """Pairs of a batch, on the mean."""
+    return len(batches.shards) / batches.samples_per_epoch
+
+
+def _config(recipe: Recipe, given: Path | None, tokenizer: Tokenizer) -> Any:
+    """The recipe's model, or where it names none, that of the checkpoint ``given``."""
+    settings = dict(recipe.model)
+    if given is not None and not settings:
+        config = load_config(given)
+        family = family_of(config)
+    else:
+        preset, family = settings.pop("preset", None), settings.pop("family", None)
+        if (preset is None) == (family is None):
+            raise RecipeError("give either model.family with its settings, or model.preset")
+        if preset is not None:
+            if preset not in PRESETS:
+                raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+            family = family_of(PRESETS[preset])
+            settings = {**vars(PRESETS[preset]), **settings}
+        for name in _SETTLED:
+            if name in recipe.model:
+                raise RecipeError(f"model.{name} is the tokenizer's; leave it out")
+        settings |= {"vocab_size": tokenizer.vocab_size}
+        config = config_from(str(family), **settings)
+    if not translates(config):
+        able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
+        raise RecipeError(
+            f"model.family '{family}' turns no text into another, as train.objective 'translation' asks; "
+            f"take {' or '.join(able)}"
+        )
+    return config
+
+
+def _settle(trainer: Trainer) -> str:
+    if trainer.settings.gradient_checkpointing:
+        checkpoint_blocks(trainer.model)
+    return "eager"
+
+
+def _scored(held_out: PairBatches, tokenizer: Tokenizer) -> dict[str, object]:
+    return {
+        "data": held_out.fingerprint[:8],
+        "tok": tokenizer_name(tokenizer),
+        "pairs": len(held_out.shards),
+    }
+
+
+def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and perplexity of every target token of the validation pairs, given those before it."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        batches = (to_device(held_out.batch(i, 1), device) for i in range(held_out.samples_per_epoch))
+        loss = evaluate_batches(model, objective("translation"), batches).value
+        assert loss is not None
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+    return evaluate
