@@ -21,7 +21,7 @@ demo: install
 	@$(BIN)/wordloom demo --minutes $(MINUTES)
 
 test: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 $(PYTEST_ARGS)
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks scripts

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from wordloom.cli import main
+
 HEAVY = ("torch", "numpy", "transformers", "pydantic", "tokenizers", "numba", "scipy", "matplotlib")
 
 
@@ -54,9 +56,16 @@ def test_help_imports_nothing_heavy(arguments):
     assert not imported(code) & heavy
 
 
+def test_a_mistake_ends_the_process_with_code_2():
+    done = run("train", "quikstart")
+    assert done.returncode == 2
+    assert done.stderr.startswith("wordloom: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_every_verb_has_a_line():
     said = run("--help").stdout
-    verbs = "train evaluate generate chat predict tokenize data vectors embed inspect demo"
+    verbs = "train evaluate generate chat translate predict tokenize data vectors embed inspect demo"
     for verb in verbs.split():
         assert f"  {verb} " in said
 
@@ -73,13 +82,16 @@ def test_every_verb_has_a_line():
         (["tokenize", "encode", "nowhere", "x"], "nowhere"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, says, tmp_path):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.startswith("wordloom: ")
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["wordloom", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) == 1
+    assert told.startswith("wordloom: ")
 
 
 @pytest.mark.parametrize(

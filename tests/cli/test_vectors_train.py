@@ -12,6 +12,7 @@ from typing import get_args
 
 import pytest
 
+from wordloom.cli import main
 from wordloom.vector_recipe import VectorSettings
 from wordloom.vectors import load_vectors
 
@@ -72,12 +73,16 @@ def test_a_recipe_and_settings_of_ones_own(text, tmp_path):
         (["train", "--corpus", "tale.txt", "--min-count", "1000000"], "lower min_count"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(text, tmp_path, arguments, says):
-    done = wordloom(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if line.startswith("wordloom: ")]) == 1
+def test_a_mistake_is_one_line_and_exit_code_2(text, tmp_path, arguments, says, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["wordloom", "vectors", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert says in told
+    assert "Traceback" not in told
+    assert len([line for line in told.splitlines() if line.startswith("wordloom: ")]) == 1
 
 
 def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
