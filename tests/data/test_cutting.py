@@ -67,7 +67,7 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 @given(lively)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 def test_a_cut_lies_where_words_end_in_the_whole_and_in_the_part(
     splitting: dict[str, Tokenizer], text: str
 ) -> None:
@@ -94,7 +94,7 @@ def others() -> list[Any]:
 
 
 @given(lively, st.integers(1, 12), st.integers(1, 15))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_segments_have_the_ids_of_the_whole(
     splitting: dict[str, Tokenizer], others: list[Any], text: str, size: int, step: int
 ) -> None:

@@ -166,7 +166,7 @@ def test_ids_past_the_tokenizers_vocabulary_are_not_found() -> None:
     assert max(token for row in found for one in row for token in one.ids) < 9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rows=st.integers(1, 3),
     width=st.integers(1, 40) | st.integers(500, 8000),

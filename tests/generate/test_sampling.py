@@ -112,7 +112,7 @@ above_0 = st.floats(0, exclude_min=True, allow_infinity=False) | st.floats(-323,
 eighths = st.lists(st.integers(-240, 240).map(lambda n: n / 8), min_size=2, max_size=20)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(row=eighths, temperature=above_0, banned=st.booleans())
 def test_every_temperature_draws_from_its_distribution(
     row: list[float], temperature: float, banned: bool
@@ -125,7 +125,7 @@ def test_every_temperature_draws_from_its_distribution(
     assert ours[0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(row=eighths, penalty=above_0.filter(lambda p: not 1e-30 < p < 1e30), seen=st.sets(st.integers(0, 19)))
 def test_every_penalty_orders_logits_as_exact_numbers_do(
     row: list[float], penalty: float, seen: set[int]
@@ -139,7 +139,7 @@ def test_every_penalty_orders_logits_as_exact_numbers_do(
     assert int(next_ids(torch.tensor([row]), [sorted(seen)], sampling, [])) == exact.index(max(exact))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     row=eighths,
     temperature=above_0,

@@ -30,7 +30,7 @@ class Chunks:
         return ""
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(chunks=st.lists(few_letters, max_size=8), stop=st.lists(few_letters.filter(bool), max_size=3))
 def test_stopping_does_not_depend_on_where_tokens_end(chunks: list[str], stop: list[str]) -> None:
     watch = StopWatch(Chunks(chunks), stop)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ logit_rows = st.lists(st.floats(-30, 30, width=32), min_size=2, max_size=40).map
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(logits=logit_rows, k=st.integers(1, 50), p=st.floats(0.01, 1.0), share=st.floats(0.0, 1.0))
 def test_every_filter_keeps_the_likeliest_and_only_likelier_tokens(
     logits: torch.Tensor, k: int, p: float, share: float

@@ -34,7 +34,7 @@ def tokenizers() -> dict[str, Tokenizer]:
     return made
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(LOSSLESS), text=TEXT)
 @example(name="unigram", text=" leading")
 @example(name="unigram", text="▁<0x41> \0")
@@ -48,14 +48,14 @@ def test_lossless_kinds_give_every_text_back(name, text, tokenizers):
     assert tokenizer.byte_lengths()[ids].sum() == len(text.encode())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=60))
 def test_the_byte_kind_gives_any_bytes_back(data, tokenizers):
     tokenizer = tokenizers["byte"]
     assert tokenizer.decode_bytes(tokenizer.encode_ids(data, specials="text")) == data
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(LOSSY), text=TEXT)
 def test_lossy_kinds_settle_after_one_round(name, text, tokenizers):
     """decode(encode(.)) is idempotent; the unknown token that decoding writes is read as what it is."""
@@ -66,7 +66,7 @@ def test_lossy_kinds_settle_after_one_round(name, text, tokenizers):
     assert twice == once
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(LOSSLESS + LOSSY), text=TEXT)
 def test_special_tokens_never_slip_in(name, text, tokenizers):
     tokenizer = tokenizers[name]
@@ -83,7 +83,7 @@ def test_special_tokens_never_slip_in(name, text, tokenizers):
         assert all(0 <= a <= b <= len(text) for a, b in encoding.offsets)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(LOSSLESS + LOSSY), text=TEXT, start=st.integers(0, 5))
 def test_streaming_is_decoding(name, text, start, tokenizers):
     tokenizer = tokenizers[name]
@@ -95,7 +95,7 @@ def test_streaming_is_decoding(name, text, start, tokenizers):
         assert before + streamed == tokenizer.decode(ids)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(name=st.sampled_from(LOSSLESS), seed=st.randoms(use_true_random=False), size=st.integers(0, 12))
 def test_any_ids_stream_as_they_decode(name, seed, size, tokenizers):
     """Ids as a model draws them: bytes that are no UTF-8, in any order."""

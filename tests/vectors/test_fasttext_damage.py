@@ -171,7 +171,7 @@ def test_a_model_cut_or_continued_is_refused(model, data):
 
 
 @given(models(), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_no_bytes_end_in_another_error(model, data):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -259,7 +259,7 @@ def test_a_bad_file_is_one_clear_error(tmp_path, name):
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"3 2\n", b"1 1\na ", b"\x1f\x8b\x08\x00"]))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_no_bytes_end_in_another_error(content, start):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "v")

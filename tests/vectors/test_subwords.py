@@ -40,7 +40,7 @@ subwords = st.builds(
 
 @given(words, subwords)
 @example("</s>!", Subwords(1, 9, 100))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_ngrams_are_gensims(word, subwords):
     if word == "</s>" or not subwords:
         assert subwords.pieces(word) == subwords.ngrams(word) == []
@@ -51,7 +51,7 @@ def test_ngrams_are_gensims(word, subwords):
 
 
 @given(st.lists(words | raw_bytes | st.just("</s>"), max_size=8), subwords)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_the_table_holds_the_ngrams_of_each_word(words, subwords):
     starts, ids = subwords.table(words)
     assert (starts.dtype, ids.dtype, starts.shape) == (np.int64, np.int32, (len(words) + 1,))
@@ -112,7 +112,7 @@ def slow_runs(hashes, n, buckets):
     st.integers(0, 12),
     st.sampled_from([1, 13, 2_000_000, 2**31 - 1]),
 )
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_runs_of_words(hashes, n, buckets):
     runs = word_ngrams(np.array(hashes, dtype=np.uint32), n, buckets)
     assert runs.dtype == np.int64

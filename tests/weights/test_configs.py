@@ -95,7 +95,7 @@ transformers = st.builds(
 
 
 @given(gpts | gpt2s | llamas | transformers)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
     written = config_to_theirs(config, {"eos_token_id": 3})
     assert config_from_theirs(json.loads(json.dumps(written))) == config
