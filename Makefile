@@ -10,12 +10,12 @@ STAMP   := $(VENV)/.installed
 
 install: $(STAMP)
 
-# torch goes first, from the pinned constraints: another package would otherwise choose its build.  Bytecode is
-# made of what is imported, when it is: making it of all files takes half a minute.
+# torch goes first, from the pinned constraints: another package would otherwise choose its build.
+# Bytecode is made now: where PYTHONDONTWRITEBYTECODE is set, every process of the tests would make its own.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[all]' $$($(PYTHON) scripts/dev_requirements.py)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' $$($(PYTHON) scripts/dev_requirements.py)
 	@touch $@
 
 demo: install

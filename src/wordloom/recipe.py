@@ -74,6 +74,7 @@ class DataSettings(Strict):
     text_column: str | int | None = None
     label_column: str | int | None = None
     header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
+    unique: bool = False  # of rows with equal text and label the first alone
     too_long: Literal["error", "cut"] = "error"  # a text to classify of more tokens than train.seq_len
     # of pairs: the other side of parallel files, or its column in tables and named sets
     targets: str | list[str] | None = None
@@ -274,7 +275,9 @@ def without_effect(train: TrainSettings) -> list[str]:
 
 
 # Settings that only mean something for labelled rows, and only for running text.
-_OF_ROWS: dict[str, tuple[str, ...]] = {"data": ("text_column", "label_column", "header", "too_long")}
+_OF_ROWS: dict[str, tuple[str, ...]] = {
+    "data": ("text_column", "label_column", "header", "unique", "too_long")
+}
 _OF_TEXT_AFTER_LABELS: dict[str, tuple[str, ...]] = {"data": ("field", "separator", "too_long")}
 _OF_TEXT: dict[str, tuple[str, ...]] = {
     "data": (

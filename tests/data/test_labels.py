@@ -7,13 +7,21 @@ import gzip
 import io
 import json
 import lzma
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows, sorted_labels, unseen_label
+from wordloom.data.labels import (
+    REPEATED,
+    LabelledCorpus,
+    LabelledRow,
+    labelled_rows,
+    sorted_labels,
+    unseen_label,
+)
 from wordloom.errors import DataError
 
 ROWS = [("a fine film", "good"), ('so "bad", truly', "bad"), ("größer, 日本", "good"), ("", "bad")]
@@ -261,6 +269,16 @@ def test_equal_texts_fall_on_one_side_of_a_hash_split(tmp_path):
     corpus = LabelledCorpus(sources=path, text=1, label=2, split="hash", validation_fraction=0.3)
     sides = [{row.texts for row in corpus.rows(part)} for part in ("train", "validation")]
     assert not sides[0] & sides[1]
+
+
+def test_rows_that_repeat_another_are_left_out_as_asked_and_counted(tmp_path):
+    path = tmp_path / "r.tsv"
+    path.write_text("".join(f"row {n % 10}\t{n % 3}\n" for n in range(60)))  # each pair of 30 twice
+    corpus = LabelledCorpus(sources=path, text=1, label=2, split="hash", validation_fraction=0.3, unique=True)
+    dropped: Counter[str] = Counter()
+    rows = [row for part in ("train", "validation") for row in corpus.rows(part, dropped)]
+    assert dropped == {REPEATED: 30}
+    assert sorted(row.line for row in rows) == list(range(1, 31))  # the first of each
 
 
 def test_labels_stand_in_an_order_of_their_own():

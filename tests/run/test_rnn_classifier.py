@@ -173,6 +173,20 @@ def test_long_texts_are_an_error_or_cut_as_asked(recipe, tmp_path):
     assert ledger["train"]["terms"] == 4 * ledger["train"]["rows"]
 
 
+@pytest.mark.parametrize("family", ["rnn_classifier", "bag_of_words"])
+def test_rows_that_repeat_another_are_left_out_as_asked(recipe, names, tmp_path, family):
+    for label in ENDS:
+        (tmp_path / f"{label}.txt").write_text((names / f"{label}.txt").read_text() * 2)
+    changes = ["train.steps=1", "data.unique=true", f"model.family={family}", f"data.train={tmp_path}/*.txt",
+               "data.label_column=file"]  # fmt: skip
+    if family == "bag_of_words":
+        changes += ["model.dim=none", "model.hidden_dim=none", "model.dropout=none", "train.seq_len=256"]
+    ledger = json.loads((train(recipe, changes, out=tmp_path / "run").folder / "ledger.json").read_text())
+    rows = list(labelled_rows(names, label="file"))
+    assert sum(part["rows"] for part in ledger.values()) == len(rows)
+    assert sum(part["repeated"] for part in ledger.values()) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

@@ -64,6 +64,7 @@ class LabelLedger:
         labels: rows by label.
         unit: what the terms are: words or tokens.
         cut: rows that were longer than allowed and cut, where that was asked for.
+        repeated: rows left out for an earlier one of the same text and label, where that was asked for.
     """
 
     part: str
@@ -75,11 +76,14 @@ class LabelLedger:
     labels: dict[str, int] = field(default_factory=dict)
     unit: str = "words"
     cut: int = 0
+    repeated: int = 0
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
         labels = ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
         lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; labels: {labels}"]
+        if self.repeated:
+            lines.append(f"left out: {self.repeated:,} more rows repeat text and label of an earlier one")
         if self.unknown:
             share = self.unknown / self.terms
             lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")

@@ -7,6 +7,7 @@ A causal model that has learnt from it writes a text of any label after that lab
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -86,20 +87,21 @@ class LabelledDocuments:
         workers: int | None = None,
     ) -> Iterator[Piece]:
         """As :meth:`wordloom.data.Corpus.pieces`; each has the token of its label for a prefix."""
-        for row in self._rows(part):
+        tally = Tally() if tally is None else tally
+        for row in self._rows(part, tally.dropped):
             if row.label not in self.labels:
                 raise unseen_label(row, self.labels)
             if row.texts[0]:
                 yield Piece(row.texts[0], row.source, row.line - 1, prefix=label_token(row.label))
-            elif tally is not None:
+            else:
                 tally.dropped[EMPTY] += 1
 
-    def _rows(self, part: Part) -> Iterator[LabelledRow]:
+    def _rows(self, part: Part, dropped: Counter[str] | None = None) -> Iterator[LabelledRow]:
         if part == "all":
-            yield from self._rows("train")
-            yield from self._rows("validation")
+            yield from self._rows("train", dropped)
+            yield from self._rows("validation", dropped)
             return
-        for row in self.rows.rows(part):
+        for row in self.rows.rows(part, dropped):
             if len(row.texts) != 1:
                 raise DataError(f"{row.place}: has {len(row.texts)} texts; data.label_prefix takes one a row")
             yield row

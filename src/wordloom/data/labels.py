@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,7 +23,15 @@ from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
 from wordloom.data.streams import EncodingErrors
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["FILE", "LabelledCorpus", "LabelledRow", "labelled_rows", "sorted_labels", "unseen_label"]
+__all__ = [
+    "FILE",
+    "REPEATED",
+    "LabelledCorpus",
+    "LabelledRow",
+    "labelled_rows",
+    "sorted_labels",
+    "unseen_label",
+]
 
 Column: TypeAlias = str | int
 TABLES: dict[str, Format] = {
@@ -34,6 +43,7 @@ TABLES: dict[str, Format] = {
     ".parquet": "parquet",
 }
 FILE = "file"  # the label that a .txt has: its name
+REPEATED = "row(s) with text and label of an earlier one"
 _DEFAULT = Columns(("text",), "label")
 
 
@@ -101,20 +111,40 @@ class LabelledCorpus:
 
     ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation.  ``"hash"``: by a hash of
     each row's texts, so that equal texts fall on one side.  ``"files"``: validation is
-    ``validation_sources``.  The other arguments are those of :func:`labelled_rows`.
+    ``validation_sources``.  ``unique``: of rows of a part with equal texts and labels, the first alone.  The
+    other arguments are those of :func:`labelled_rows`.
     """
 
     sources: Sources
     validation_sources: Sources = ()
     split: Literal["tail", "hash", "files"] = "tail"
     validation_fraction: float = 0.1
+    unique: bool = False
     text: Column | Sequence[Column] | None = None
     label: Column | None = None
     header: bool | None = None
     encoding_errors: EncodingErrors = "strict"
 
-    def rows(self, part: Literal["train", "validation"]) -> Iterator[LabelledRow]:
-        """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`."""
+    def rows(
+        self, part: Literal["train", "validation"], dropped: Counter[str] | None = None
+    ) -> Iterator[LabelledRow]:
+        """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`.
+
+        ``dropped`` counts those that ``unique`` leaves out, under :data:`REPEATED`.
+        """
+        if not self.unique:
+            yield from self._divided(part)
+            return
+        seen = set()
+        for row in self._divided(part):
+            identity = (row.texts, row.label)
+            if identity not in seen:
+                seen.add(identity)
+                yield row
+            elif dropped is not None:
+                dropped[REPEATED] += 1
+
+    def _divided(self, part: Literal["train", "validation"]) -> Iterator[LabelledRow]:
         held_out = part == "validation"
         if self.split == "files":
             self._refuse_shared_files()

@@ -69,10 +69,10 @@ def bag_of_words_task(recipe: Recipe, given: Path | None, progress: TrainingProg
     if s.precision not in ("auto", "fp32"):
         raise RecipeError(f'bag_of_words trains in fp32, not train.precision "{s.precision}"')
     corpus = labelled_corpus(recipe)
-    rows = Rows([], [])
+    rows = Rows()
     if given is not None:
         vectorizer, labels = BagVectorizer.from_pretrained(given), load_config(given).labels
-        counted = vectorizer.count(rows.texts(corpus.rows("train"), labels))
+        counted = vectorizer.count(rows.texts(corpus, "train", labels))
     else:
         vectorizer, counted = _vectorizer(recipe, corpus, rows, progress)
         labels = sorted_labels(rows.labels)
@@ -129,7 +129,7 @@ def _vectorizer(
     else:
         texts = (text for row in corpus.rows("train") for text in row.texts)
         settings["tokenizer"] = recipe_tokenizer(recipe, texts, progress, "rows")
-    return BagVectorizer.fit_counts(rows.texts(corpus.rows("train")), **settings)
+    return BagVectorizer.fit_counts(rows.texts(corpus, "train"), **settings)
 
 
 # -- recurrent classifiers -------------------------------------------------------------------------------

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from wordloom.data.label_batches import LabelBatches, LabelLedger
-from wordloom.data.labels import LabelledCorpus, LabelledRow, unseen_label
+from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
 from wordloom.errors import RecipeError
 from wordloom.evaluate.classification import judge
 from wordloom.models import config_from
@@ -48,6 +49,7 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
         validation_sources=d.validation or (),
         split=split,
         validation_fraction=d.validation_fraction,
+        unique=d.unique,
         text=d.text_column,
         label=d.label_column,
         header=d.header,
@@ -59,11 +61,12 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
 class Rows:
     """Labelled rows as they go by: their texts are handed on, all else is kept."""
 
-    labels: list[str]
-    places: list[str]
+    labels: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
 
-    def texts(self, rows: Iterator[LabelledRow], known: Sequence[str] = ()) -> Iterator[str]:
-        for row in rows:
+    def texts(self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = ()) -> Iterator[str]:
+        for row in corpus.rows(part, self.dropped):
             if len(row.texts) != 1:
                 raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies one")
             if known and row.label not in known:
@@ -92,6 +95,7 @@ def ledger(
         labels=dict(zip(labels, by_label, strict=True)),
         unit=reader.unit,
         cut=read.cut,
+        repeated=rows.dropped[REPEATED],
     )
 
 
@@ -102,8 +106,8 @@ def labelled_batches(
 
     Raises DataError for a label not among ``labels``.
     """
-    rows = Rows([], [])
-    read = reader.read(rows.texts(corpus.rows(part), labels), lambda row: rows.places[row])
+    rows = Rows()
+    read = reader.read(rows.texts(corpus, part, labels), lambda row: rows.places[row])
     batches = reader.batches(read, rows.targets(labels), places=rows.places, seed=seed)
     return batches, ledger(part, corpus, rows, labels, reader, read)
 
