@@ -218,12 +218,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                         logits.float(), t, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
                     )
                     continue
-                if smoothing:
-                    total += smoothing * _spread(logits, t)
-                loss, g = softmax_error(logits, t, ignore_index=IGNORE)  # d loss / d logits
+                loss, g = softmax_error(
+                    logits, t, ignore_index=IGNORE, smoothing=smoothing
+                )  # d loss / d logits
                 total += loss
-                if smoothing:
-                    _spread_back(g, t, smoothing)
                 if grad_hidden is not None:
                     grad_hidden[start : start + rows] = fastest_linear(g, w.t())
                 if wants_weight:
@@ -253,17 +251,3 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _spread(logits: Tensor, targets: Tensor) -> Tensor:
-    """The sum over scored rows of logits [N, V] of the target's logit less the mean of all."""
-    scored = targets != IGNORE
-    own = logits.gather(1, targets.masked_fill(~scored, 0)[:, None])[:, 0].float()
-    return ((own - logits.mean(1, dtype=torch.float32)) * scored).sum()
-
-
-def _spread_back(g: Tensor, targets: Tensor, smoothing: float) -> None:
-    """The gradient [N, V] of the loss becomes the smoothed one's, in place."""
-    scored = (targets != IGNORE)[:, None].to(g.dtype)  # [N, 1]
-    g.sub_(scored * (smoothing / g.shape[1]))
-    g.scatter_add_(1, targets.clamp(min=0)[:, None], scored * smoothing)

@@ -74,6 +74,43 @@ def test_swiglu(dtype, shape):
 
 
 @both_dtypes
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_dropout(dtype, p):
+    x = draw(300, 500, dtype=dtype)
+    torch.manual_seed(3)
+    y = fused.dropout(x, p, True)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    kept, scale = y != 0, torch.tensor(1 / (1 - p))
+    assert torch.equal(grad, (kept * scale).to(dtype))
+    assert torch.equal(y, (x.float() * kept * scale).to(dtype))
+    share, off = kept.double().mean(), (p * (1 - p) / x.numel()) ** 0.5
+    assert abs(share - (1 - p)) < 5 * off
+    torch.manual_seed(3)
+    assert torch.equal(fused.dropout(x, p, True), y)
+    assert fused.dropout(x, p, False) is x
+    assert fused.dropout(x, 0.0, True) is x
+    assert not fused.dropout(x, 1.0, True).any()
+
+
+def test_what_is_dropped_is_dropped_by_chance_alone():
+    """Neighbours, rows, bits of the place and other seeds tell nothing about it: 5 deviations at most."""
+    n, p = 1 << 20, 0.3
+    ones, kept = torch.ones(n), []
+    for seed in torch.randint(1 << 62, (5,), generator=torch.Generator().manual_seed(5)).tolist():
+        kept.append((fused._dropped(ones, p, seed) > 0).double() - (1 - p))
+    pairs = [(a, b) for i, a in enumerate(kept) for b in kept[:i]]
+    pairs += [(a[step:], a[:-step]) for a in kept for step in (1, 2, 3, 4, 16, 32, 500, 1024, 1 << 16)]
+    pairs += [(a[1:], b[:-1]) for a in kept for b in kept if a is not b]
+    for a, b in pairs:
+        assert abs((a * b).sum()) < 5 * p * (1 - p) * n**0.5
+    places = torch.arange(n)
+    for a in kept:
+        assert abs(a.sum()) < 5 * (p * (1 - p) * n) ** 0.5
+        for bit in range(20):
+            assert abs(a[(places >> bit) & 1 == 1].sum()) < 5 * (p * (1 - p) * n / 2) ** 0.5
+
+
+@both_dtypes
 @pytest.mark.parametrize("shape", [(1, 5), (2, 3, 37), (200, 64)])
 def test_rms_norm(dtype, shape):
     inputs = [draw(*shape, dtype=dtype), draw(shape[-1], seed=1)]
@@ -187,16 +224,21 @@ def test_large_scores_neither_overflow_nor_lose_the_largest():
 
 
 @both_dtypes
-def test_softmax_error(dtype):
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("by_program", [True, False])
+def test_softmax_error(monkeypatch, dtype, smoothing, by_program):
+    if not by_program:
+        monkeypatch.setattr(fused, "fits", lambda *_: False)
     logits = draw(70, 53, dtype=dtype, scale=5.0).detach()
     targets = torch.randint(0, 53, (70,), generator=torch.Generator().manual_seed(2))
     targets[::7] = -100
     exact = logits.double().requires_grad_()
-    expected = F.cross_entropy(exact, targets, ignore_index=-100, reduction="sum")
+    asked = {"ignore_index": -100, "reduction": "sum", "label_smoothing": smoothing}
+    expected = F.cross_entropy(exact, targets, **asked)
     (expected_grad,) = torch.autograd.grad(expected, exact)
     work = logits.clone()
-    loss, grad = fused.softmax_error(work, targets, ignore_index=-100)
-    assert grad.data_ptr() == work.data_ptr()  # in place: the program ran
+    loss, grad = fused.softmax_error(work, targets, ignore_index=-100, smoothing=smoothing)
+    assert (grad.data_ptr() == work.data_ptr()) == by_program  # in place
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(grad.double(), expected_grad, **TOLERANCE[dtype])
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import (
@@ -32,6 +31,7 @@ from wordloom.models.checks import (
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn.fused import dropout
 
 __all__ = ["GPT", "PRESETS", "GPTConfig"]
 
@@ -88,8 +88,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
         attended = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
-        x = self.attention_norm(x + F.dropout(attended, self.dropout, self.training))
-        return self.ffn_norm(x + F.dropout(self.feed_forward(x), self.dropout, self.training))
+        x = self.attention_norm(x + dropout(attended, self.dropout, self.training))
+        return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
 
 class GPT(nn.Module):
@@ -142,7 +142,7 @@ class GPT(nn.Module):
         S = T if cache is None else cache.length + T
         mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
         x = self.token_embedding(tokens)  # [B, T, D]
-        x = F.dropout(x + self.position_vectors(positions).to(x.dtype), self.embedding_dropout, self.training)
+        x = dropout(x + self.position_vectors(positions).to(x.dtype), self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, None if cache is None else cache.layer(i))
         if cache is not None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.models.checks import (
     check_dropout,
@@ -33,6 +32,7 @@ from wordloom.models.checks import (
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn.fused import dropout
 
 __all__ = ["GPT2", "PRESETS", "GPT2Config"]
 
@@ -83,8 +83,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
         attended = self.attention(self.attention_norm(x), mask=mask, is_causal=is_causal, cache=cache)
-        x = x + F.dropout(attended, self.dropout, self.training)
-        return x + F.dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
+        x = x + dropout(attended, self.dropout, self.training)
+        return x + dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
 
 
 class GPT2(nn.Module):
@@ -137,7 +137,7 @@ class GPT2(nn.Module):
         S = T if cache is None else cache.length + T
         mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)  # [B, T, D]
-        x = F.dropout(x, self.embedding_dropout, self.training)
+        x = dropout(x, self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, None if cache is None else cache.layer(i))
         if cache is not None:

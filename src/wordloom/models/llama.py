@@ -25,13 +25,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_eps, check_positive, dropout_or
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear, RMSNorm, Rotary
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn.fused import dropout
 
 __all__ = ["PRESETS", "Llama", "LlamaConfig"]
 
@@ -120,8 +120,8 @@ class Block(nn.Module):
         attended = self.attention(
             self.attention_norm(x), mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
         )
-        x = x + F.dropout(attended, self.dropout, self.training)
-        return x + F.dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
+        x = x + dropout(attended, self.dropout, self.training)
+        return x + dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
 
 
 class Llama(nn.Module):
@@ -176,7 +176,7 @@ class Llama(nn.Module):
         rotary = self.rotary.angles(own if positions is None else positions)  # 2 x [1 or B, T, E/2]
         S = T if cache is None else cache.length + T
         mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
-        x = F.dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)  # [B, T, D]
+        x = dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)  # [B, T, D]
         for i, block in enumerate(self.blocks):
             x = block(x, rotary, mask, is_causal, None if cache is None else cache.layer(i))
         if cache is not None:

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.cache import Cache, RecurrentCache
+from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 
@@ -172,13 +173,13 @@ class RNN(nn.Module):
         x = F.embedding(tokens, table)
         if not (p and self.training):
             return x
-        return x * F.dropout(table.new_ones(len(table), 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
+        return x * dropout(table.new_ones(len(table), 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
 
     def _dropped(self, x: Tensor, p: float) -> Tensor:
         """[B, T, D] with a share ``p`` of its components zero in training, the same at all steps or not."""
         if self.config.variational and self.training and p:
-            return x * F.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)
-        return F.dropout(x, p, self.training)
+            return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)
+        return dropout(x, p, self.training)
 
     def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""

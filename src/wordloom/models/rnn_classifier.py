@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_labels, check_positive, check_recurrence, dropout_or
+from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 
@@ -120,14 +120,14 @@ class RNNClassifier(nn.Module):
         x = self._embedded(tokens)  # [B, T, D]
         for i, block in enumerate(self.blocks):
             p = c.dropout if i else dropout_or(c.embedding_dropout, c.dropout)
-            x = block(F.dropout(x, p, self.training), turned)
+            x = block(dropout(x, p, self.training), turned)
         pooled = self._pooled(x, attend, lengths)
-        return self.classifier(F.dropout(pooled, c.dropout, self.training)).float()  # [B, C]
+        return self.classifier(dropout(pooled, c.dropout, self.training)).float()  # [B, C]
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """tokens [B, T] -> [B, T, D]; in training without a share ``word_dropout`` of them."""
         x, p = self.token_embedding(tokens), self.config.word_dropout
-        return x * F.dropout(x.new_ones(*tokens.shape, 1), p, True) if p and self.training else x
+        return x * dropout(x.new_ones(*tokens.shape, 1), p, True) if p and self.training else x
 
     def _pooled(self, x: Tensor, attend: Tensor, lengths: Tensor) -> Tensor:
         """[B, T, W] -> [B, W]; zeros of a row without a token."""

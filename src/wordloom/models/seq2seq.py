@@ -33,13 +33,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.models.memory import Memory
 from wordloom.nn.bidirectional import ReadingLayer
 from wordloom.nn.cache import Cache, RecurrentCache
+from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent, State
 from wordloom.nn.scorers import SCORERS, AttentionScorer, attend_to
@@ -222,7 +222,7 @@ class Seq2Seq(nn.Module):
         states: list[State] = []
         for i, layer in enumerate(self.encoder_blocks):
             p = self.config.dropout if i else self.embedding_dropout
-            x, state = layer(F.dropout(x, p, self.training), attend=real)
+            x, state = layer(dropout(x, p, self.training), attend=real)
             states.append(state)
         m = x.flip(1) if behind else x  # [B, S, M], each where its token stands
         m = m if self.memory_proj is None else self.memory_proj(m)
@@ -243,7 +243,7 @@ class Seq2Seq(nn.Module):
             for i, state in enumerate([*states, (o[:, -1:],)] if self.config.input_feeding else states):
                 cache.layer(i).state = state
             cache.advance(prefix.shape[1])
-        return self._narrowed(F.dropout(o, self.output_dropout, self.training))
+        return self._narrowed(dropout(o, self.output_dropout, self.training))
 
     def _run(
         self,
@@ -294,11 +294,11 @@ class Seq2Seq(nn.Module):
             context = memory.state[-1][:, None].expand(-1, x.shape[1], -1)
         elif self.enters:
             context, weights = self._attended(states[-1][0][:, None], memory, exact)
-        further = [F.dropout(part, c.dropout, self.training) for part in (context, fed) if part is not None]
+        further = [dropout(part, c.dropout, self.training) for part in (context, fed) if part is not None]
         h = torch.cat([x, *further], dim=-1)
         after: list[State] = []
         for i, (block, state) in enumerate(zip(self.decoder_blocks, states, strict=True)):
-            h, state = block(F.dropout(h, c.dropout, self.training) if i else h, state, exact=exact)
+            h, state = block(dropout(h, c.dropout, self.training) if i else h, state, exact=exact)
             after.append(state)
         if self.scorer is not None and not self.enters:
             context, weights = self._attended(h, memory, exact)
@@ -314,7 +314,7 @@ class Seq2Seq(nn.Module):
         return attend_to(memory.values, queries, self.scorer, keys=keys, attend=attend, exact=exact)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        return F.dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)
+        return dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)
 
     def _narrowed(self, o: Tensor) -> Tensor:
         return o if self.output_proj is None else self.output_proj(o)

@@ -51,6 +51,7 @@ from wordloom.models.memory import Memory
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
+from wordloom.nn.fused import dropout
 
 __all__ = ["PRESETS", "Transformer", "TransformerConfig"]
 
@@ -137,7 +138,7 @@ class EncoderBlock(nn.Module):
 
     def add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """norm(x + layer(x)), the paper's, or x + layer(norm(x))."""
-        made = F.dropout(layer(norm(x) if self.pre_norm else x), self.dropout, self.training)
+        made = dropout(layer(norm(x) if self.pre_norm else x), self.dropout, self.training)
         return x + made if self.pre_norm else norm(x + made)
 
     def forward(self, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -290,7 +291,7 @@ class Transformer(nn.Module):
             x = x + (self.source_position_embedding if is_source else self.position_embedding)(positions)
         elif c.positions.startswith("sinusoidal"):
             x = x + self._sinusoids(positions).to(x.dtype)
-        return F.dropout(x, self.embedding_dropout, self.training)
+        return dropout(x, self.embedding_dropout, self.training)
 
     def _sinusoids(self, positions: Tensor) -> Tensor:
         """positions [1 or B, T] -> [1 or B, T, D] float32."""

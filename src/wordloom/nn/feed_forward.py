@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.nn.fused import gelu_tanh, swiglu
+from wordloom.nn.fused import dropout, gelu_tanh, swiglu
 from wordloom.nn.linear import Linear
 
 __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activation"]
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.up_proj(x))  # [.., F]
         if self.dropout:
-            hidden = F.dropout(hidden, self.dropout, self.training)
+            hidden = dropout(hidden, self.dropout, self.training)
         return self.down_proj(hidden)  # [.., D]
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "attention_fits",
     "attention_program",
     "causal_attention",
+    "dropout",
     "gelu_tanh",
     "rms_norm",
     "rotate",
@@ -52,22 +53,38 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
 
 
-def softmax_error(logits: Tensor, targets: Tensor, *, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """``F.cross_entropy(logits.float(), targets, ignore_index=..., reduction="sum")`` and its gradient.
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """``F.dropout(x, p, training)``, which keeps no mask; PyTorch's generator seeds a hash instead."""
+    if training and 0.0 < p < 1.0 and fits(x):
+        return _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
+    return F.dropout(x, p, training)
 
-    logits [N, V], which may be overwritten; targets [N].  The gradient, [N, V] in the dtype of the logits, is
-    softmax minus onehot(target) on scored rows and zero on the others.
+
+def softmax_error(
+    logits: Tensor, targets: Tensor, *, ignore_index: int, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """``F.cross_entropy(logits.float(), targets, ..., reduction="sum")`` and its gradient.
+
+    logits [N, V], which may be overwritten; targets [N]; ``smoothing`` is ``label_smoothing``.  The gradient,
+    [N, V] in the dtype of the logits, is softmax - (1 - smoothing) onehot(target) - smoothing / V on scored
+    rows and zero on the others.
     """
     scored = targets != ignore_index
     kept = targets.masked_fill(~scored, 0)
     if fits(logits) and kept.min() >= 0 and kept.max() < logits.shape[1]:
         losses = torch.empty(logits.shape[0], device=logits.device)
-        run("softmax_error", logits.dtype, *logits.shape, logits, targets.masked_fill(~scored, -1), losses)
+        known = targets.masked_fill(~scored, -1)
+        run("softmax_error", logits.dtype, *logits.shape, _bits(smoothing), logits, known, losses)
         return losses.sum(), logits
     log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
     loss = F.nll_loss(log_probability, targets, ignore_index=ignore_index, reduction="sum")
+    if smoothing:
+        spread = log_probability.mean(dim=-1).masked_fill(~scored, 0.0).sum()
+        loss = (1.0 - smoothing) * loss - smoothing * spread
     grad = log_probability.exp_()
-    grad.scatter_add_(1, kept[:, None], -scored[:, None].to(grad.dtype))
+    if smoothing:
+        grad -= smoothing / logits.shape[1]
+    grad.scatter_add_(1, kept[:, None], (smoothing - 1.0) * scored[:, None].to(grad.dtype))
     if grad.is_cuda or not bool(scored.all()):  # the look would stall a CUDA stream
         grad.mul_(scored[:, None])
     return loss, grad.to(logits.dtype)
@@ -154,13 +171,36 @@ def _run_attention(name: str, q: Tensor, k: Tensor, v: Tensor, scale: float, *ot
     floats = scratch_elements(T, E)
     counter = q.new_zeros(1, dtype=torch.int64)
     scratch = q.new_empty(torch.get_num_threads() * floats, dtype=torch.float32)
-    (scale_bits,) = struct.unpack("<I", struct.pack("<f", scale))
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
     routine = 0 if _own_products(E) else programs.sgemm()
     run(
-        name, q.dtype, B * K, routine, counter, scratch, floats, T, E, H, K, scale_bits, q, k, v,
+        name, q.dtype, B * K, routine, counter, scratch, floats, T, E, H, K, _bits(scale), q, k, v,
         *steps, *others,
     )  # fmt: skip
+
+
+def _bits(value: float) -> int:
+    """``value`` rounded to a float32, as the 32 bits of that, as programs take numbers."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return int(bits)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
+        ctx.p, ctx.seed = p, int(torch.randint(1 << 62, ()))
+        return _dropped(x, p, ctx.seed)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _dropped(grad.contiguous(), ctx.p, ctx.seed), None
+
+
+def _dropped(x: Tensor, p: float, seed: int) -> Tensor:
+    y = torch.empty_like(x)
+    run("dropout", x.dtype, x.numel(), seed, int(p * (1 << 32)), _bits(1.0 / (1.0 - p)), x, y)
+    return y
 
 
 class _GeluTanh(torch.autograd.Function):
@@ -222,8 +262,7 @@ class _RMSNorm(torch.autograd.Function):
         D = x.shape[-1]
         N = x.numel() // D
         y, scale = torch.empty_like(x), x.new_empty(N, dtype=torch.float32)
-        (eps_bits,) = struct.unpack("<I", struct.pack("<f", eps))
-        run("rms_norm", x.dtype, N, D, eps_bits, x, weight.contiguous(), y, scale)
+        run("rms_norm", x.dtype, N, D, _bits(eps), x, weight.contiguous(), y, scale)
         ctx.save_for_backward(x, weight, scale)
         return y
 

@@ -117,12 +117,15 @@ def _rms_norm_backward(packet: Any, like: Any, share: int) -> None:
 
 @leaf
 def _softmax_error(packet: Any, like: Any, share: int) -> None:
-    """N, V, logits [N, V], targets [N] int64 -> losses [N] float32; logits become softmax - onehot(target).
+    """N, V, smoothing (the bits of a float32), logits [N, V], targets [N] int64 -> losses [N] float32.
 
-    A target below 0 is not scored: its row and its loss are zero.
+    Logits become softmax less what is wanted: 1 - smoothing at the target, and smoothing / V everywhere.  A
+    target below 0 is not scored: its row and its loss are zero.
     """
-    V, targets, losses = packet[4], pointer(packet[6], np.int64(0)), pointer(packet[7], f4(0.0))
-    logits = pointer(packet[5], like)
+    V, smoothing = packet[4], float_of(np.uint32(packet[5]))
+    logits, targets = pointer(packet[6], like), pointer(packet[7], np.int64(0))
+    losses = pointer(packet[8], f4(0.0))
+    own, other = f4(1.0) - smoothing, smoothing / f4(V)
     start, stop = bounds(packet, share)
     for row in range(start, stop):
         first, target = row * V, targets[row]
@@ -133,14 +136,17 @@ def _softmax_error(packet: Any, like: Any, share: int) -> None:
             continue
         most, scored = highest(logits, first, V), load(logits, first + target)
         total = f4(0.0)
+        lower = f4(0.0)  # by how much all logits together are below the highest
         for i in range(first, first + V):
-            total += exp(load(logits, i) - most)
-        losses[row] = np.log(total) + most - scored
+            below = load(logits, i) - most
+            total += exp(below)
+            lower += below
+        losses[row] = np.log(total) - own * (scored - most) - other * lower
         # computed again: cheaper than keeping them elsewhere, and rounded once where logits are bfloat16
         scale = f4(1.0) / total
         for i in range(first, first + V):
-            store(logits, i, exp(load(logits, i) - most) * scale)
-        store(logits, first + target, exp(scored - most) * scale - f4(1.0))
+            store(logits, i, exp(load(logits, i) - most) * scale - other)
+        store(logits, first + target, exp(scored - most) * scale - other - own)
 
 
 @exact
@@ -159,6 +165,28 @@ def _rotate(packet: Any, like: Any, share: int) -> None:
                 c, s = cos[angle + i], sin[angle + i]
                 store(y, first + i, a * c - b * s)
                 store(y, first + half + i, b * c + a * s)
+
+
+@exact
+def _dropout(packet: Any, like: Any, share: int) -> None:
+    """n, seed, chance and scale (the bits of a float32), x [n] -> y [n]: x * scale, or 0.
+
+    Element i is dropped where 32 bits, a hash of i and the seed, are below ``chance``: who asks again with
+    the seed gets the same elements, and no mask is kept.  The hash multiplies and shifts as Wellons's
+    "lowbias32" (2018, "Prospecting for hash functions"); the second half of the seed comes in between two
+    rounds, so that seeds do not share stretches.
+    """
+    low, high = np.uint32(packet[4]), np.uint32(packet[4] >> 32)
+    chance, scale = np.uint32(packet[5]), float_of(np.uint32(packet[6]))
+    x, y = pointer(packet[7], like), pointer(packet[8], like)
+    start, stop = bounds(packet, share)
+    for i in range(start, stop):
+        h = np.uint32(i) ^ low
+        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
+        h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
+        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
+        h = h ^ (h >> np.uint32(15))
+        store(y, i, load(x, i) * scale if h >= chance else f4(0.0))
 
 
 # -- as the threads call them: shares are taken until none is left -----------------------------------------
@@ -234,7 +262,20 @@ def rotate(packet: Any) -> None:
         share = ticket(packet)
 
 
+def dropout(packet: Any) -> None:
+    share = ticket(packet)
+    while share < packet[1]:
+        if packet[2]:
+            _dropout(packet, np.uint16(0), share)
+        else:
+            _dropout(packet, f4(0), share)
+        share = ticket(packet)
+
+
 PROGRAMS = {
     program.__name__: program
-    for program in (gelu_tanh, swiglu, swiglu_backward, rms_norm, rms_norm_backward, softmax_error, rotate)
+    for program in (
+        *(gelu_tanh, swiglu, swiglu_backward, rms_norm, rms_norm_backward, softmax_error, rotate),
+        dropout,
+    )
 }

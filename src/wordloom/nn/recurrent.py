@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear, product_dtype
 from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
 
@@ -134,7 +135,7 @@ class Recurrent(nn.Module):
         """
         if state is None:
             state = self.new_state(len(x), x)
-        u = F.dropout(self.hidden_proj.weight, self.weight_drop, self.training)
+        u = dropout(self.hidden_proj.weight, self.weight_drop, self.training)
         if exact or self.recorded is not None:
             return self._steps(x, state, u, attend, starts)
         if self.kernel_for(x) == "fused":
