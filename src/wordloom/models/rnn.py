@@ -202,4 +202,9 @@ PRESETS = {  # of words of the Penn Treebank, Zaremba et al. 2014, section 4.1
     "lstm-ptb-small": RNNConfig(dim=200, forget_bias=0.0, init_scale=0.1),
     "lstm-ptb-medium": RNNConfig(dim=650, forget_bias=0.0, init_scale=0.05, dropout=0.5),
     "lstm-ptb-large": RNNConfig(dim=1500, forget_bias=0.0, init_scale=0.04, dropout=0.65),
+    # no paper's: the same sizes and settings with other cells
+    "gru-ptb-small": RNNConfig(cell="gru", dim=200, init_scale=0.1),
+    "gru-ptb-medium": RNNConfig(cell="gru", dim=650, init_scale=0.05, dropout=0.5),
+    "rnn-ptb-small": RNNConfig(cell="rnn_tanh", dim=200, init_scale=0.1),
+    "rnn-ptb-medium": RNNConfig(cell="rnn_tanh", dim=650, init_scale=0.05, dropout=0.5),
 }

@@ -1,0 +1,276 @@
+"""Training the Transformer that translates, beside torch.nn.Transformer in its users' loop: same batches.
+
+    python benchmarks/translation_training.py [--side ...] [--rounds 5] [--steps 2] [--allocator system|tuned]
+                                              [--limits] [--quick]
+
+The model is the recipe transformer-multi30k's (dim 256, 3 + 3 layers, 8 heads, feed-forward 512, one
+vocabulary of 8,000 pieces, tied) on batches of about 4,000 target tokens; the data set must be there.
+The plain side is PyTorch's tutorial "Language Translation with nn.Transformer", with embeddings and output
+tied as ours: batch_first, causal and padding masks, nn.CrossEntropyLoss with label smoothing, Adam with its
+fused kernel, gradients clipped.  nn.Transformer drops attention weights and the feed-forward's hidden numbers
+too, which the paper does not: "as written" leaves that in, the other plain sides switch it off and drop what
+ours drops.  The plain loop on random batches shows what padding costs: as many pairs a step, unsorted.
+
+All sides live in one process under one allocator and take turns, a few steps each, on the same batches;
+medians over rounds.  Real target tokens a second are counted, not padding.  ``limit`` is the summed time of
+the step's own matrix products alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.data import IGNORE, PairBatch, PairBatches, prepare_pairs
+from wordloom.models import TransformerConfig, build
+from wordloom.nn import sinusoidal_positions
+from wordloom.objectives import objective
+from wordloom.recipe import TrainSettings, load_recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.translation import pair_corpus
+from wordloom.run.vocabularies import recipe_vocabularies
+from wordloom.training.allocator import tune_allocator
+from wordloom.training.trainer import Trainer
+
+RECIPE = "transformer-multi30k"
+BATCH_TOKENS, SMOOTHING, CLIP, RATE = 4000, 0.1, 1.0, 1e-4
+Step = Callable[[], int]  # makes an optimizer step and returns its real target tokens
+
+
+class Plain(nn.Module):
+    """As PyTorch's tutorial has it; ``everywhere``: dropout where nn.Transformer has it, else as in ours."""
+
+    def __init__(self, config: TransformerConfig, *, everywhere: bool) -> None:
+        super().__init__()
+        c = config
+        self.embedding = nn.Embedding(c.vocab_size, c.dim)
+        nn.init.normal_(self.embedding.weight, 0.0, c.dim**-0.5)
+        self.transformer = nn.Transformer(
+            c.dim, c.n_heads, c.n_layers, c.decoder_layers, c.ffn_dim, c.dropout, batch_first=True
+        )
+        if not everywhere:
+            for module in self.transformer.modules():
+                if isinstance(module, nn.MultiheadAttention):
+                    module.dropout = 0.0
+                if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                    module.dropout.p = 0.0
+        self.head = nn.Linear(c.dim, c.vocab_size, bias=False)
+        self.head.weight = self.embedding.weight
+        self.dropout = nn.Dropout(c.dropout)
+        self.register_buffer("positions", sinusoidal_positions(c.max_seq_len, c.dim))
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> [B, T, D]."""
+        x = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        return self.dropout(x + self.positions[: tokens.shape[1]])
+
+    def forward(self, source: Tensor, prefix: Tensor, padding: Tensor) -> Tensor:
+        """source [B, S], prefix [B, T], padding [B, S] True where nothing is -> logits [B, T, V]."""
+        T = prefix.shape[1]
+        causal = nn.Transformer.generate_square_subsequent_mask(T)
+        out = self.transformer(
+            self.embedded(source), self.embedded(prefix), tgt_mask=causal, tgt_is_causal=True,
+            src_key_padding_mask=padding, memory_key_padding_mask=padding,
+        )  # fmt: skip
+        return self.head(out)
+
+
+def plain_side(
+    batches: list[PairBatch], config: TransformerConfig, precision: str, *, everywhere: bool
+) -> Step:
+    torch.manual_seed(0)
+    model = Plain(config, everywhere=everywhere)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, betas=(0.9, 0.98), fused=True)
+    criterion = nn.CrossEntropyLoss(ignore_index=IGNORE, label_smoothing=SMOOTHING)
+    turn = cycle(batches)
+
+    def step() -> int:
+        batch = next(turn)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            logits = model(batch.source, batch.prefix, ~batch.source_attend)
+            loss = criterion(logits.flatten(0, 1), batch.targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        return real(batch)
+
+    return step
+
+
+def our_side(batches: list[PairBatch], config: TransformerConfig, precision: str) -> Step:
+    turn = cycle(batches)
+    last: list[PairBatch] = []
+
+    class Batches:
+        samples_per_epoch = 1 << 30
+
+        def batch(self, start: int, count: int) -> PairBatch:
+            last[:] = [next(turn)]
+            return last[0]
+
+        def document_ids(self, start: int, count: int) -> list[str]:
+            return []
+
+    settings = TrainSettings(
+        steps=1 << 20, batch_size=1, batch_tokens=BATCH_TOKENS, objective="translation", label_smoothing=SMOOTHING,
+        learning_rate=RATE, beta2=0.98, weight_decay=0.0, clip=CLIP, schedule="constant",
+        precision=precision, device="cpu",
+    )  # fmt: skip
+    model = build(config)
+    made = objective("translation", label_smoothing=SMOOTHING)
+    trainer = Trainer(model, made, Batches(), settings, total_steps=1 << 20)
+
+    def step() -> int:
+        trainer.train_step()
+        return real(last[0])
+
+    return step
+
+
+def cycle(batches: list[PairBatch]) -> Iterator[PairBatch]:
+    while True:
+        yield from batches
+
+
+def real(batch: PairBatch) -> int:
+    return int((batch.targets != IGNORE).sum())
+
+
+def recipe_batches(precision_steps: int) -> tuple[list[PairBatch], list[PairBatch], TransformerConfig]:
+    """The recipe's first batches, as many of random pairs with as many in each, and its model."""
+    recipe = load_recipe(RECIPE)
+    progress = TrainingProgress()
+    corpus = pair_corpus(recipe)
+    vocabularies = recipe_vocabularies(recipe, corpus, progress)
+    shards = prepare_pairs(corpus, vocabularies.source, vocabularies.target, part="train")
+    ours = PairBatches(shards, batch_tokens=BATCH_TOKENS, seed=recipe.seed)
+    made = [ours.batch(i, 1) for i in range(precision_steps)]
+    settings = {key: value for key, value in recipe.model.items() if key != "family"}
+    config = TransformerConfig(**settings, vocab_size=vocabularies.target.vocab_size)
+    every = [ours.batch(i, 1) for i in range(ours.samples_per_epoch)]
+    return made, shuffled(every, made), config
+
+
+def shuffled(every: list[PairBatch], like: list[PairBatch]) -> list[PairBatch]:
+    """Batches of random pairs, of as many pairs as those of ``like``, padded to their longest."""
+    rows = [
+        (batch.source[i][batch.source_attend[i]], batch.prefix[i], batch.targets[i])
+        for batch in every
+        for i in range(len(batch.source))
+    ]
+    random.Random(0).shuffle(rows)
+    found = []
+    for batch in like:
+        taken, rows = rows[: len(batch.source)], rows[len(batch.source) :]
+        lengths = [int((targets != IGNORE).sum()) for _, _, targets in taken]
+        pad = nn.utils.rnn.pad_sequence
+        source = pad([s for s, _, _ in taken], batch_first=True)
+        attend = pad([torch.ones_like(s, dtype=torch.bool) for s, _, _ in taken], batch_first=True)
+        prefix = pad([p[:n] for (_, p, _), n in zip(taken, lengths, strict=True)], batch_first=True)
+        targets = pad(
+            [t[:n] for (_, _, t), n in zip(taken, lengths, strict=True)],
+            batch_first=True,
+            padding_value=IGNORE,
+        )
+        found.append(PairBatch(source, attend, prefix, targets))
+    return found
+
+
+def share(batches: list[PairBatch]) -> float:
+    """Of all target positions those that hold tokens."""
+    return sum(map(real, batches)) / sum(batch.targets.numel() for batch in batches)
+
+
+def run_turn(step: Step, count: int) -> float:
+    """Real target tokens a second."""
+    began = time.perf_counter()
+    tokens = sum(step() for _ in range(count))
+    return tokens / (time.perf_counter() - began)
+
+
+SIDES = {
+    "plain as written fp32": ("fp32", True, False),
+    "plain fp32": ("fp32", False, False),
+    "plain fp32, random batches": ("fp32", False, True),
+    "wordloom fp32": ("fp32", None, False),
+    "plain bf16": ("bf16", False, False),
+    "wordloom bf16": ("bf16", None, False),
+}
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).parent))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--side", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=2, help="optimizer steps in a turn")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--allocator", choices=["system", "tuned"], default="system")
+    parser.add_argument("--limits", action="store_true", help="time the steps' own products alone too")
+    parser.add_argument("--quick", action="store_true", help="a tiny model: does everything run?")
+    given = parser.parse_args()
+    if given.allocator == "tuned":
+        tune_allocator()
+    torch.set_num_threads(given.threads)
+    turns = given.rounds * given.steps
+    bucketed, mixed, config = recipe_batches(max(turns, 8))
+    if given.quick:
+        given.rounds = 1
+        config = TransformerConfig(vocab_size=config.vocab_size, dim=32, n_layers=1, n_heads=2, dropout=0.2)
+    print(json.dumps({
+        "benchmark": "translation training", "threads": given.threads, "allocator": given.allocator,
+        "torch": torch.__version__, "load_average": os.getloadavg()[0],
+        "real_target_tokens": {"ours": round(share(bucketed), 3), "random": round(share(mixed), 3)},
+    }))  # fmt: skip
+    sides: dict[str, Step] = {}
+    for side in given.side:
+        precision, everywhere, at_random = SIDES[side]
+        batches = mixed if at_random else bucketed
+        if everywhere is None:
+            sides[side] = our_side(batches, config, precision)
+        else:
+            sides[side] = plain_side(batches, config, precision, everywhere=everywhere)
+    found: dict[str, list[float]] = {side: [] for side in sides}
+    for step in sides.values():
+        run_turn(
+            step, len(bucketed)
+        )  # every shape once
+    order = list(sides)
+    for _ in range(given.rounds):
+        for side in order:
+            found[side].append(run_turn(sides[side], given.steps))
+        order.reverse()
+    medians = {side: statistics.median(rates) for side, rates in found.items()}
+    for side, median in medians.items():
+        record: dict[str, Any] = {"side": side, "target_tokens_per_second": round(median)}
+        if side.startswith("wordloom"):
+            precision = side.split()[-1]
+            record["ratios"] = {
+                other: round(median / rate, 2)
+                for other, rate in medians.items()
+                if other.startswith("plain") and precision in other
+            }
+            if given.limits:
+                from matmul_limit import limit_seconds
+
+                record["limit_ms"] = round(1e3 * limit_seconds(sides[side])["wall"], 1)
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()
