@@ -125,9 +125,9 @@ def our_side(batches: list[PairBatch], config: TransformerConfig, precision: str
             return []
 
     settings = TrainSettings(
-        steps=1 << 20, batch_size=1, batch_tokens=BATCH_TOKENS, objective="translation", label_smoothing=SMOOTHING,
-        learning_rate=RATE, beta2=0.98, weight_decay=0.0, clip=CLIP, schedule="constant",
-        precision=precision, device="cpu",
+        steps=1 << 20, batch_size=1, batch_tokens=BATCH_TOKENS, objective="translation",
+        label_smoothing=SMOOTHING, learning_rate=RATE, beta2=0.98, weight_decay=0.0, clip=CLIP,
+        schedule="constant", precision=precision, device="cpu",
     )  # fmt: skip
     model = build(config)
     made = objective("translation", label_smoothing=SMOOTHING)
@@ -247,9 +247,7 @@ def main() -> None:
             sides[side] = plain_side(batches, config, precision, everywhere=everywhere)
     found: dict[str, list[float]] = {side: [] for side in sides}
     for step in sides.values():
-        run_turn(
-            step, len(bucketed)
-        )  # every shape once
+        run_turn(step, len(bucketed))  # every shape once
     order = list(sides)
     for _ in range(given.rounds):
         for side in order:
