@@ -12,8 +12,10 @@ from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe, load_recipe, shipped_recipes, without_effect
 from wordloom.run import train
 
+PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
 SMALL = {  # what keeps a few steps of a large recipe within seconds
-    "lstm-ptb-small": ["train.schedule=constant"],  # its own counts epochs
+    **dict.fromkeys((name for name in shipped_recipes() if "-ptb-" in name), PTB),
+    **dict.fromkeys(("gpt2-shakespeare-char", "llama-shakespeare-char"), ["model.n_layers=2"]),
     "llama-gutenberg": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-gpu": [
         *("data.train=gutenberg/valid", "tokenizer.vocab_size=1000", "model.n_layers=2"),
@@ -42,10 +44,9 @@ OF_TEXT = [name for name, what in OBJECTIVES.items() if what in ("causal_lm", "t
 
 
 @pytest.mark.parametrize("name", [name for name, what in OBJECTIVES.items() if what == "translation"])
-def test_a_translator_trains(name, tmp_path, monkeypatch):
+def test_a_translator_trains(name, tmp_path):
     if "WORDLOOM_DATA" not in os.environ:
         pytest.skip("WORDLOOM_DATA is not set: this recipe's pairs are not here")
-    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
     overrides = [
         *("train.steps=6", "train.log_every=1", "train.evaluate_every=0", "train.save_every=0"),
         *("train.batch_tokens=200", "train.warmup_steps=0", "data.train=multi30k/val"),
@@ -70,10 +71,9 @@ def test_a_classifier_trains(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", OF_TEXT)
-def test_it_trains(name, tmp_path, monkeypatch):
+def test_it_trains(name, tmp_path):
     if name != "quickstart" and "WORDLOOM_DATA" not in os.environ:
         pytest.skip("WORDLOOM_DATA is not set: this recipe's text is not here")
-    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
     overrides = [
         *("train.steps=6", "train.log_every=1", "train.evaluate_every=0", "train.keep_best=false"),
         *("train.sample_every=0", "train.compile=off", "train.seq_len=32", "train.batch_size=8"),
