@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, TypeAlias
 
 import pytest
@@ -237,3 +238,16 @@ def test_dropped_weights_are_dropped_for_a_whole_pass_and_in_training_only() -> 
 def test_what_no_cell_has_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Recurrent(dim=D, hidden_dim=H, **settings)
+
+
+def test_a_projection_brings_no_warning_of_pytorchs() -> None:
+    layer = made(cell="lstm", projection=3)
+    x, state = inputs(layer)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # PyTorch gives each warning once a process otherwise
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("error")
+            layer(x, state)
+    finally:
+        torch.set_warn_always(before)

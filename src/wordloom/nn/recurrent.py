@@ -23,6 +23,9 @@ torch.nn carries two biases for each gate, of which only the sum counts; here it
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -49,6 +52,14 @@ CELLS: dict[str, tuple[str, ...]] = {
 }
 _WIDE = 400  # components from which on our own LSTM is the faster one in bfloat16
 _OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
+
+
+@contextmanager
+def _without_warning() -> Iterator[None]:
+    """That oneDNN takes no projections, and another kernel of PyTorch's does, is nobody's mistake."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="LSTM with projections is not supported")
+        yield
 
 
 class Recurrent(nn.Module):
@@ -256,7 +267,8 @@ class Recurrent(nn.Module):
             outputs, *after = kernels[self.cell](*inputs, kept[0], *settings)
         else:
             lstm: Any = torch.lstm
-            outputs, *after = lstm(*inputs, kept, *settings)
+            with nullcontext() if self.state_proj is None else _without_warning():
+                outputs, *after = lstm(*inputs, kept, *settings)
         return outputs, tuple(part[0] for part in after)
 
     def _packed(self, x: Tensor, state: State, u: Tensor, attend: Tensor) -> tuple[Tensor, State]:
