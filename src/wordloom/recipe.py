@@ -109,16 +109,23 @@ class TokenizerSettings(Strict):
     split: str | None = (
         None  # how text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word)
     )
+    separate: bool = False  # of pairs: one tokenizer for the sources and one for the targets
+    source_vocab_size: int | None = Field(None, ge=1)  # None: vocab_size for both
+    source_path: str | None = None  # the sources', where path is the targets'
 
     @model_validator(mode="after")
     def _one_source(self) -> TokenizerSettings:
+        if self.source_path is not None and self.path is None:
+            raise ValueError("tokenizer.source_path is read beside tokenizer.path, the targets': give both")
         if (self.kind is None) == (self.path is None):
             raise ValueError("give either tokenizer.kind (to train one) or tokenizer.path (to read one)")
         settled = {
             name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default
         }
-        if self.path is not None and settled != {"path"}:
-            named = ", ".join(f"tokenizer.{name}" for name in sorted(settled - {"path"}))
+        if self.source_vocab_size is not None and not self.separate:
+            raise ValueError("tokenizer.source_vocab_size needs tokenizer.separate = true; or leave it out")
+        if self.path is not None and not settled <= {"path", "source_path"}:
+            named = ", ".join(f"tokenizer.{name}" for name in sorted(settled - {"path", "source_path"}))
             raise ValueError(
                 f"{named} would train a tokenizer, and tokenizer.path reads one; leave out either"
             )
@@ -292,6 +299,7 @@ _OF_PAIRS: dict[str, tuple[str, ...]] = {
         *("targets", "validation_targets", "source_column", "target_column"),
         *("max_source_tokens", "max_target_tokens", "overlong"),
     ),
+    "tokenizer": ("separate", "source_vocab_size", "source_path"),
     "train": ("batch_tokens", "label_smoothing"),
 }
 _INSTEAD = {
@@ -476,7 +484,7 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
     given = {override.partition("=")[0].strip() for override in overrides}
     for table, rivals in (
         ("train", BUDGETS),
-        ("tokenizer", ("kind", "path")),
+        ("tokenizer", ("kind", "path", "source_path")),
         ("model", ("family", "preset")),
     ):
         if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):

@@ -117,8 +117,8 @@ def test_mistakes_are_one_line(checkpoint, tmp_path):
             "lambada's protocol .*: leave out --window, --stride, --start, --per-word, --field$",
         ),
         ("evaluate CKPT --field body", "as the checkpoint's recipe says: leave out --field$"),
-        ("inspect CKPT parameters --prompt hi --layer 1", "reads no text: leave out --prompt, --layer$"),
-        ("inspect CKPT attention --prompt hi --context 4", "counts no costs: leave out --context$"),
+        ("inspect CKPT parameters --prompt hi --layer 1", "no such option: leave out --prompt, --layer$"),
+        ("inspect CKPT attention --prompt hi --context 4", "no such option: leave out --context$"),
         ("inspect CKPT attention --prompt hi --json --head 1", "all layers and heads: leave out --head$"),
         (
             "data prepare a.txt --tokenizer CKPT --validation b.txt --split hash",

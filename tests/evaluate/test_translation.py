@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ from sacrebleu import corpus_bleu, corpus_chrf
 from sacrebleu.metrics import BLEU, CHRF
 
 from wordloom.errors import EvaluationError
-from wordloom.evaluate import bleu, chrf
+from wordloom.evaluate import bleu, bleu_by_length, chrf
 
 REFERENCES = [
     "A dog runs through the tall grass.",
@@ -61,6 +62,7 @@ def test_the_interval_and_the_signature_are_sacrebleus(ours, theirs) -> None:
     assert score.signature == f"{found.name}|{metric.get_signature()}"
     assert score.interval == (found._mean - found._ci, found._mean + found._ci)
     assert score.interval[0] < score.value < score.interval[1]
+    json.dumps(score.as_dict())  # plain numbers
     without = ours(HYPOTHESES, REFERENCES, resamples=0)
     assert without.interval is None
     assert without.value == score.value
@@ -71,6 +73,23 @@ def test_the_interval_and_the_signature_are_sacrebleus(ours, theirs) -> None:
 def test_a_perfect_translation_has_a_hundred() -> None:
     assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
+
+
+def test_bins_of_lengths_hold_every_pair_and_enough_of_them() -> None:
+    lengths = [1] * 30 + [5] * 10 + [6] * 12 + [11] * 25 + [17] * 3
+    sources = [" ".join("w" * n) for n in lengths]
+    hypotheses, references = HYPOTHESES * 3, REFERENCES * 3
+    n = len(lengths)
+    bins = bleu_by_length(sources, hypotheses[:n], references[:n], width=3, resamples=0)
+    assert [(part.label, part.pairs) for part in bins] == [("1–3", 30), ("4–6", 22), ("7–17", 28)]
+    assert bins[1].score == bleu(hypotheses[30:52], references[30:52], resamples=0)
+    few = bleu_by_length(sources[:5], hypotheses[:5], references[:5], lowercase=True)
+    assert [(part.first, part.last, part.pairs) for part in few] == [(1, 1, 5)]
+    assert "|case:lc|" in few[0].score.signature
+    with pytest.raises(EvaluationError, match="width=0 is not allowed"):
+        bleu_by_length(["a"], ["a"], ["a"], width=0)
+    with pytest.raises(EvaluationError, match="1 hypotheses stand beside 2 sources"):
+        bleu_by_length(["a", "b"], ["a"], ["a"])
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,9 @@ def compare(model: Seq2Seq) -> None:
 @EVERY_WAY
 @EVERY_CELL
 def test_it_is_the_papers_equations(way: dict[str, Any], cell: str) -> None:
-    for bidirectional in (False, True):
-        narrow = bidirectional and way.get("attention") == "dot"
-        compare(made(cell=cell, bidirectional=bidirectional, memory_projection=narrow, **way))
+    bidirectional = (WAYS.index(way) + list(CELLS).index(cell)) % 2 == 1  # every way and every cell has both
+    narrow = bidirectional and way.get("attention") == "dot"
+    compare(made(cell=cell, bidirectional=bidirectional, memory_projection=narrow, **way))
 
 
 @SOME
@@ -241,7 +241,7 @@ def test_one_batch_is_learnt_by_heart(way: dict[str, Any]) -> None:
     model = build(config, generator=torch.Generator().manual_seed(0)).train()
     (source, attend), words = padded(S, 4), ids(V, 2, 9)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
-    for _ in range(100):
+    for _ in range(80):
         loss = F.cross_entropy(
             model(source, words[:, :-1], attend=attend).flatten(0, 1), words[:, 1:].flatten()
         )
@@ -255,7 +255,7 @@ def test_one_batch_is_learnt_by_heart(way: dict[str, Any]) -> None:
 def test_gradient_reaches_every_parameter(way: dict[str, Any]) -> None:
     for cell in CELLS:
         model = made(cell=cell, bidirectional=True, memory_projection=way.get("attention") == "dot", **way)
-        model.train()(ids(N, 3, S), ids(V, 3, 20)).square().mean().backward()
+        model.train()(ids(N, 3, S), ids(V, 3, 8)).square().mean().backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.isfinite().all(), name

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from wordloom.cli import (
+    average,
     chat,
     data,
     demo,
@@ -56,6 +57,7 @@ app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare toke
 app.add_typer(data.app, name="data", help="Named data sets, and text prepared into token shards.")
 app.add_typer(vectors.app, name="vectors", help="Ask word vectors, and the token vectors of any model.")
 app.command("embed")(embed.command)
+app.command("average")(average.command)
 app.command("inspect")(inspect.command)
 app.command("demo")(demo.command)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json as json_module
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from wordloom.cli.progress import progress_bar
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
@@ -27,9 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "print_scores"]
 
-_LINE_SECONDS = 10.0  # between plain lines where there is no terminal
 _READING = ("field", "separator", "encoding_errors", "specials")  # options that say how files are read
-_ROWS = ("text_column", "label_column", "header")  # the same for labelled rows
+_ROWS = ("text_column", "label_column")  # the same for labelled rows
+_PAIRS = ("targets", "source_column", "target_column")  # for pairs of texts
+_SEARCH = ("beams", "length_penalty", "max_new_tokens", "tokenize", "translations")
 _TEXT = (
     "task",
     "window",
@@ -53,7 +52,7 @@ def command(
         typer.Argument(
             metavar="FILE|DATASET",
             help="Files, folders, globs, '-', or data sets such as gutenberg/valid.  "
-            "[default: the validation text of the checkpoint's recipe]",
+            "[default: what the checkpoint's recipe validates on]",
         ),
     ] = None,
     task: Annotated[
@@ -111,31 +110,64 @@ def command(
         bool | None,
         typer.Option(
             "--header/--no-header",
-            help="classifiers: whether a .csv or .tsv begins with names.  [default: where a name is given]",
+            help="rows and pairs: whether a .csv or .tsv begins with names.  [default: if one is given]",
         ),
     ] = None,
     confusion: Annotated[
         Path | None,
         typer.Option(help="classifiers: draw what is taken for what into this .png, .svg or .pdf."),
     ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|DATASET", help="translation: the references, line by line beside each FILE."
+        ),
+    ] = None,
+    source_column: Annotated[
+        str | None,
+        typer.Option(help="translation: a table's column, or a set's language.  [default: the recipe's]"),
+    ] = None,
+    target_column: Annotated[
+        str | None, typer.Option(help="translation: the same of the references.")
+    ] = None,
+    beams: Annotated[
+        int, typer.Option(help="translation: hypotheses kept at a time; 1 is greedy.", min=1)
+    ] = 5,
+    length_penalty: Annotated[
+        float, typer.Option(help="translation: scores are divided by length to this power.")
+    ] = 1.0,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="translation: stop after this many.", min=1)
+    ] = None,
+    tokenize: Annotated[str, typer.Option(help="translation: how sacrebleu cuts BLEU's words.")] = "13a",
+    translations: Annotated[
+        Path | None, typer.Option(help="translation: write them into this file, a line each.")
+    ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Windows per forward pass.  [default: about 8,192 tokens]", min=1)
+        int | None,
+        typer.Option(
+            help="Windows per forward pass, or texts translated at once.  [default: about 8,192 tokens; 32]",
+            min=1,
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model on any text, or a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt).
+    """Score a model on any text, a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt), or a
+    model that translates on pairs of texts.
 
     Each score has a 95 % interval and a signature of its settings.
     """
-    from wordloom.run import is_classifier, load_classifier, load_language_model
+    from wordloom.run import is_classifier, is_translator, load_classifier, load_language_model
 
     if is_classifier(checkpoint):
-        refuse(ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT)
+        refuse(
+            ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT, *_PAIRS, *_SEARCH
+        )
         if not sources:
             refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
-                   *_ROWS, "encoding_errors")  # fmt: skip
+                   *_ROWS, "header", "encoding_errors")  # fmt: skip
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, device=device, dtype=dtype)
         columns = (_column(text_column), _column(label_column), header)
@@ -149,7 +181,41 @@ def command(
             typer.echo(f"drawn into {confusion}", err=True)
         _print(scores, checkpoint, "classification", began, json=json)
         return
-    refuse(ctx, f"{checkpoint} is a language model, which reads running text", *_ROWS, "confusion")
+    if is_translator(checkpoint):
+        from wordloom.cli.evaluate_pairs import evaluate_pairs
+
+        unused = (*(name for name in _TEXT if name != "batch_size"), *_ROWS, "confusion")
+        refuse(ctx, f"{checkpoint} translates, and is scored on pairs of texts", *unused)
+        if not sources:
+            refuse(ctx, "without a FILE the pairs are read as the checkpoint's recipe says",
+                   *_PAIRS, "header", "encoding_errors")  # fmt: skip
+        began = time.perf_counter()
+        scores = evaluate_pairs(
+            checkpoint,
+            sources or [],
+            reading={
+                "targets": targets,
+                "source_column": _column(source_column),
+                "target_column": _column(target_column),
+                "header": header,
+                "encoding_errors": encoding_errors,
+            },
+            search={
+                "beams": beams,
+                "length_penalty": length_penalty,
+                "max_new_tokens": max_new_tokens,
+                "batch_size": batch_size or 32,
+                "tokenize": tokenize,
+            },
+            first=first,
+            device=device,
+            dtype=dtype,
+            out=translations,
+        )
+        _print(scores, checkpoint, "translation", began, json=json)
+        return
+    why = f"{checkpoint} is a language model, which reads running text"
+    refuse(ctx, why, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
     if task == "lambada":
         unused = ("window", "stride", "start", "end", "per_word", "joined", *_READING)
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)
@@ -252,7 +318,7 @@ def _perplexity(lm: LanguageModel, documents: list[Any], **settings: Any) -> Sco
     assert lm.tokenizer is not None
     size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in documents)
     tokens, nats, began = 0, 0.0, time.perf_counter()
-    with _bar(size) as advance:
+    with progress_bar(size) as advance:
 
         def progress(n_bytes: float, n_tokens: int, more_nats: float) -> None:
             nonlocal tokens, nats
@@ -269,7 +335,7 @@ def _lambada(lm: LanguageModel, sources: list[str], *, first: int | None, batch_
     assert lm.tokenizer is not None
     found = list(islice(passages(sources), first))
     done = right = 0
-    with _bar(len(found)) as advance:
+    with progress_bar(len(found)) as advance:
 
         def progress(is_right: bool, _: float) -> None:
             nonlocal done, right
@@ -277,28 +343,6 @@ def _lambada(lm: LanguageModel, sources: list[str], *, first: int | None, batch_
             advance(1, f"accuracy {right / done:.2%}")
 
         return lambada(lm.model, lm.tokenizer, found, batch_size=batch_size, progress=progress)
-
-
-@contextmanager
-def _bar(total: float) -> Iterator[Any]:
-    """``advance(amount, state)``: a bar on a terminal, a plain line every ten seconds elsewhere."""
-    console = Console(file=sys.stderr, highlight=False)
-    if not console.is_terminal:
-        done, last = 0.0, time.monotonic()
-
-        def line(amount: float, state: str) -> None:
-            nonlocal done, last
-            done += amount
-            if time.monotonic() - last >= _LINE_SECONDS:
-                last = time.monotonic()
-                console.print(f"{done / total:.0%}  {state}")
-
-        yield line
-        return
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, state="")
-        yield lambda amount, state: bar.update(task, advance=amount, state=state)
 
 
 def print_scores(console: Console, scores: Scores, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|gradients|top-words]``."""
+"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|alignment|gradients|lengths|top-words]``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,35 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wordloom.cli.inspect_gradients import inspect_gradients
+from wordloom.cli.inspect_pairs import inspect_alignment, inspect_lengths
+from wordloom.cli.tables import plain_table, visible
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError, GenerationError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.inspect import AttentionMap, GradientFlow, ParameterTable
+    from wordloom.inspect import AttentionMap, ParameterTable
     from wordloom.inspect.parameters import Component
 
 __all__ = ["command"]
+
+# Options, and the views that take them.
+_OF_VIEWS = {
+    "context": ("parameters",),
+    "prompt": ("attention", "gradients"),
+    "file": ("gradients", "lengths"),
+    "distance": ("gradients",),
+    "windows": ("gradients",),
+    "beside": ("gradients", "lengths"),
+    "target": ("alignment",),
+    "targets": ("lengths",),
+    "beams": ("alignment", "lengths"),
+    "width": ("lengths",),
+    "layer": ("attention", "alignment"),
+    "head": ("attention", "alignment"),
+    "png": ("attention", "alignment", "gradients", "lengths"),
+    "top": ("top-words",),
+}
 
 
 def command(
@@ -28,8 +49,12 @@ def command(
         str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
     ],
     view: Annotated[
-        Literal["parameters", "attention", "gradients", "top-words"], typer.Argument(help="What to show.")
+        Literal["parameters", "attention", "alignment", "gradients", "lengths", "top-words"],
+        typer.Argument(help="What to show."),
     ] = "parameters",
+    text: Annotated[
+        str | None, typer.Argument(metavar="TEXT", help="alignment: the source text.", show_default=False)
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(help="parameters: keys per query in the costs (default: max_seq_len).", min=1),
@@ -37,45 +62,70 @@ def command(
     prompt: Annotated[str | None, typer.Option(help="attention, gradients: the text that is read.")] = None,
     file: Annotated[
         str | None,
-        typer.Option(help="gradients: a file or data set to read (default: the recipe's validation text)."),
+        typer.Option(
+            help="gradients, lengths: a file or data set to read (default: what the recipe validates on)."
+        ),
     ] = None,
     distance: Annotated[int, typer.Option(help="gradients: how many tokens back.", min=1)] = 64,
     windows: Annotated[int, typer.Option(help="gradients: at how many places of the text.", min=1)] = 32,
     beside: Annotated[
-        list[str] | None, typer.Option(help="gradients: another checkpoint; may be given again.")
+        list[str] | None,
+        typer.Option(help="gradients, lengths: another checkpoint; may be given again."),
     ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="alignment: what is written (default: the model's translation).")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="lengths: the references, line by line beside --file.")
+    ] = None,
+    beams: Annotated[
+        int, typer.Option(help="alignment, lengths: hypotheses kept at a time; 1 is greedy.", min=1)
+    ] = 5,
+    width: Annotated[int, typer.Option(help="lengths: words of a bin.", min=1)] = 5,
     layer: Annotated[
         int | None,
-        typer.Option(help="attention: the layer, from 0 (default: the last; --png: all).", min=0),
+        typer.Option(
+            help="attention, alignment: the layer, from 0 (default: the last, of an alignment the mean; "
+            "attention --png: all).",
+            min=0,
+        ),
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="attention: the head, from 0 (default: the mean of all heads).", min=0)
+        int | None,
+        typer.Option(help="attention, alignment: the head, from 0 (default: the mean of all heads).", min=0),
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="attention, gradients: draw them into this file.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="all but parameters and top-words: draw it into this file.")
+    ] = None,
     top: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where a model's parameters are and what it costs, what its heads attend to, how far back its
-    losses reach, or which words speak for each label of a bag of words."""
-    flow = ("file", "distance", "windows", "beside")
-    if view != "gradients":
-        refuse(ctx, f"the view '{view}' measures no gradients", *flow)
+    """Show where a model's parameters are and what it costs, what its heads attend to, which part of a source
+    a translation came from, how far back its losses reach, how it translates texts of different lengths, or
+    which words speak for each label of a bag of words."""
+    refuse(
+        ctx,
+        f"the view '{view}' takes no such option",
+        *(name for name in _OF_VIEWS if view not in _OF_VIEWS[name]),
+    )
+    if text is not None and view != "alignment":
+        raise GenerationError(f"the view '{view}' takes no TEXT: leave out '{text}', or give it as --prompt")
     if view == "parameters":
-        refuse(ctx, "the view 'parameters' reads no text", "prompt", "layer", "head", "png", "top")
         _parameters(ctx, model, context=context, json=json)
     elif view == "top-words":
-        why = "the view 'top-words' shows the words of a bag of words"
-        refuse(ctx, why, "prompt", "layer", "head", "png", "context")
         _top_words(model, top, json=json)
     elif view == "gradients":
-        refuse(ctx, "the view 'gradients' shows all layers", "context", "layer", "head", "top")
-        _gradients([model, *(beside or [])], prompt, file, distance, windows, png, json=json)
+        inspect_gradients([model, *(beside or [])], prompt, file, distance, windows, png, json=json)
+    elif view == "lengths":
+        inspect_lengths([model, *(beside or [])], file, targets, beams, width, png, json=json)
     else:
-        refuse(ctx, "the view 'attention' counts no costs", "context", "top")
         if json:
             unused = ("head",) if png else ("layer", "head")
             refuse(ctx, "--json prints all layers and heads", *unused)
-        _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
+        if view == "alignment":
+            inspect_alignment(model, text, target, beams, layer, head, png, json=json)
+        else:
+            _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
 
 
 def _top_words(folder: str, k: int, *, json: bool) -> None:
@@ -90,7 +140,7 @@ def _top_words(folder: str, k: int, *, json: bool) -> None:
         made.add_column(Text(label))
         made.add_column("weight", justify="right")
     for row in zip(*words.values(), strict=True):
-        made.add_row(*(cell for word, weight in row for cell in (Text(_visible(word)), f"{weight:.3f}")))
+        made.add_row(*(cell for word, weight in row for cell in (Text(visible(word)), f"{weight:.3f}")))
     Console().print(made)
 
 
@@ -123,7 +173,7 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
     kind = MODELS[family_of(config)].model.__name__
     words = f"{config.vocab_size:,} words ({config.features}), labels: {', '.join(config.labels)}"
     Console().print(Text(f"{name}: {kind}, {words}", style="bold"), end="\n\n")
-    made = _table(None, "component", "shape", "parameters")
+    made = plain_table(None, "component", "shape", "parameters")
     for key, shape in shapes.items():
         size = 1
         for side in shape:
@@ -169,16 +219,8 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     console.print(_flops_table(table))
 
 
-def _table(title: str | None, *columns: str) -> Table:
-    """A plain table: the first column names, the others hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
-    for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left", no_wrap=True)
-    return made
-
-
 def _component_table(table: ParameterTable) -> Table:
-    made = _table(None, "component", "shape", "parameters", "share")
+    made = plain_table(None, "component", "shape", "parameters", "share")
     stacks: dict[str, list[Component]] = {}  # "blocks.*." or those of a side: what a layer is made of
     for c in table.components:
         if "blocks.*." in c.name:
@@ -210,7 +252,7 @@ def _stack(component: Component) -> str:
 def _cache_table(table: ParameterTable) -> Table:
     precisions = list(table.kv_cache[0].bytes_per_token)
     whole = f"{precisions[-1]} × {table.context:,}"
-    made = _table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
+    made = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())
         kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
@@ -222,7 +264,7 @@ def _cache_table(table: ParameterTable) -> Table:
 def _flops_table(table: ParameterTable) -> Table:
     f, attentions = table.flops, "layers" if table.per == "token" else "attentions"
     each = "2 × (key + memory)" if table.state else f"4 × {attentions} × heads × head_dim"
-    made = _table(f"Operations per {table.per}", "", "FLOPs", "share")
+    made = plain_table(f"Operations per {table.per}", "", "FLOPs", "share")
     for name, flops in [
         ("layers: 2 × the weights of their matrices", f.layers),
         (f"attention: {each} × {table.context:,} keys", f.attention),
@@ -285,7 +327,7 @@ def _attention(
 def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: int | None) -> None:
     """One line per token that looks (query); columns are the tokens looked at, in the same order."""
     T = len(seen.tokens)
-    names = [_visible(token) for token in seen.tokens]
+    names = [visible(token) for token in seen.tokens]
     width = min(max(map(len, names)), 16)
     room = (console.width - width - 5) // 2
     first = max(0, T - room) if room < T else 0
@@ -300,87 +342,3 @@ def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: i
         row.append(line[2 * first :], style="cyan")
         row.append(f" {names[strongest]}", style="dim")
         console.print(row, no_wrap=True, overflow="ellipsis")
-
-
-def _gradients(
-    folders: list[str],
-    prompt: str | None,
-    file: str | None,
-    distance: int,
-    windows: int,
-    png: Path | None,
-    *,
-    json: bool,
-) -> None:
-    from wordloom.inspect import draw_gradients, gradient_flow
-    from wordloom.run import load_language_model
-
-    if prompt is not None and file is not None:
-        raise GenerationError("both --prompt and --file name a text to read; give one of them")
-    flows: dict[str, GradientFlow] = {}
-    for folder in folders:
-        lm = load_language_model(folder)
-        if lm.tokenizer is None:
-            raise CheckpointError(f"'{folder}' has no tokenizer to read the text with")
-        text = prompt if prompt is not None else _text(folder, file)
-        ids = lm.tokenizer.encode(text, specials="text").ids
-        flows[Path(folder).resolve().name if len(folders) > 1 else folder] = gradient_flow(
-            lm.model, ids, distance=distance, windows=windows
-        )
-    if png is not None:
-        draw_gradients(png, flows)
-    if json:
-        facts = {
-            name: {**vars(flow), "recurrences": [vars(each) for each in flow.recurrences]}
-            for name, flow in flows.items()
-        }
-        print(json_module.dumps(facts))
-        return
-    console = Console()
-    for name, flow in flows.items():
-        print_gradients(console, name, flow)
-    if png is not None:
-        typer.echo(f"drawn into {png}", err=True)
-
-
-_READ = 1 << 20  # characters of a text that are enough to measure at some places
-
-
-def _text(folder: str, file: str | None) -> str:
-    """The beginning of a text, or of the validation text of the checkpoint's recipe."""
-    from wordloom.data import documents
-    from wordloom.recipe import load_recipe
-    from wordloom.run.prepare import recipe_corpus
-
-    recipe = Path(folder) / "recipe.toml"
-    if file is None and not recipe.exists():
-        raise CheckpointError(f"{folder} has no recipe.toml that names a validation text; give --file")
-    found = documents([file]) if file else recipe_corpus(load_recipe(str(recipe))).documents("validation")
-    parts: list[str] = []
-    for document in found:
-        parts.append(
-            document.text if isinstance(document.text, str) else document.text.decode(errors="replace")
-        )
-        if sum(map(len, parts)) > _READ:
-            break
-    return "\n".join(parts)[:_READ]
-
-
-def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
-    """Norms at a few distances, by what factor they fall and where they are a hundredth."""
-    furthest = len(next(iter(flow.norms.values()))) - 1
-    shown = [d for d in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if d <= furthest]
-    console.print(Text(f"{name}: gradient of the loss at a token, {flow.windows} of them", style="bold"))
-    made = _table(None, "tokens back", *map(str, shown), "each", "below 1 % from")
-    for what, norms in flow.norms.items():
-        reach = flow.reach(what)
-        cells = [f"{norms[d]:.2g}" for d in shown]
-        made.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
-    console.print(made)
-    for recurrence in flow.recurrences:
-        console.print(str(recurrence), highlight=False)
-    console.print(f"longest way back: {flow.steps:,} steps\n", highlight=False)
-
-
-def _visible(token: str) -> str:
-    return token.replace(" ", "␣").replace("\n", "↵") or "∅"

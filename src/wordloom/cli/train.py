@@ -30,7 +30,8 @@ def command(
     """Train a model from a recipe; Ctrl-C saves and stops, --resume goes on to the same bit."""
     import logging
 
-    from wordloom.run import is_classifier, train
+    from wordloom.run import train
+    from wordloom.run.load import next_command
     from wordloom.run.progress import TrainingProgress
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
@@ -50,6 +51,4 @@ def command(
         progress.say(f"  wordloom train {folder} --out {folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
-        classifies = is_classifier(result.folder)
-        then = f"predict {result.folder} FILE" if classifies else f'generate {result.folder} --prompt "..."'
-        progress.say(f"  wordloom {then}")
+        progress.say(f"  {next_command(result.folder)}")

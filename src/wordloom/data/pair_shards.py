@@ -285,6 +285,12 @@ class _PairWriter:
             self._tally.cut[f"text(s) to {limit}"] += 1
         return True
 
+    def _vocabularies(self) -> str:
+        source, target = self._tokenizers
+        if source.fingerprint == target.fingerprint:
+            return f"vocabulary: one for both sides, {target.vocab_size:,} tokens"
+        return f"vocabularies: {source.vocab_size:,} tokens of sources, {target.vocab_size:,} of targets"
+
     def _finish(self, target: Path, fingerprint: str, corpus: PairCorpus, part: Part, files: int) -> None:
         ledger = Ledger(
             part=part,
@@ -296,6 +302,7 @@ class _PairWriter:
             dropped=dict(self._tally.dropped),
             cut=dict(self._tally.cut),
             notes=(
+                self._vocabularies(),
                 *(
                     f"{name}: {side.tokens:,} tokens, {side.bytes:,} bytes"
                     for name, side in zip(SIDES, self._sides, strict=True)

@@ -7,12 +7,12 @@ so figures with equal signatures compare.  It comes with the extra ``translation
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wordloom.errors import EvaluationError, did_you_mean
 from wordloom.evaluate.score import MIN_UNITS, Score
 
-__all__ = ["bleu", "chrf"]
+__all__ = ["LengthBin", "bleu", "bleu_by_length", "chrf"]
 
 RESAMPLES = 1000  # of the sentences, for the interval; sacrebleu's own number
 _MOST = 10_000  # sentences, past which sacrebleu's resamples would take gigabytes
@@ -92,5 +92,58 @@ def _score(
         raise EvaluationError("there is no translation to score; give at least one")
     sure = resamples > 1 and MIN_UNITS <= n <= _MOST
     found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples if sure else 1)
-    interval = (found._mean - found._ci, found._mean + found._ci) if sure else None
+    interval = (float(found._mean - found._ci), float(found._mean + found._ci)) if sure else None
     return Score(name, float(found.score), interval, f"{found.name}|{metric.get_signature()}")
+
+
+class LengthBin(NamedTuple):
+    """Pairs whose source has ``first`` to ``last`` words between white space, and their score."""
+
+    first: int
+    last: int
+    pairs: int
+    score: Score
+
+    @property
+    def label(self) -> str:
+        """The lengths: ``6–10``."""
+        return f"{self.first}–{self.last}"
+
+
+def bleu_by_length(
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    width: int = 5,
+    **settings: Any,
+) -> list[LengthBin]:
+    """:func:`bleu` of the pairs whose sources have 1 to ``width`` words, of those with as many more, ...
+
+    Neighbours are joined until each has 20 pairs, from the shortest on; a rest joins the last.  ``settings``
+    are :func:`bleu`'s.
+    """
+    if width < 1:
+        raise EvaluationError(f"width={width} is not allowed; at least 1 word")
+    if len(sources) != len(hypotheses):
+        raise EvaluationError(
+            f"{len(hypotheses):,} hypotheses stand beside {len(sources):,} sources; give one of each per "
+            "sentence"
+        )
+    lengths = [max(1, len(source.split())) for source in sources]
+    longest = max(lengths, default=0)
+    groups: list[tuple[int, int, list[int]]] = []  # the first and the last length, and which pairs
+    first, group = 1, list[int]()
+    for last in range(width, longest + width, width):
+        group += [i for i, length in enumerate(lengths) if last - width < length <= last]
+        if len(group) >= MIN_UNITS:
+            groups.append((first, last, group))
+            first, group = last + 1, []
+    if group:
+        first, _, before = groups.pop() if groups else (first, 0, [])
+        groups.append((first, longest, before + group))
+    return [
+        LengthBin(first, min(last, longest), len(group),
+                  bleu([hypotheses[i] for i in group], [references[i] for i in group], **settings))
+        for first, last, group in groups
+    ]  # fmt: skip

@@ -1,8 +1,18 @@
 """Where the parts of the house meet: load a folder, train a recipe.  The command line calls these."""
 
+from wordloom.run.averaging import average
 from wordloom.run.classifier import TextClassifier
-from wordloom.run.load import LanguageModel, is_classifier, load, load_classifier, load_language_model, save
+from wordloom.run.load import (
+    LanguageModel,
+    is_classifier,
+    is_translator,
+    load,
+    load_classifier,
+    load_language_model,
+    save,
+)
 from wordloom.run.train import TrainResult, train
+from wordloom.run.translation_scores import translation_scores
 from wordloom.run.translator import Translation, Translator, load_translator
 
 __all__ = [
@@ -11,11 +21,14 @@ __all__ = [
     "TrainResult",
     "Translation",
     "Translator",
+    "average",
     "is_classifier",
+    "is_translator",
     "load",
     "load_classifier",
     "load_language_model",
     "load_translator",
     "save",
     "train",
+    "translation_scores",
 ]

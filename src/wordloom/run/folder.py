@@ -21,7 +21,7 @@ _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
     *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
     *("chat_template.jinja", "vocabulary.json", ".*.tmp", "vectors.npy", "words.txt", "counts.npy"),
-    *("vectors.json", "vocabulary.tsv", "phrases.json", "model.bin"),
+    *("vectors.json", "vocabulary.tsv", "phrases.json", "model.bin", "source_tokenizer"),
 )
 # Settings that may change on resume: they decide what is seen and kept, not what is computed.
 _FREE_ON_RESUME = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +25,11 @@ from wordloom.generate import (
     stream_text,
 )
 from wordloom.models import family_of, translates
+from wordloom.recipe import load_recipe
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.text_readers import text_reader
-from wordloom.run.translator import load_translator
+from wordloom.run.translator import Translator, load_translator
 from wordloom.text import Specials, Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
@@ -36,9 +38,11 @@ from wordloom.weights.configs import FORMATS
 __all__ = [
     "LanguageModel",
     "is_classifier",
+    "is_translator",
     "load",
     "load_classifier",
     "load_language_model",
+    "next_command",
     "save",
 ]
 
@@ -143,7 +147,7 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
     """
     if is_classifier(folder):
         return load_classifier(folder, device=device, dtype=dtype)
-    if translates(load_config(folder)):
+    if is_translator(folder):
         return load_translator(folder, device=device, dtype=dtype)
     return load_language_model(folder, device=device, dtype=dtype)
 
@@ -151,6 +155,24 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
 def is_classifier(folder: str | Path) -> bool:
     """Whether the model in ``folder`` tells classes apart; raises CheckpointError as :func:`load`."""
     return not FORMATS[family_of(load_config(folder))].generates
+
+
+def is_translator(folder: str | Path) -> bool:
+    """Whether the model in ``folder`` turns one text into another; raises CheckpointError as :func:`load`."""
+    return translates(load_config(folder))
+
+
+def next_command(folder: str | Path) -> str:
+    """The command that tries the model in ``folder``; raises CheckpointError as :func:`load`."""
+    name = shlex.quote(str(folder))
+    if is_classifier(folder):
+        return f"wordloom predict {name} FILE"
+    if is_translator(folder):
+        return f"wordloom translate {name} FILE"
+    recipe = Path(folder) / "recipe.toml"
+    if recipe.exists() and load_recipe(str(recipe)).data.label_prefix:
+        return f'wordloom generate {name} --prompt "<LABEL>" --specials interpret'
+    return f'wordloom generate {name} --prompt "..."'
 
 
 def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextClassifier:
@@ -177,12 +199,12 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
     if is_classifier(folder):
         raise CheckpointError(
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
-            f"`wordloom predict {folder} FILE`"
+            f"`{next_command(folder)}`"
         )
-    if translates(load_config(folder)):
+    if is_translator(folder):
         raise CheckpointError(
             f"{folder} holds a model that turns one text into another, and continues none; use "
-            f"`wordloom translate {folder} FILE`"
+            f"`{next_command(folder)}`"
         )
     place = choose_device(device)
     model: Any = load_model(folder, dtype=kept, device=place)
@@ -216,7 +238,10 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def save(lm: LanguageModel | TextClassifier, folder: str | Path, *, overwrite: bool = False) -> None:
+def save(
+    lm: LanguageModel | TextClassifier | Translator, folder: str | Path, *, overwrite: bool = False
+) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
     reader = lm.reader.vocabulary if isinstance(lm, TextClassifier) else lm.tokenizer
-    save_model(lm.model, Path(folder), tokenizer=reader, overwrite=overwrite)
+    beside = lm.source_tokenizer if isinstance(lm, Translator) and lm.separate else None
+    save_model(lm.model, Path(folder), tokenizer=reader, source_tokenizer=beside, overwrite=overwrite)

@@ -139,7 +139,8 @@ def _train(
         s.minutes is None or state[1]["recipe"]["train"].get("minutes") == s.minutes
     )
     timed = task.timed or s.minutes is not None
-    plan = make_plan(trainer, timed_steps=3 if timed and not known else 0, costs=task.costs)
+    timed_steps = min(3, trainer.total_steps // 8) if timed and not known else 0  # none of a very short run
+    plan = make_plan(trainer, timed_steps=timed_steps, costs=task.costs)
     trainer.total_steps = _total_steps(task, plan)
     if known and s.minutes is not None:
         assert state is not None
@@ -220,8 +221,10 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
 
 
 def _steps_before_timing(task: Task) -> int:
-    """A total for the schedule of the timed steps, which are undone: any will do for a budget in minutes."""
-    return 1000 if task.settings.minutes is not None else _total_steps(task, None)
+    """A total for the schedule of the timed steps, which are undone: any will do for a budget in minutes or
+    FLOPs, which the plan makes steps."""
+    s = task.settings
+    return 1000 if s.minutes is not None or s.flops is not None else _total_steps(task, None)
 
 
 def _total_steps(task: Task, plan: Plan | None) -> int:

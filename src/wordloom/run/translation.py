@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,14 @@ from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.data.batches import to_device
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.evaluate import evaluate_batches
-from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of, translates
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
-from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
-from wordloom.text import Tokenizer
+from wordloom.run.vocabularies import Vocabularies, read_vocabularies, recipe_vocabularies
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits
@@ -66,20 +65,18 @@ def pair_corpus(recipe: Recipe) -> PairCorpus:
 
 
 def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
-    """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs, both sides in one vocabulary."""
+    """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs."""
     s, corpus = recipe.train, pair_corpus(recipe)
     if given is not None:
-        tokenizer = Tokenizer.from_pretrained(given)
+        vocabularies = read_vocabularies(given, load_config(given))
     else:
-        texts = (text for pair in corpus.pairs("train") for text in (pair.source, pair.target))
-        tokenizer = recipe_tokenizer(recipe, texts, progress, "pairs, both sides")
-    for role, number in (("eos", tokenizer.eos_id), ("pad", tokenizer.pad_id)):
-        if number is None:
-            raise RecipeError(
-                f"the tokenizer has no {role} token, which pairs need to end and to begin with; take "
-                "tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
-            )
-    config = _config(recipe, given, tokenizer)
+        vocabularies = recipe_vocabularies(recipe, corpus, progress)
+    if vocabularies.lacks is not None:
+        raise RecipeError(
+            f"the tokenizer has no {vocabularies.lacks} token, which pairs need to end and to begin with; "
+            "take tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
+        )
+    config = _config(recipe, given, vocabularies)
     longest = context_limit(config)
     limits: dict[str, Any] = {
         "max_source_tokens": recipe.data.max_source_tokens or longest,
@@ -96,8 +93,8 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
         with progress.data(part) as show:
             shards = prepare_pairs(
                 corpus,
-                tokenizer,
-                tokenizer,
+                vocabularies.source,
+                vocabularies.target,
                 part=part,  # type: ignore[arg-type]
                 overlong=recipe.data.overlong,
                 specials=recipe.data.specials,
@@ -119,7 +116,13 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
         return model
 
     def save(model: Any, folder: Path, overwrite: bool) -> None:
-        save_model(model, folder, tokenizer=tokenizer, overwrite=overwrite)
+        save_model(
+            model,
+            folder,
+            tokenizer=vocabularies.target,
+            source_tokenizer=vocabularies.beside,
+            overwrite=overwrite,
+        )
 
     fingerprints = [batches.fingerprint for batches in made.values()]
     mean_length = max(1, round(target_tokens / max(1.0, _rows(train))))
@@ -128,13 +131,13 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
         batches=train,
         fingerprints={
             "data": hashlib.sha256("/".join(fingerprints).encode()).hexdigest(),
-            "tokenizer": tokenizer.fingerprint,
+            "tokenizer": vocabularies.fingerprint,
         },
         ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
         build_model=build_model,
         settle=_settle,
         evaluate=None if held_out is None else _evaluator(held_out),
-        scored={} if held_out is None else _scored(held_out, tokenizer),
+        scored={} if held_out is None else _scored(held_out, vocabularies),
         save=save,
         costs=Costs(
             flops_per_token=flops_per_token(config, context=mean_length).training,
@@ -149,7 +152,7 @@ def _rows(batches: PairBatches) -> float:
     return len(batches.shards) / batches.samples_per_epoch
 
 
-def _config(recipe: Recipe, given: Path | None, tokenizer: Tokenizer) -> Any:
+def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> Any:
     """The recipe's model, or where it names none, that of the checkpoint ``given``."""
     settings = dict(recipe.model)
     if given is not None and not settings:
@@ -167,7 +170,10 @@ def _config(recipe: Recipe, given: Path | None, tokenizer: Tokenizer) -> Any:
         for name in _SETTLED:
             if name in recipe.model:
                 raise RecipeError(f"model.{name} is the tokenizer's; leave it out")
-        settings |= {"vocab_size": tokenizer.vocab_size}
+        settings |= {"vocab_size": vocabularies.target.vocab_size}
+        if vocabularies.beside is not None:
+            settings |= {"source_vocab_size": vocabularies.source.vocab_size}
+            settings |= _unshared(recipe, str(family))
         config = config_from(str(family), **settings)
     if not translates(config):
         able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
@@ -178,16 +184,28 @@ def _config(recipe: Recipe, given: Path | None, tokenizer: Tokenizer) -> Any:
     return config
 
 
+def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:
+    """The setting that gives each side's vocabulary a matrix of its own, of families that share one."""
+    if recipe.model.get("share_embeddings"):
+        raise RecipeError(
+            "model.share_embeddings needs one vocabulary for both sides; leave it out, or tokenizer.separate "
+            "(tokenizer.source_path)"
+        )
+    known = fields(MODELS[family].config) if family in MODELS else ()
+    shares = any(field.name == "share_embeddings" for field in known)
+    return {"share_embeddings": False} if shares else {}
+
+
 def _settle(trainer: Trainer) -> str:
     if trainer.settings.gradient_checkpointing:
         checkpoint_blocks(trainer.model)
     return "eager"
 
 
-def _scored(held_out: PairBatches, tokenizer: Tokenizer) -> dict[str, object]:
+def _scored(held_out: PairBatches, vocabularies: Vocabularies) -> dict[str, object]:
     return {
         "data": held_out.fingerprint[:8],
-        "tok": tokenizer_name(tokenizer),
+        "tok": vocabularies.name,
         "pairs": len(held_out.shards),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ import torch
 
 from wordloom.errors import CheckpointError, GenerationError
 from wordloom.generate import Conditioned, Hypothesis, beam_search
-from wordloom.models import context_limit, translates
+from wordloom.models import Memory, context_limit, translates
 from wordloom.run.dtypes import choose_dtype
+from wordloom.run.vocabularies import read_vocabularies
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
@@ -32,17 +33,25 @@ class Translation(NamedTuple):
 
 @dataclass(kw_only=True)
 class Translator:
-    """A :class:`wordloom.models.SequenceToSequence` and its tokenizer, as :func:`load_translator` gives them.
+    """A :class:`wordloom.models.SequenceToSequence` and its tokenizers, from :func:`load_translator`.
 
-    ``eos_id`` ends sources and translations, ``pad_id`` begins translations, as Marian has it.
+    ``tokenizer`` is that of what is written; ``source_tokenizer`` of what is read, often the same object.
+    ``source_eos_id`` ends sources and ``eos_id`` translations, which ``pad_id`` begins, as Marian has it.
     """
 
     model: Any
     tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
     config: Any
+    source_eos_id: int
     eos_id: int
     pad_id: int
     folder: Path | None = None
+
+    @property
+    def separate(self) -> bool:
+        """Whether sources have a vocabulary of their own."""
+        return self.source_tokenizer is not self.tokenizer
 
     def translate(
         self,
@@ -76,40 +85,46 @@ class Translator:
     ) -> Iterator[list[Translation]]:
         found: list[list[Translation]] = [[Translation("", 0.0)] for _ in texts]
         real = [i for i, text in enumerate(texts) if text.strip()]
-        rows = dict(zip(real, self._sources([texts[i] for i in real], real, before), strict=True))
+        numbers = [before + i + 1 for i in real]
+        rows = dict(zip(real, self.source_rows([texts[i] for i in real], numbers), strict=True))
         order = sorted(real, key=lambda i: len(rows[i]))
         for start in range(0, len(order), batch_size):
             some = order[start : start + batch_size]
-            for i, hypotheses in zip(some, self._search([rows[i] for i in some], settings), strict=True):
+            for i, hypotheses in zip(some, self.search([rows[i] for i in some], **settings), strict=True):
                 found[i] = [Translation(self._text(one), one.score) for one in hypotheses]
         yield from found
 
-    def _sources(self, texts: Sequence[str], numbers: Sequence[int], before: int) -> list[list[int]]:
-        """Token ids of each text and the end token."""
+    def source_rows(self, texts: Sequence[str], numbers: Iterable[int] | None = None) -> list[list[int]]:
+        """Token ids of each text and the end token; ``numbers`` name the texts in an error, from 1."""
         longest = context_limit(self.config)
-        rows = [[*map(int, ids), self.eos_id] for ids in self.tokenizer.encode_batch(texts, specials="text")]
-        for number, row in zip(numbers, rows, strict=True):
+        ids = self.source_tokenizer.encode_batch(texts, specials="text")
+        rows = [[*map(int, some), self.source_eos_id] for some in ids]
+        for number, row in zip(numbers or count(1), rows, strict=False):
             if longest is not None and len(row) > longest:
                 raise GenerationError(
-                    f"text {before + number + 1} has {len(row)} tokens and the model takes {longest}; "
+                    f"text {number} has {len(row)} tokens and the model takes {longest}; "
                     "divide it into sentences"
                 )
         return rows
 
     @torch.no_grad()
-    def _search(self, rows: list[list[int]], settings: dict[str, Any]) -> list[list[Hypothesis]]:
+    def read(self, rows: Sequence[Sequence[int]]) -> Memory:
+        """What the encoder makes of sources, each as token ids that end in ``source_eos_id``."""
         device = next(self.model.parameters()).device
         S = max(map(len, rows))
-        pad = self.pad_id
-        source = torch.tensor([row + [pad] * (S - len(row)) for row in rows], device=device)  # [B, S]
+        pad = self.source_tokenizer.pad_id or 0  # any that the model knows: nothing attends to it
+        source = torch.tensor([[*row, *[pad] * (S - len(row))] for row in rows], device=device)  # [B, S]
         lengths = torch.tensor([len(row) for row in rows], device=device)
         attend = torch.arange(S, device=device) < lengths[:, None]
-        memory = self.model.encode(source, attend=None if bool(attend.all()) else attend)
+        return self.model.encode(source, attend=None if bool(attend.all()) else attend)
+
+    def search(self, rows: Sequence[Sequence[int]], **settings: Any) -> list[list[Hypothesis]]:
+        """Hypotheses for sources as :meth:`read` takes them; ``settings`` are beam search's."""
         return beam_search(
-            Conditioned(self.model, memory),
-            [[pad]] * len(rows),
+            Conditioned(self.model, self.read(rows)),
+            [[self.pad_id]] * len(rows),
             eos_ids=[self.eos_id],
-            forbidden_ids=[pad],
+            forbidden_ids=[self.pad_id],
             vocab_size=self.tokenizer.vocab_size,
             **settings,
         )
@@ -131,21 +146,16 @@ def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "a
             'train.objective = "translation"'
         )
     model: Any = load_model(folder, dtype=choose_dtype(dtype), device=choose_device(device))
-    if not (folder / "tokenizer.json").exists():
-        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
-    tokenizer = Tokenizer.from_pretrained(folder)
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
-            f"{model.config.vocab_size}; they do not belong together"
-        )
-    if tokenizer.eos_id is None or tokenizer.pad_id is None:
-        raise CheckpointError(f"{folder}: its tokenizer lacks an eos or pad token, so no text would end")
+    found = read_vocabularies(folder, model.config)
+    ids = (found.source.eos_id, found.target.eos_id, found.target.pad_id)
+    source_eos_id, eos_id, pad_id = (number for number in ids if number is not None)  # none is missing
     return Translator(
         model=model.eval(),
-        tokenizer=tokenizer,
+        tokenizer=found.target,
+        source_tokenizer=found.source,
         config=model.config,
-        eos_id=tokenizer.eos_id,
-        pad_id=tokenizer.pad_id,
+        source_eos_id=source_eos_id,
+        eos_id=eos_id,
+        pad_id=pad_id,
         folder=folder,
     )

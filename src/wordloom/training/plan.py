@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import psutil
@@ -159,12 +160,14 @@ def _too_much(needed: float, available: float) -> str:
 def time_steps(trainer: Trainer, steps: int) -> float:
     """Seconds of one optimizer step: the median of ``steps`` after one to warm up, all of them undone.
 
-    Of quick steps more are timed, for two seconds: the first ones still find new memory.
+    Of quick steps more are timed, for two seconds: the first ones still find new memory.  All together are at
+    most an eighth of the run, where ``steps`` are.
     """
+    most = max(steps + 1, min(16, trainer.total_steps // 8))
     own = [p.detach().clone() for p in trainer.model.parameters()]
     times = []
     try:
-        for _ in range(max(steps + 1, 16)):
+        for _ in range(most):
             began = time.perf_counter()
             trainer.train_step()
             if trainer.device.type == "cuda":
@@ -193,8 +196,14 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large matrix product here: the best of a few, under half a second."""
     if widens(device, dtype):
         dtype = torch.float32  # in which the steps' products are made too
+    return _peak_flops(device, dtype, torch.get_num_threads())
+
+
+@cache  # it belongs to the machine: the next run of this process need not wait for it
+def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     n = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(n, n, device=device, generator=generator).to(dtype) for _ in range(2))
     best = float("inf")
     deadline = time.perf_counter() + 0.4
     for _ in range(12):

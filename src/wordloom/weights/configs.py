@@ -78,7 +78,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     family = known[model_type]
     if model_type == OWN + family:
         # nothing else is ours to ignore: an unknown setting is an error that names it
-        not_ours = {"model_type", "dtype", *TOKEN_IDS}
+        not_ours = {"model_type", "dtype", "source_tokenizer", *TOKEN_IDS}
         return _build(family, {key: value for key, value in theirs.items() if key not in not_ours})
     config = _config_from_settings(family, theirs)
     extra = theirs.get("wordloom") or {}

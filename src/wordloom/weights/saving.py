@@ -38,6 +38,7 @@ _UNITS = {
 }
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 _TEMPORARY = ".wordloom-writing-"
+SOURCE_TOKENIZER = "source_tokenizer"
 
 
 class SavesTokenizer(Protocol):
@@ -58,6 +59,7 @@ def save_model(
     dtype: torch.dtype | None = None,
     max_shard_size: int | str = "5GB",
     tokenizer: SavesTokenizer | None = None,
+    source_tokenizer: SavesTokenizer | None = None,
     generation: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -66,7 +68,8 @@ def save_model(
     ``model`` is a model, or its (config, state) when other weights of the same shapes are meant (an
     average).  ``dtype`` None keeps the precision.  Weights above ``max_shard_size`` (bytes, or "500MB",
     "5GB") go into several files with an index.  The tokenizer's ids go into config.json and
-    generation_config.json, ``generation`` into the latter.
+    generation_config.json, ``generation`` into the latter.  A ``source_tokenizer``, of sources that have a
+    vocabulary of their own, goes into a folder of that name, which config.json then names.
 
     Every file is written and fsynced under a temporary name first; a failure leaves the folder as it
     was.  Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when
@@ -80,15 +83,19 @@ def save_model(
     limit = _bytes(max_shard_size)
     renaming = renaming_of(config)
     _check_state(config, state, renaming)
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"the tokenizer has {tokenizer.vocab_size} ids, the model a vocab_size of {config.vocab_size}; "
-            "save a model with the tokenizer it was trained with"
-        )
+    sized = [("tokenizer", tokenizer, "vocab_size"), ("source tokenizer", source_tokenizer, "source_vocab")]
+    for what, each, size in sized:
+        if each is not None and each.vocab_size > getattr(config, size):
+            raise CheckpointError(
+                f"the {what} has {each.vocab_size} ids, the model a {size} of {getattr(config, size)}; "
+                "save a model with the tokenizer it was trained with"
+            )
     _refuse_existing(folder, overwrite)
     ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
     stored_dtype = dtype or _narrowest(state.values())
     theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
+    if source_tokenizer is not None:
+        theirs["source_tokenizer"] = SOURCE_TOKENIZER
     form = FORMATS[family_of(config)]
     known_ids = {key: value for key, value in ids.items() if value is not None} | form.token_settings(ids)
 
@@ -101,6 +108,8 @@ def save_model(
             _write_weights(temporary, renaming, state, dtype, limit)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
+            if source_tokenizer is not None:
+                source_tokenizer.save_pretrained(temporary / SOURCE_TOKENIZER)
             if form.generates:
                 _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
             _write_json(temporary / "config.json", theirs)
@@ -186,6 +195,8 @@ def _move_in(temporary: Path, folder: Path) -> None:
     for path in list(folder.iterdir()):
         if _WEIGHTS.fullmatch(path.name) and path.name not in written:
             path.unlink()
+    if (folder / SOURCE_TOKENIZER).is_dir():  # a rename replaces no folder
+        shutil.rmtree(folder / SOURCE_TOKENIZER)
     for name in sorted(written, key=lambda name: (name == "config.json", name)):
         os.replace(temporary / name, folder / name)
     _fsync(folder)

@@ -1,0 +1,71 @@
+"""A picture of how well texts of different lengths are translated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wordloom.inspect.vector_plots import _save
+
+__all__ = ["draw_lengths", "lengths_figure"]
+
+_FONT = 9.0  # points
+_MARKS = "osD^vP*X"
+
+
+def draw_lengths(
+    path: str | os.PathLike[str], runs: Mapping[str, Sequence[Any]], *, score: str = "BLEU"
+) -> None:
+    """Draw into a .png, .svg or .pdf file what each run scores on texts of each length.
+
+    Args:
+        path: the file.
+        runs: by name, :class:`wordloom.evaluate.LengthBin` of the same texts.
+        score: what the scores are called.
+
+    Raises as :func:`wordloom.inspect.draw_map`.
+    """
+    _save(lambda: lengths_figure(runs, score), list(runs), path)
+
+
+def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
+    """The figure that :func:`draw_lengths` saves."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    bins = next(iter(runs.values()))
+    figure = Figure(figsize=(max(4.6, 0.95 * len(bins) + 1.6), 4.0), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    for i, (name, found) in enumerate(runs.items()):
+        places = [n + 0.06 * (i - (len(runs) - 1) / 2) for n in range(len(found))]  # bars stand side by side
+        values = [part.score.value for part in found]
+        below, above = (
+            [
+                abs(part.score.interval[side] - part.score.value) if part.score.interval else 0.0
+                for part in found
+            ]
+            for side in (0, 1)
+        )
+        style: dict[str, Any] = {
+            "marker": _MARKS[i % len(_MARKS)],
+            "markersize": 5,
+            "capsize": 2.5,
+            "clip_on": False,
+        }
+        panel.errorbar(
+            places, values, yerr=[below, above], label=name, linewidth=1.6, elinewidth=0.9, **style
+        )
+    panel.set_xticks(range(len(bins)), [f"{part.label}\n{part.pairs:,}" for part in bins], fontsize=_FONT)
+    panel.set_xlabel("words of the source, and how many texts have so many", fontsize=_FONT + 1)
+    panel.set_ylabel(score, fontsize=_FONT + 1)
+    panel.set_ylim(bottom=0)
+    panel.tick_params(labelsize=_FONT)
+    panel.grid(axis="y", color="#e3e3e3", linewidth=0.7)
+    panel.set_axisbelow(True)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    if len(runs) > 1:
+        panel.legend(frameon=False, fontsize=_FONT)
+    return figure

@@ -1,0 +1,114 @@
+"""The tokenizers of a model that turns one text into another: one for both sides, or one for each.
+
+What is written has the folder's own ``tokenizer.json``.  Where sources have another, it lies in a folder of
+its own below, which ``source_tokenizer`` in config.json names; transformers reads it as
+``AutoTokenizer.from_pretrained(RUN, subfolder="source_tokenizer")``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wordloom.data import PairCorpus
+from wordloom.errors import CheckpointError
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.recipe import Recipe
+from wordloom.run.prepare import recipe_tokenizer
+from wordloom.run.progress import TrainingProgress
+from wordloom.text import Tokenizer
+from wordloom.weights.configs import read_json
+
+__all__ = ["Vocabularies", "read_vocabularies", "recipe_vocabularies"]
+
+_PADDED = 128  # rows that tools add to a matrix to make its height round: fewer than so many
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """What reads the sources, and what reads and writes the targets; one object is one joint vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def beside(self) -> Tokenizer | None:
+        """The sources' tokenizer where it is another than the targets'."""
+        return None if self.source is self.target else self.source
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the ids of both sides."""
+        if self.beside is None:
+            return self.target.fingerprint
+        return hashlib.sha256(f"{self.source.fingerprint}/{self.target.fingerprint}".encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Both for a signature: ``bpe-8000-ab12cd``, or two of them."""
+        sides = [self.target] if self.beside is None else [self.source, self.target]
+        return ">".join(map(tokenizer_name, sides))
+
+    @property
+    def lacks(self) -> str | None:
+        """The role that is missing of those that pairs need: an end on both sides, a pad to begin targets."""
+        needed = {"eos": (self.source.eos_id, self.target.eos_id), "pad": (self.target.pad_id,)}
+        return next((role for role, ids in needed.items() if None in ids), None)
+
+
+def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingProgress) -> Vocabularies:
+    """What ``[tokenizer]`` asks for: read, or trained on both sides at once or on each."""
+
+    def texts(*sides: int) -> Iterator[str]:
+        return ((pair.source, pair.target)[side] for pair in corpus.pairs("train") for side in sides)
+
+    t = recipe.tokenizer
+    if not t.separate and t.source_path is None:
+        joint = recipe_tokenizer(recipe, texts(0, 1), progress, "pairs, both sides")
+        return Vocabularies(joint, joint)
+    changes: dict[str, Any] = {"path": t.source_path, "vocab_size": t.source_vocab_size or t.vocab_size}
+    of_sources = recipe.model_copy(update={"tokenizer": t.model_copy(update=changes)})
+    return Vocabularies(
+        recipe_tokenizer(of_sources, texts(0), progress, "pairs' sources"),
+        recipe_tokenizer(recipe, texts(1), progress, "pairs' targets"),
+    )
+
+
+def read_vocabularies(folder: Path, config: Any) -> Vocabularies:
+    """The tokenizers of a model folder.
+
+    Raises CheckpointError where one is missing, or is not the one that the model of ``config`` learnt with.
+    """
+    if not (folder / "tokenizer.json").exists():
+        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
+    target = Tokenizer.from_pretrained(folder)
+    facts = read_json(folder / "config.json")
+    named = facts.get("source_tokenizer")
+    if named is not None and not (folder / str(named) / "tokenizer.json").exists():
+        raise CheckpointError(
+            f"{folder} has no tokenizer of its sources; put back its {named}/tokenizer.json"
+        )
+    source = target if named is None else Tokenizer.from_pretrained(folder / str(named))
+    reads = getattr(config, "source_vocab", config.vocab_size)
+    sides = [("source", source, reads), ("target", target, config.vocab_size)]
+    for side, tokenizer, size in sides:
+        if not 0 <= size - tokenizer.vocab_size < _PADDED:
+            what = "tokenizer" if named is None else f"{side} tokenizer"
+            raise CheckpointError(
+                f"{folder}: the {what} has {tokenizer.vocab_size:,} tokens and the model {size:,} {side} "
+                "tokens; they do not belong together: put back the one it was trained with"
+            )
+    for role in ("eos", "pad"):
+        own, learnt = getattr(target, f"{role}_id"), facts.get(f"{role}_token_id")
+        if isinstance(learnt, int) and own is not None and own != learnt:
+            raise CheckpointError(
+                f"{folder}: the {role} token is {own} in the tokenizer and {learnt} in the model; they do "
+                "not belong together: put back the one it was trained with"
+            )
+    found = Vocabularies(source, target)
+    if found.lacks is not None:
+        raise CheckpointError(f"{folder}: its tokenizer lacks an eos or pad token, so no text would end")
+    return found
