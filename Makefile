@@ -11,7 +11,8 @@ STAMP   := $(VENV)/.installed
 install: $(STAMP)
 
 # torch goes first, from the pinned constraints: another package would otherwise choose its build.
-# Bytecode is made now: where PYTHONDONTWRITEBYTECODE is set, every process of the tests would make its own.
+# Bytecode is made now, and of src before the tests: where PYTHONDONTWRITEBYTECODE is set, every process of theirs
+# would make its own.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
@@ -22,6 +23,7 @@ demo: install
 	@$(BIN)/wordloom demo --minutes $(MINUTES)
 
 test: install
+	@$(BIN)/python -m compileall -q src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 $(PYTEST_ARGS)
 
 lint: install

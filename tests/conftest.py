@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +27,15 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use every 
 # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+gc.disable()  # collecting imports everything and frees nothing
+
+
+def pytest_collection_finish() -> None:
+    """Hundreds of thousands of objects of libraries and tests stay to the end: look for no cycles in them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -59,3 +73,96 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["WORDLOOM_CACHE"]
     else:
         os.environ["WORDLOOM_CACHE"] = before
+
+
+# What a process of the command line is made from: it has imported what a verb would, and does nothing else.
+FORKS = multiprocessing.get_context("forkserver")
+VERBS = ["wordloom.cli", "wordloom.run", "wordloom.run.train_vectors"]
+IN_TIME = ["torch._dynamo", "numba.np.arraymath", "numba.np.npyimpl"]  # by an optimizer, by a kernel
+FORKS.set_forkserver_preload([*VERBS, *IN_TIME])
+
+BEGIN = """
+import os, sys
+os.environ.clear()
+os.environ.update(environment)
+os.chdir(folder)
+os.dup2(os.open(read, os.O_RDONLY), 0)
+os.dup2(os.open(written, os.O_WRONLY), 1)
+os.dup2(errors.fileno(), 2)
+errors.close()
+sys.stdin = open(0, encoding="utf-8", closefd=False)
+sys.argv = ["wordloom", *arguments]
+exec(code, {"__name__": "__main__"})
+"""
+COMMAND = "from wordloom.cli import main; main()"
+
+
+class Forked:
+    """Python code in a process of its own, begun with the library imported: that takes seconds otherwise.
+
+    It is a process like any other: it can be killed, stopped and limited, and knows nothing of the test's.
+    """
+
+    def __init__(
+        self, *arguments: object, code: str = COMMAND, cwd: Path | None = None, stdin: bytes = b"",
+        **environment: str,
+    ) -> None:  # fmt: skip
+        self.files = Path(tempfile.mkdtemp())
+        (self.files / "read").write_bytes(stdin)
+        (self.files / "written").touch()
+        reader, writer = FORKS.Pipe(duplex=False)
+        given = {
+            "arguments": [str(argument) for argument in arguments],
+            "code": code,
+            "environment": {**os.environ, **environment},
+            "errors": writer,
+            "folder": str(cwd or Path.cwd()),
+            "read": str(self.files / "read"),
+            "written": str(self.files / "written"),
+        }
+        self.process = FORKS.Process(target=exec, args=(BEGIN, given))
+        self.process.start()
+        self.stderr = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
+        reader.close()
+        writer.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def completed(self) -> subprocess.CompletedProcess:
+        """Wait for its end; what it wrote, of standard output the bytes."""
+        with self.stderr:
+            errors = self.stderr.read()
+        self.process.join()
+        said = (self.files / "written").read_bytes()
+        shutil.rmtree(self.files)
+        return subprocess.CompletedProcess([], self.returncode, said, errors)
+
+    def communicate(self) -> tuple[str, str]:
+        done = self.completed()
+        return done.stdout.decode(), done.stderr
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[..., Forked]]:
+    """A function that starts ``wordloom ARGUMENTS``, or ``code`` given these arguments."""
+    started = []
+
+    def start(*arguments: object, **more: object) -> Forked:
+        started.append(Forked(*arguments, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.process.kill()
+        one.process.join()
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., subprocess.CompletedProcess]:
+    """A function that runs ``wordloom ARGUMENTS`` to its end."""
+    return lambda *arguments, **more: Forked(*arguments, **more).completed()

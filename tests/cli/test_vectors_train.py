@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from functools import partial
 from typing import get_args
 
 import pytest
@@ -17,14 +17,24 @@ from wordloom.vector_recipe import VectorSettings
 from wordloom.vectors import load_vectors
 
 
-def wordloom(*arguments, cwd, **more):
-    environment = {**os.environ, "WORDLOOM_CACHE": str(cwd / "cache"), "COLUMNS": "120"}
-    command = [sys.executable, "-m", "wordloom", "vectors", *map(str, arguments)]
-    if more.pop("start", False):
-        return subprocess.Popen(
-            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, **more)
+@pytest.fixture
+def start(forked, tmp_path, monkeypatch):
+    """A function that starts ``wordloom vectors ARGUMENTS``, or ``code`` in its place."""
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+    return partial(forked, "vectors", cwd=tmp_path)
+
+
+@pytest.fixture
+def wordloom(start):
+    """A function that runs it to its end."""
+
+    def run(*arguments, **more):
+        process = start(*arguments, **more)
+        said, errors = process.communicate()
+        return subprocess.CompletedProcess([], process.returncode, said, errors)
+
+    return run
 
 
 @pytest.fixture
@@ -34,23 +44,23 @@ def text(tmp_path):
     return path
 
 
-def test_flags_alone_train_vectors_that_can_be_asked(text, tmp_path):
-    done = wordloom("train", "--corpus", text, "--dim", 12, "--epochs", 2, "--threads", 2, cwd=tmp_path)
+def test_flags_alone_train_vectors_that_can_be_asked(wordloom, text, tmp_path):
+    done = wordloom("train", "--corpus", text, "--dim", 12, "--epochs", 2, "--threads", 2)
     assert done.returncode == 0, done.stderr
     assert "skipgram, 5 negatives shared by a window, numba kernel on 2 threads" in done.stderr
     assert "not deterministic" in done.stderr
     assert "words/s" in done.stderr
     recipe = tomllib.loads((tmp_path / "runs" / "tale" / "recipe.toml").read_text())
     assert recipe["vectors"]["dim"] == 12
-    asked = wordloom("similar", "runs/tale", "cat", "--topn", 1, cwd=tmp_path)
+    asked = wordloom("similar", "runs/tale", "cat", "--topn", 1)
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.split()[:2] == ["cat", "cosine"]
     assert asked.stdout.split()[-2] in ["the", "sat", "on", "mat", "and", "dog", "log"]
 
 
-def test_a_recipe_and_settings_of_ones_own(text, tmp_path):
+def test_a_recipe_and_settings_of_ones_own(wordloom, text, tmp_path):
     (tmp_path / "mine.toml").write_text('[data]\ntrain = "tale.txt"\n[vectors]\ndim = 30\nepochs = 1\n')
-    done = wordloom("train", "mine.toml", "vectors.dim=8", "--architecture", "cbow", cwd=tmp_path)
+    done = wordloom("train", "mine.toml", "vectors.dim=8", "--architecture", "cbow")
     assert done.returncode == 0, done.stderr
     assert load_vectors(tmp_path / "runs" / "mine").vectors.shape[1] == 8
     assert "cbow" in done.stderr
@@ -85,45 +95,34 @@ def test_a_mistake_is_one_line_and_exit_code_2(text, tmp_path, arguments, says, 
     assert len([line for line in told.splitlines() if line.startswith("wordloom: ")]) == 1
 
 
-def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
-    running = wordloom(
-        "train",
-        "--corpus",
-        text,
-        "--epochs",
-        100_000,
-        "--dim",
-        50,
-        "--deterministic",
-        cwd=tmp_path,
-        start=True,
-    )
+def test_ctrl_c_saves_and_the_command_it_prints_goes_on(start, wordloom, text, tmp_path):
+    running = start("train", "--corpus", text, "--epochs", 100_000, "--dim", 50, "--deterministic")
     metrics = tmp_path / "runs" / "tale" / "metrics.jsonl"
     for _ in range(600):
         if metrics.exists() and metrics.stat().st_size > 0:
             break
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    _, errors = running.communicate(timeout=120)
+    _, errors = running.communicate()
     assert running.returncode == 0, errors
     assert "stopped at" in errors
     assert (tmp_path / "runs" / "tale" / "checkpoints" / "vectors.safetensors").exists()
     question, _, command = errors.splitlines()[-3:]
     assert question == "  wordloom vectors similar runs/tale WORD"
-    asked = wordloom("similar", "runs/tale", "cat", cwd=tmp_path)
+    asked = wordloom("similar", "runs/tale", "cat")
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.split()[0] == "cat"
     assert asked.stderr.startswith("note: training stopped at ")
     assert asked.stderr.strip().endswith(command.strip())
     assert command == "  wordloom vectors train --out runs/tale --resume"
-    again = wordloom(*command.split()[2:], cwd=tmp_path, start=True)
+    again = start(*command.split()[2:])
     before = metrics.stat().st_size
     for _ in range(600):
         if metrics.stat().st_size > before:
             break
         time.sleep(0.1)
     again.send_signal(signal.SIGTERM)
-    _, errors = again.communicate(timeout=120)
+    _, errors = again.communicate()
     assert again.returncode == 0, errors
     assert "resuming at" in errors
 
@@ -132,7 +131,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(text, tmp_path):
 @pytest.mark.parametrize(
     ("during", "kept"), [("Phrases.learn_in_stretches", "settings"), ("prepare", "settings and vocabulary")]
 )
-def test_a_signal_before_training_keeps_what_is_known(text, tmp_path, number, during, kept):
+def test_a_signal_before_training_keeps_what_is_known(wordloom, text, tmp_path, number, during, kept):
     slow = (
         "import os, time\n"
         "from wordloom.run import train_vectors as module\n"
@@ -143,9 +142,7 @@ def test_a_signal_before_training_keeps_what_is_known(text, tmp_path, number, du
         "from wordloom.cli import main\n"
         "main()\n"
     )
-    command = [sys.executable, "-c", slow, "vectors", "train", "--corpus", "tale.txt", "--phrases", "1"]
-    given = {"env": {**os.environ, "WORDLOOM_CACHE": str(tmp_path / "cache")}, "cwd": tmp_path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **given)
+    done = wordloom("train", "--corpus", "tale.txt", "--phrases", 1, code=slow)
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()[-3:]
     assert said == [
@@ -154,16 +151,16 @@ def test_a_signal_before_training_keeps_what_is_known(text, tmp_path, number, du
         "  wordloom vectors train --out runs/tale --resume",
     ]
     assert (tmp_path / "runs" / "tale" / "vocabulary.tsv").exists() == ("vocabulary" in kept)
-    asked = wordloom("similar", "runs/tale", "cat", cwd=tmp_path)
+    asked = wordloom("similar", "runs/tale", "cat")
     assert asked.returncode == 2
     assert said[-1].strip() in asked.stderr
-    again = wordloom(*said[-1].split()[2:], cwd=tmp_path)
+    again = wordloom(*said[-1].split()[2:])
     assert again.returncode == 0, again.stderr
     assert "cat" in load_vectors(tmp_path / "runs" / "tale")
 
 
-def test_a_signal_before_training_leaves_the_run_that_force_would_replace(text, tmp_path):
-    assert wordloom("train", "--corpus", text, "--epochs", 1, cwd=tmp_path).returncode == 0
+def test_a_signal_before_training_leaves_the_run_that_force_would_replace(wordloom, text, tmp_path):
+    assert wordloom("train", "--corpus", text, "--epochs", 1).returncode == 0
     run = tmp_path / "runs" / "tale"
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     slow = (
@@ -173,28 +170,26 @@ def test_a_signal_before_training_leaves_the_run_that_force_would_replace(text, 
         "from wordloom.cli import main\n"
         "main()\n"
     )
-    command = [sys.executable, "-c", slow, "vectors", "train", "--corpus", "tale.txt", "--force"]
-    given = {"env": {**os.environ, "WORDLOOM_CACHE": str(tmp_path / "cache")}, "cwd": tmp_path}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **given)
+    done = wordloom("train", "--corpus", "tale.txt", "--force", code=slow)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1] == "stopped before training began: the run in runs/tale is as it was"
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_the_help_names_every_algorithm(tmp_path):
-    said = " ".join(wordloom("train", "--help", cwd=tmp_path).stdout.split()).replace("- ", "-")
+def test_the_help_names_every_algorithm(wordloom):
+    said = " ".join(wordloom("train", "--help").stdout.split()).replace("- ", "-")
     allowed = get_args(VectorSettings.model_fields["algorithm"].annotation)
     assert f"{', '.join(allowed[:-1])} or {allowed[-1]}." in said
     assert "line, blank-line, file, or" in said
 
 
-def test_a_line_is_a_text_unless_something_else_is_said(text, tmp_path):
+def test_a_line_is_a_text_unless_something_else_is_said(wordloom, text, tmp_path):
     for out, flags, texts in (
         ("lines", [], 4000),
         ("one", ["--separator", "file"], 1),
         ("marked", ["--separator", "the cat sat on the mat and the dog sat on the log"], 0),
     ):
-        done = wordloom("train", "--corpus", text, "--epochs", 1, "--out", out, *flags, cwd=tmp_path)
+        done = wordloom("train", "--corpus", text, "--epochs", 1, "--out", out, *flags)
         if texts:
             assert f"in {texts:,} text" in done.stderr
         else:

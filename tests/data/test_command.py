@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wordloom.data import DATASETS
 from wordloom.text import Tokenizer
 
-RUN = "from wordloom.cli import main; main()"
+Command = Callable[..., Any]
 
 
-def wordloom(*arguments: str | Path, stdin: str = "", columns: int = 200) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": str(columns)},
-    )
+@pytest.fixture
+def wordloom(command: Command) -> Command:
+    def run(*arguments: str | Path, stdin: str = "", columns: int = 200) -> Any:
+        done = command(*arguments, stdin=stdin.encode(), COLUMNS=str(columns))
+        return subprocess.CompletedProcess([], done.returncode, done.stdout.decode(), done.stderr)
+
+    return run
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_list_has_a_line_for_each_set(columns: int) -> None:
+def test_list_has_a_line_for_each_set(wordloom: Command, columns: int) -> None:
     plain = wordloom("data", "list", columns=columns)
     assert plain.returncode == 0, plain.stderr
     lines = plain.stdout.splitlines()
@@ -47,7 +47,7 @@ def test_list_has_a_line_for_each_set(columns: int) -> None:
     assert listed["alpaca"]["parts"]["all"][0]["sha256"] is None
 
 
-def test_list_tells_all_about_one_set() -> None:
+def test_list_tells_all_about_one_set(wordloom: Command) -> None:
     told = wordloom("data", "list", "wikitext-2", columns=40).stdout
     for file in DATASETS["wikitext-2"].files:
         assert f"    {file.url}\n" in told
@@ -62,7 +62,7 @@ def test_list_tells_all_about_one_set() -> None:
     assert done.stderr == "wordloom: no data set 'wikitext2'; did you mean 'wikitext-2'?\n"
 
 
-def test_prepare_twice(tmp_path: Path, tokenizer: Path) -> None:
+def test_prepare_twice(wordloom: Command, tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.txt").write_text("hello world\n" * 100)
     first = wordloom("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer)
     assert first.returncode == 0, first.stderr
@@ -75,7 +75,7 @@ def test_prepare_twice(tmp_path: Path, tokenizer: Path) -> None:
     assert sum(entry["ledger"]["bytes"] for entry in made) == 1200
 
 
-def test_prepare_options_reach_the_corpus(tmp_path: Path, tokenizer: Path) -> None:
+def test_prepare_options_reach_the_corpus(wordloom: Command, tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "v.txt").write_text("one\ntwo\n\nthree\n")
     done = wordloom(
         *("data", "prepare", "--tokenizer", tokenizer, "--field", "a", "--field", "b", "--json"),
@@ -87,7 +87,7 @@ def test_prepare_options_reach_the_corpus(tmp_path: Path, tokenizer: Path) -> No
     assert (validation["documents"], validation["dropped"]) == (3, {"empty document(s)": 1})
 
 
-def test_a_mistake_is_one_line_and_code_two(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_mistake_is_one_line_and_code_two(wordloom: Command, tmp_path: Path, tokenizer: Path) -> None:
     text, rows = tmp_path / "a.txt", tmp_path / "a.jsonl"
     text.write_text("hello world\n" * 100)
     rows.write_text('{"text": "hello"}\n')

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -325,7 +322,8 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 
 
 _BITS = """
-import torch, hashlib
+import hashlib, sys, numba, torch
+numba.config.CACHE_DIR = sys.argv[1]  # before the programs are imported
 from wordloom.nn import fused, programs
 programs.MINIMUM_ELEMENTS = 0
 x = torch.linspace(-3, 3, 37 * 101).view(101, 37).requires_grad_()
@@ -339,16 +337,15 @@ print(hashlib.sha256(g.numpy().tobytes()).hexdigest())
 """
 
 
-def test_code_kept_on_disk_gives_the_bits_of_code_just_compiled(tmp_path):
+def test_code_kept_on_disk_gives_the_bits_of_code_just_compiled(forked, tmp_path):
     """Else a run resumed in a second process would not end like one left alone."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1",
-                   "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
-    digests = set()
+    digests, kept = set(), []
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", _BITS], env=environment, capture_output=True, text=True, check=True
-        )
+        done = forked(tmp_path, code=_BITS).completed()
+        assert done.returncode == 0, done.stderr
         digests.add(done.stdout.strip())
-        assert list(tmp_path.rglob("*.nbc"))
+        kept.append({path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")})
+    assert kept[0]
+    assert kept[0] == kept[1]  # the second process compiled nothing
     assert len(digests) == 1
     assert len(digests.pop()) == len(hashlib.sha256().hexdigest())

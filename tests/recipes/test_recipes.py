@@ -14,8 +14,9 @@ from wordloom.run import train
 
 PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
 SMALL = {  # what keeps a few steps of a large recipe within seconds
-    **dict.fromkeys((name for name in shipped_recipes() if "-ptb-" in name), PTB),
-    **dict.fromkeys(("gpt2-shakespeare-char", "llama-shakespeare-char"), ["model.n_layers=2"]),
+    **{name: PTB for name in shipped_recipes() if "-ptb-" in name},
+    "gpt2-shakespeare-char": ["model.n_layers=2"],
+    "llama-shakespeare-char": ["model.n_layers=2"],
     "llama-gutenberg": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-gpu": [
         *("data.train=gutenberg/valid", "tokenizer.vocab_size=1000", "model.n_layers=2"),

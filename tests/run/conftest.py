@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,16 +36,13 @@ WORDS = [
 ]
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def write_corpus(folder: Path) -> Path:
     """Forty documents of made-up sentences, one JSON object a line."""
-    import json
-
     draw = random.Random(7)
-    path = tmp_path / "corpus.jsonl"
+    path = folder / "corpus.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for _ in range(40):
-            text = " ".join(draw.choice(WORDS) for _ in range(120)).capitalize() + "."
+            text = " ".join(draw.choice(WORDS) for _ in range(60)).capitalize() + "."
             file.write(json.dumps({"text": text}) + "\n")
     return path
 
@@ -84,15 +83,20 @@ save_every = 5
 """
 
 
+def write_recipe(folder: Path, corpus: Path, family: str = "llama", document_mask: bool = False) -> Path:
+    path = folder / f"{family}.toml"
+    text = RECIPE.format(corpus=corpus, family=family, document_mask=str(document_mask).lower())
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write_corpus(tmp_path)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch):
     """A function that writes the recipe of a family and returns its path."""
     monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
-
-    def make(family: str = "llama", document_mask: bool = False) -> Path:
-        path = tmp_path / f"{family}.toml"
-        text = RECIPE.format(corpus=corpus, family=family, document_mask=str(document_mask).lower())
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return make
+    return partial(write_recipe, tmp_path, corpus)

@@ -15,6 +15,7 @@ import pytest
 
 from wordloom.run import train
 
+from .conftest import write_corpus, write_recipe
 from .test_train import lines
 
 SAVED = (
@@ -43,22 +44,42 @@ main()
 """
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+# The runs that nothing happens to are trained once, and the cache of tokens is filled by them.
 
 
-def kill_at(folder: Path, place: str, count: int, recipe: Path, run: Path) -> None:
-    """Train in a process of its own that dies at the ``count``-th call of ``place``."""
-    script = folder / "kill.py"
-    script.write_text(KILL_AT)
-    command = [sys.executable, script, place, str(count), "train", str(recipe), "--out", str(run)]
-    killed = subprocess.run(command, env=environment(), capture_output=True, timeout=200)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    return write_recipe(folder, write_corpus(folder))
+
+
+@pytest.fixture(scope="module")
+def straight(recipe) -> Path:
+    return train(recipe, out=recipe.parent / "straight").folder
+
+
+@pytest.fixture(scope="module")
+def of_one_layer(recipe) -> Path:
+    return train(recipe, ["model.n_layers=1"], out=recipe.parent / "one-layer").folder
 
 
 @pytest.fixture
-def straight(recipe, tmp_path) -> Path:
-    return train(recipe(), out=tmp_path / "straight").folder
+def kill_at(forked, recipe):
+    """A function that trains in a process of its own that dies at the ``count``-th call of ``place``."""
+
+    def kill(place: str, count: int, run: Path) -> None:
+        killed = forked(place, count, "train", recipe, "--out", run, code=KILL_AT).completed()
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    return kill
+
+
+def wait_for_lines(run: Path, process, *, beyond: int = 0) -> None:
+    metrics = run / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while process.returncode is None and (not metrics.exists() or metrics.stat().st_size <= beyond):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def assert_same(straight: Path, run: Path) -> None:
@@ -74,41 +95,38 @@ def assert_same(straight: Path, run: Path) -> None:
     [("save_file", 2), ("sync_folder", 1), ("sync_folder", 3), ("_discard", 5)],
     ids=["half-written", "before the first rename", "before a later rename", "while pruning"],
 )
-def test_killed_in_the_middle_of_a_save(recipe, tmp_path, straight, place, count):
+def test_killed_in_the_middle_of_a_save(kill_at, recipe, tmp_path, straight, place, count):
     run = tmp_path / "run"
-    kill_at(tmp_path, place, count, recipe(), run)
+    kill_at(place, count, run)
     for step in (run / "checkpoints").glob("step-*"):
         assert (step / "trainer" / "state.json").exists()
-    train(recipe(), out=run, resume=True)
+    train(recipe, out=run, resume=True)
     assert_same(straight, run)
 
 
-def test_killed_at_random_moments(recipe, tmp_path, straight):
+def test_killed_at_random_moments(forked, recipe, tmp_path, straight):
     run = tmp_path / "run"
     moments = random.Random()
-    command = [sys.executable, "-m", "wordloom", "train", str(recipe()), "--out", str(run)]
+    metrics = run / "metrics.jsonl"
     for _ in range(2):
         resume = ["--resume"] if (run / "recipe.toml").exists() else []
-        process = subprocess.Popen([*command, *resume], env=environment(), stderr=subprocess.PIPE)
-        metrics = run / "metrics.jsonl"
-        deadline = time.monotonic() + 120
         start = metrics.stat().st_size if metrics.exists() else 0
-        while process.poll() is None and (not metrics.exists() or metrics.stat().st_size <= start):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        process = forked("train", recipe, "--out", run, *resume)
+        wait_for_lines(run, process, beyond=start)
         wait = moments.random() * 0.5
         print(f"killing {wait:.4f} s after the first line")  # shown when the test fails
         time.sleep(wait)
-        process.kill()
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
         process.communicate()
-    train(recipe(), out=run, resume=True)
+    train(recipe, out=run, resume=True)
     assert_same(straight, run)
 
 
-def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
+def test_a_full_disk_is_one_line_and_loses_nothing(forked, kill_at, recipe, tmp_path, straight):
     """A limit on file size stands for the disk: the kernel refuses the write in the middle of the file."""
     run = tmp_path / "run"
-    kill_at(tmp_path, "sync_folder", 3, recipe(), run)  # steps 5 and 10 are saved
+    kill_at("sync_folder", 3, run)  # steps 5 and 10 are saved
     limited = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
@@ -116,21 +134,14 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
         "from wordloom.cli import main\n"
         "main()\n"
     )
-    arguments = ["train", str(recipe()), "--out", str(run), "--resume"]
-    full = subprocess.run(
-        [sys.executable, "-c", limited, *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    full = forked("train", recipe, "--out", run, "--resume", code=limited).completed()
     assert full.returncode == 2, full.stderr
     last = full.stderr.strip().splitlines()[-1]
     assert "could not write" in last
     assert "step-10" in last
     assert "Traceback" not in full.stderr
     assert (run / "checkpoints" / "step-10" / "model.safetensors").exists()
-    train(recipe(), out=run, resume=True)
+    train(recipe, out=run, resume=True)
     for name in SAVED:
         assert (straight / name).read_bytes() == (run / name).read_bytes(), name
 
@@ -138,7 +149,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(recipe, tmp_path, straight):
 @pytest.mark.parametrize(
     ("limit", "message"), [(100, "cannot begin a run in"), (5_000, "could not write .*metrics.jsonl")]
 )
-def test_a_full_disk_beside_a_save_is_one_line_too(recipe, tmp_path, straight, limit, message):
+def test_a_full_disk_beside_a_save_is_one_line_too(forked, recipe, tmp_path, straight, limit, message):
     """``straight`` has filled the cache of tokens, which is written before."""
     limited = (
         "import resource, signal\n"
@@ -149,23 +160,19 @@ def test_a_full_disk_beside_a_save_is_one_line_too(recipe, tmp_path, straight, l
         "main()\n"
     )
     run = tmp_path / "run"
-    arguments = ["train", str(recipe()), "train.log_every=1", "train.save_every=0", "--out", str(run)]
-    full = subprocess.run(
-        [sys.executable, "-c", limited, *arguments], env=environment(), capture_output=True, text=True
-    )
+    changed = ["train.log_every=1", "train.save_every=0"]
+    full = forked("train", recipe, *changed, "--out", run, code=limited).completed()
     assert full.returncode == 2, full.stderr
     assert re.search(message, full.stderr.strip().splitlines()[-1])
     assert "Traceback" not in full.stderr
-    train(
-        recipe(), ["train.log_every=1", "train.save_every=0"], out=run, resume=(run / "recipe.toml").exists()
-    )
+    train(recipe, changed, out=run, resume=(run / "recipe.toml").exists())
     assert (run / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_before_the_steps(recipe, tmp_path, number):
+def test_stopped_before_the_steps(forked, recipe, tmp_path, number):
     """Nothing is under way then: a run that has a checkpoint is stopped there, a new one has nothing."""
-    run = train(recipe(), ["train.steps=3"], out=tmp_path / "run").folder
+    run = train(recipe, ["train.steps=3"], out=tmp_path / "run").folder
     slow = (
         "import os, sys, wordloom.run\n"
         "def preparing(*_):\n"
@@ -175,49 +182,40 @@ def test_stopped_before_the_steps(recipe, tmp_path, number):
         "from wordloom.cli import main\n"
         "main()\n"
     )
-    command = [sys.executable, "-c", slow, "train", str(recipe())]
-    given = {"env": environment(), "capture_output": True, "text": True, "timeout": 100}
-    resumed = subprocess.run([*command, "train.steps=9", "--out", str(run), "--resume"], **given)
+    resumed = forked("train", recipe, "train.steps=9", "--out", run, "--resume", code=slow).completed()
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stderr.splitlines()[-2:] == [
         "stopped at step 3 of 3; to go on:", f"  wordloom train {run} --out {run} --resume"
     ]  # fmt: skip
-    fresh = subprocess.run([*command, "--out", str(tmp_path / "new")], **given)
+    fresh = forked("train", recipe, "--out", tmp_path / "new", code=slow).completed()
     assert fresh.returncode == 130
     assert fresh.stderr.splitlines()[-1] == "stopped before anything was saved"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
+def test_a_signal_saves_and_says_how_to_go_on(forked, recipe, tmp_path, of_one_layer, number):
     """The printed command is run as it is: it knows the overrides too."""
-    changed = ["model.n_layers=1"]
-    straight = train(recipe(), changed, out=tmp_path / "straight").folder
     run = tmp_path / "run"
-    start = [sys.executable, "-m", "wordloom", "train", str(recipe())]
-    command = [*start, "train.log_every=1", *changed, "--out", str(run)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    process = forked("train", recipe, "train.log_every=1", "model.n_layers=1", "--out", run)
+    wait_for_lines(run, process)
+    assert process.returncode is None, process.communicate()
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate()
     assert process.returncode == 0, said
     if "stopped at step" in said:  # else it was done before the signal came
         command = said.strip().splitlines()[-1].split()
         assert command[0] == "wordloom"
-        done = subprocess.run([sys.executable, "-m", *command], env=environment(), timeout=200, check=False)
-        assert done.returncode == 0
+        done = forked(*command[1:]).completed()
+        assert done.returncode == 0, done.stderr
     for name in SAVED:
-        assert (straight / name).read_bytes() == (run / name).read_bytes(), name
+        assert (of_one_layer / name).read_bytes() == (run / name).read_bytes(), name
 
 
 def test_a_reader_that_goes_does_not_end_the_run(recipe, tmp_path):
     run = tmp_path / "run"
-    start = [sys.executable, "-m", "wordloom", "train", str(recipe())]
-    command = [*start, "train.log_every=1", "--out", str(run)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE)
+    start = [sys.executable, "-m", "wordloom", "train", str(recipe)]
+    command = [*start, "train.log_every=1", "train.steps=8", "--out", str(run)]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE)
     assert process.stderr is not None
     process.stderr.readline()
     process.stderr.close()  # as `wordloom train ... 2>&1 | head -1` does

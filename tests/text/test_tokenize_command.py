@@ -1,18 +1,19 @@
 """``wordloom tokenize``, run as a user runs it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from wordloom.cli import main; main()", "tokenize"]
 
+@pytest.fixture(scope="module")
+def run(command):
+    """A function that gives exit code, standard output and standard error."""
 
-def run(*arguments, stdin=b""):
-    """Exit code, standard output and standard error."""
-    done = subprocess.run([*COMMAND, *map(str, arguments)], input=stdin, capture_output=True, check=False)
-    return done.returncode, done.stdout, done.stderr.decode()
+    def run(*arguments, stdin=b""):
+        done = command("tokenize", *arguments, stdin=stdin)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def text_file(corpus, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder(text_file):
+def folder(run, text_file):
     out = text_file.parent / "bpe"
     code, shown, errors = run("train", text_file, "--out", out, "--vocab-size", 600)
     assert (code, errors) == (0, "")
@@ -33,7 +34,7 @@ def folder(text_file):
     return out
 
 
-def test_text_survives_encode_and_decode_byte_for_byte(folder, text_file):
+def test_text_survives_encode_and_decode_byte_for_byte(run, folder, text_file):
     text = text_file.read_bytes() + "é😀\r\n \0".encode()
     code, ids, _ = run("encode", folder, "-", stdin=text)
     assert code == 0
@@ -41,7 +42,7 @@ def test_text_survives_encode_and_decode_byte_for_byte(folder, text_file):
     assert run("decode", folder, "-", stdin=ids)[1] == text
 
 
-def test_any_bytes_survive_the_byte_kind(text_file):
+def test_any_bytes_survive_the_byte_kind(run, text_file):
     out = text_file.parent / "byte"
     assert run("train", text_file, "--kind", "byte", "--out", out)[0] == 0
     data = bytes(range(256)) * 2
@@ -49,7 +50,7 @@ def test_any_bytes_survive_the_byte_kind(text_file):
     assert run("decode", out, "-", stdin=ids)[1] == data
 
 
-def test_encode_shows_tokens_and_json(folder):
+def test_encode_shows_tokens_and_json(run, folder):
     ids = [int(i) for i in run("encode", folder, "the class")[1].split()]
     lines = run("encode", folder, "the class", "--tokens")[1].decode().splitlines()
     assert [int(line.split()[0]) for line in lines] == ids
@@ -65,7 +66,7 @@ def test_encode_shows_tokens_and_json(folder):
     }
 
 
-def test_special_tokens_take_a_choice(folder):
+def test_special_tokens_take_a_choice(run, folder):
     code, shown, errors = run("encode", folder, "a<|pad|>")
     assert (code, shown) == (2, b"")
     assert "special token '<|pad|>' at character 1" in errors
@@ -73,7 +74,7 @@ def test_special_tokens_take_a_choice(folder):
     assert len(run("encode", folder, "a<|pad|>", "--specials", "text")[1].split()) > 2
 
 
-def test_report_side_by_side(folder, text_file):
+def test_report_side_by_side(run, folder, text_file):
     word = text_file.parent / "word"
     code, shown, _ = run(
         *("train", text_file, "--kind", "word", "--out", word, "--lower", "--vocab-size", 99_999, "--json")
@@ -112,7 +113,7 @@ def test_report_side_by_side(folder, text_file):
         (["encode", "{folder}", "-"], "standard input is not UTF-8 (byte 1)"),
     ],
 )
-def test_mistakes_are_one_line(arguments, message, folder, text_file):
+def test_mistakes_are_one_line(run, arguments, message, folder, text_file):
     filled = [argument.format(folder=folder, text=text_file) for argument in arguments]
     code, shown, errors = run(*filled, stdin=b"a\xff")
     assert (code, shown) == (2, b"")
@@ -131,13 +132,13 @@ def test_mistakes_are_one_line(arguments, message, folder, text_file):
         (b"\xff", "is no id"),
     ],
 )
-def test_what_is_no_id_is_one_line(ids, message, folder):
+def test_what_is_no_id_is_one_line(run, ids, message, folder):
     code, shown, errors = run("decode", folder, "-", stdin=ids)
     assert (code, shown, errors.count("\n")) == (2, b"", 1)
     assert message in errors
 
 
-def test_a_merge_of_no_token_is_one_line(folder, tmp_path):
+def test_a_merge_of_no_token_is_one_line(run, folder, tmp_path):
     definition = json.loads((folder / "tokenizer.json").read_text())
     definition["model"]["merges"].append(["the", "zebra"])
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
@@ -146,7 +147,7 @@ def test_a_merge_of_no_token_is_one_line(folder, tmp_path):
     assert "needs the token 'zebra', which is not in the vocabulary" in errors
 
 
-def test_force_replaces(folder, text_file):
+def test_force_replaces(run, folder, text_file):
     before = (folder / "tokenizer.json").read_bytes()
     arguments = ("train", text_file, "--out", folder, "--vocab-size", 600, "--force")
     assert run(*arguments)[0] == 0

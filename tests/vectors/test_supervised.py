@@ -105,11 +105,14 @@ def test_the_kernel_follows_its_numpy_twin(loss: str, rows: dict[str, Any], dete
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(loss: str) -> None:
+def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
+    loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wordloom.vectors.supervised.JOB", 500)
     results = []
     for threads in (1, 2, 4):
         made = trainer(
-            loss=loss, deterministic=True, threads=threads, word_ngrams=2, given=text(8000), epochs=1
+            loss=loss, deterministic=True, threads=threads, word_ngrams=2, given=text(2000), epochs=1
         )
         while not made.done:
             figures = made.run()

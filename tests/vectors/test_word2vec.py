@@ -111,7 +111,8 @@ def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
     method: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wordloom.vectors.training._SHARED", 0)  # else one thread takes such short batches
-    lengths = (*[1500] * 6, 66_500)  # the last is longer than a portion of words
+    monkeypatch.setattr("wordloom.vectors.training.JOB", 2000)
+    lengths = (*[300] * 6, 13_300)  # the last is longer than a job
     results = []
     for threads in (1, 2, 4):
         made = trainer(deterministic=True, threads=threads, lengths=lengths, epochs=1, **method)
@@ -207,7 +208,8 @@ def test_the_loss_reported_is_that_of_the_windows_looked_at() -> None:
 
 def test_training_resumes_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wordloom.vectors.training.PORTION", 16)
-    lengths = (9000,) * 40
+    monkeypatch.setattr("wordloom.vectors.training.JOB", 1000)
+    lengths = (900,) * 40
     monkeypatch.setattr("wordloom.vectors.training._SHARED", 0)
     straight = trainer(deterministic=True, threads=2, lengths=lengths)
     stopped = trainer(deterministic=True, threads=2, lengths=lengths)
