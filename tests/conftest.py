@@ -16,7 +16,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("house", max_examples=50)  # each run draws others
+# Each run draws others, and none is timed.
+hypothesis.settings.register_profile("house", max_examples=50, deadline=None)
 hypothesis.settings.load_profile("house")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

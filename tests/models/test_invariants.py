@@ -317,6 +317,10 @@ COUNTS = {
     "lstm-ptb-small": 4_651_600,
     "lstm-ptb-medium": 19_775_200,
     "lstm-ptb-large": 66_022_000,
+    "gru-ptb-small": 4_491_200,  # no paper's, by hand: 2 V D + V and two layers of 3 gates, or one
+    "gru-ptb-medium": 18_083_900,
+    "rnn-ptb-small": 4_170_400,
+    "rnn-ptb-medium": 14_701_300,
     "transformer-base": 63_045_632,
     "transformer-big": 214_171_648,
 }
