@@ -46,7 +46,7 @@ VARIANTS = {
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"threads-{n}")
 def team_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(fast, "_team", lambda _weights: Team(request.param))
+    monkeypatch.setattr(fast, "team_of", lambda _weights: Team(request.param))
     return int(request.param)
 
 

@@ -18,8 +18,8 @@ on with, no hypothesis is found twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,8 +27,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import check_finite, check_known, evaluating, new_token_limits, next_logits
-from wordloom.generate.fast import FastModel, accelerate, one_thread
+from wordloom.generate.engine import (
+    check_finite,
+    check_known,
+    damaged,
+    evaluating,
+    new_token_limits,
+    next_hidden,
+)
+from wordloom.generate.fast import Accelerated, accelerate, one_thread
 from wordloom.models import context_limit
 
 __all__ = ["Hypothesis", "beam_search"]
@@ -113,19 +120,38 @@ def _search(
     model: Any, prompts: Sequence[Sequence[int]], limits: list[int], rules: _Rules
 ) -> list[list[Hypothesis]]:
     device = next(model.parameters()).device
-    quick = isinstance(model, FastModel)
+    quick = isinstance(model, Accelerated)
     new_tokens = max(limits) if quick else min(max(limits), FIRST_ROOM)
     cache = model.new_cache(len(prompts), max(map(len, prompts)) + new_tokens)
-    logits = next_logits(model, prompts, device=device, cache=cache)
+    hidden = next_hidden(model, prompts, device=device, cache=cache)
     beams = _Beams(limits, rules, device)
+    alone = one_thread if quick else nullcontext
     for length in range(1, max(limits) + 1):
-        with one_thread() if quick else nullcontext():
-            rows, ids = beams.step(logits, length)
+        values, ids = _likeliest(model, hidden, beams, alone)
+        with alone():
+            rows, ids = beams.step(values, ids, length)
             if not len(rows):
                 break
             cache.select(rows)
-        logits = model.lm_head(model.hidden(ids, cache=cache)[:, -1])
+        hidden = model.hidden(ids, cache=cache)[:, -1]
     return beams.found
+
+
+def _likeliest(
+    model: Any, hidden: Tensor, beams: _Beams, alone: Callable[[], AbstractContextManager[None]]
+) -> tuple[Tensor, Tensor]:
+    """As :meth:`_Beams.likeliest`; by the model's program, where it has one that needs no logits."""
+    find, rules = getattr(model, "likeliest", None), beams.rules
+    if find is not None:
+        given = {"forbidden_ids": rules.forbidden_ids, "vocab_size": rules.vocab_size}
+        found: tuple[Tensor, Tensor] | None = find(hidden, rules.candidates, **given)
+        if found is not None:
+            if bool(found[0].isnan().any()):
+                raise damaged()
+            return found
+    logits = model.lm_head(hidden)
+    with alone():
+        return beams.likeliest(logits)
 
 
 class _Beams:
@@ -141,19 +167,21 @@ class _Beams:
         self.ends = torch.tensor(rules.eos_ids, dtype=torch.int64, device=device)
         self.room = torch.empty(0, 0, device=device)  # for the log-probabilities of a step
 
-    def step(self, logits: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """logits [B * n, V] -> the rows that go on, and the ``length``-th token of each [B * n, 1]."""
+    def step(self, values: Tensor, ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """``values`` and ``ids`` as :meth:`likeliest` finds them -> the rows that go on, and token number
+        ``length`` of each [B * n, 1]."""
         n, rules = self.scores.shape[1], self.rules
-        last = torch.tensor([self.limits[prompt] == length for prompt in self.live], device=logits.device)
-        totals, parents, ids = self._candidates(self._logprobs(logits, last))  # [B, C] each, the best first
+        last = torch.tensor([self.limits[prompt] == length for prompt in self.live], device=values.device)
+        values, ids = self._forced(last, values, ids)
+        totals, parents, ids = self._candidates(values, ids)  # [B, C] each, the best first
         ended = torch.isin(ids, self.ends) | last[:, None]
-        parents = parents + n * torch.arange(len(self.live), device=logits.device)[:, None]  # rows
+        parents = parents + n * torch.arange(len(self.live), device=values.device)[:, None]  # rows
         self._keep(ended & (totals > -torch.inf), totals, parents, ids, length)
 
         order = ended.to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.beams]
         scores = totals.masked_fill(ended, -torch.inf).gather(1, order)  # [B, beams]
         going = self._going(scores[:, 0], length)
-        kept = torch.tensor(going, dtype=torch.int64, device=logits.device)
+        kept = torch.tensor(going, dtype=torch.int64, device=values.device)
         rows = parents.gather(1, order)[kept].flatten()
         ids = ids.gather(1, order)[kept].view(-1, 1)
         self.scores = scores[kept]
@@ -161,29 +189,35 @@ class _Beams:
         self.history = torch.cat([self.history[rows], ids], dim=1)
         return rows, ids
 
-    def _logprobs(self, logits: Tensor, last: Tensor) -> Tensor:
-        """logits [B * n, V] -> log-probabilities [B * n, V] float32; ``last`` [B]: what is at its limit."""
+    def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """logits [B * n, V] -> the largest log-probabilities [B * n, k] and their ids, ids ascending; k is as
+        many as a step looks at, or as there are."""
         check_finite(logits)
         if len(self.room) < len(logits):
             self.room = torch.empty(logits.shape, device=logits.device)
         logprobs = torch.log_softmax(logits.float(), dim=1, out=self.room[: len(logits)])
         if self.rules.forbidden_ids:
             logprobs[:, self.rules.forbidden_ids] = -torch.inf
-        forced = self.rules.forced_eos_id
-        if forced is not None and bool(last.any()):
-            rows = last.repeat_interleave(self.scores.shape[1])
-            logprobs[rows] = -torch.inf
-            logprobs[rows, forced] = 0.0
-        return logprobs[:, : self.rules.vocab_size]
+        return _top(logprobs[:, : self.rules.vocab_size], self.rules.candidates)
 
-    def _candidates(self, logprobs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _forced(self, last: Tensor, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, but the forced end alone for prompts that are at their limit, ``last`` [B]."""
+        forced, V = self.rules.forced_eos_id, self.rules.vocab_size
+        if forced is None or not bool(last.any()):
+            return values, ids
+        rows = last.repeat_interleave(self.scores.shape[1])
+        values, ids = values.clone(), ids.clone()
+        values[rows] = -torch.inf
+        if V is None or forced < V:
+            values[rows, 0], ids[rows, 0] = 0.0, forced
+        return values, ids
+
+    def _candidates(self, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The likeliest continuations of each prompt: log-probability, beam and id, [B, C], the best first.
 
         Where there are fewer than C, those left over stand at -inf.
         """
-        wanted = self.rules.candidates
-        values, ids = _top(logprobs, wanted)  # [B * n, k]
-        k = values.shape[1]
+        wanted, k = self.rules.candidates, values.shape[1]
         totals = values.view(*self.scores.shape, k) + self.scores[:, :, None]  # [B, n, k]
         totals, order = totals.flatten(1).sort(dim=1, descending=True, stable=True)  # [B, n * k]
         missing = max(0, wanted - order.shape[1])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.fast import FastModel, accelerate, one_thread
+from wordloom.generate.fast import Accelerated, accelerate, one_thread
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
 from wordloom.models import context_limit
 from wordloom.nn.cache import Cache
@@ -157,9 +157,11 @@ def _decode(
     for count in range(1, max(limits, default=0) + 1):
         logits = contexts.logits()
         with contexts.choosing():
-            check_finite(logits)
+            normalizers = logits.logsumexp(dim=-1)  # finite where the largest logit is
+            if not bool(normalizers.isfinite().all()):
+                raise damaged()
             ids = next_ids(logits[:, :vocab_size], contexts.rows, sampling, [generators[row] for row in live])
-            logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(dim=-1)
+            logprobs = logits.gather(1, ids[:, None])[:, 0] - normalizers
         drawn: list[int] = ids.tolist()
         contexts.append(drawn)
         going: list[int] = []
@@ -214,7 +216,7 @@ class _Contexts:
 
     def choosing(self) -> AbstractContextManager[None]:
         """Inside this stands what is done with logits between two steps of the model."""
-        return one_thread() if isinstance(self.model, FastModel) else nullcontext()
+        return one_thread() if isinstance(self.model, Accelerated) else nullcontext()
 
     def _logits(self) -> Tensor:
         past = self.window is not None and max(map(len, self.rows)) > self.window
@@ -248,7 +250,14 @@ class _Contexts:
 def next_logits(
     model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Cache | None = None
 ) -> Tensor:
-    """Logits [B, V] of the token after each row of ids; the head runs on the last position alone.
+    """Logits [B, V] of the token after each row of ids, as :func:`next_hidden` takes them."""
+    return model.lm_head(next_hidden(model, rows, device=device, cache=cache))
+
+
+def next_hidden(
+    model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Cache | None = None
+) -> Tensor:
+    """What the head makes logits of the token after each row of ids from, [B, D].
 
     With a ``cache``, what the rows leave in it is kept, and rows long enough pass in pieces.
     """
@@ -265,7 +274,7 @@ def next_logits(
             tokens[:, part], attend=None if attend is None else attend[:, part], cache=cache
         )
     assert hidden is not None
-    return model.lm_head(hidden[:, -1])  # [B, D] -> [B, V]
+    return hidden[:, -1]
 
 
 @contextmanager
@@ -284,7 +293,12 @@ def evaluating(model: Any) -> Iterator[None]:
 def check_finite(logits: Tensor) -> None:
     """Raise GenerationError unless each row's largest logit is a finite number."""
     if not bool(logits.amax(dim=-1).isfinite().all()):
-        raise GenerationError("the model's logits are NaN or infinite; are its weights damaged?")
+        raise damaged()
+
+
+def damaged() -> GenerationError:
+    """What is wrong with a model whose logits are no numbers."""
+    return GenerationError("the model's logits are NaN or infinite; are its weights damaged?")
 
 
 def new_token_limits(

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wordloom.generate.conditioned import Conditioned
 from wordloom.models import MODELS, RNN
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
 from wordloom.nn.linear import has_amx, widens
 
-__all__ = ["FastModel", "accelerate", "one_thread"]
+__all__ = ["Accelerated", "FastModel", "Team", "accelerate", "compiling", "one_thread", "stacked", "team_of"]
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +45,18 @@ WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 def accelerate(model: Any) -> Any:
     """``model`` wrapped for fast decoding, or ``model`` itself where that does not apply.
 
-    It applies to GPT, GPT-2, LLaMA and recurrent models on a CPU in float32 or bfloat16, as they were
-    built: not to a model with hooks, replaced layers, a forced attention backend or rotary scaling that
-    depends on length.
+    It applies to GPT, GPT-2, LLaMA, recurrent models and a Transformer that has read its sources, on a CPU in
+    float32 or bfloat16, as they were built: not to a model with hooks, replaced layers, a forced attention
+    backend or rotary scaling that depends on length.
     """
     reason = _unfit(model)
     if reason:
         log.debug("decoding runs the plain modules: %s", reason)
         return model
+    if isinstance(model, Conditioned):
+        from wordloom.generate.fast_transformer import FastTransformer
+
+        return FastTransformer(model.model, model.memory)
     if isinstance(model, RNN):
         from wordloom.generate.fast_rnn import FastRNN
 
@@ -60,8 +65,9 @@ def accelerate(model: Any) -> Any:
 
 
 def _unfit(model: Any) -> str:
-    family = next((name for name, family in MODELS.items() if type(model) is family.model), None)
-    if family not in ("gpt", "gpt2", "llama", "rnn"):
+    written_by = model.model if type(model) is Conditioned else model
+    family = next((name for name, family in MODELS.items() if type(written_by) is family.model), None)
+    if family not in (("transformer",) if written_by is not model else ("gpt", "gpt2", "llama", "rnn")):
         return "no program for this model"
     if find_spec("numba") is None:
         return "numba is not installed"
@@ -75,7 +81,7 @@ def _unfit(model: Any) -> str:
         return "weights are not contiguous on the CPU"
     if family != "rnn" and config.activation not in ACTIVATIONS:
         return f"activation {config.activation}"
-    if hasattr(model, "rotary") and model.rotary.kind == "dynamic":
+    if getattr(getattr(model, "rotary", None), "kind", None) == "dynamic":
         return "rotary frequencies depend on the length"
     for module in modules:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
@@ -84,6 +90,10 @@ def _unfit(model: Any) -> str:
             return "a layer is replaced"
         if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
             return "attention is set by hand"
+    if family == "transformer":
+        from wordloom.generate.fast_transformer import unfit
+
+        return unfit(written_by, model.memory)
     return ""
 
 
@@ -120,7 +130,7 @@ class Team:
 _teams: dict[int, Team] = {}
 
 
-def _team(weights: int) -> Team:
+def team_of(weights: int) -> Team:
     """As many threads as PyTorch uses, fewer for a model too small to share; kept for the next cache."""
     threads = min(torch.get_num_threads(), max(1, weights // WEIGHTS_PER_THREAD))
     if threads not in _teams:
@@ -140,7 +150,23 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class FastModel:
+@contextmanager
+def compiling(program: Any) -> Iterator[None]:
+    """Inside, a line tells who waits for ``program`` to be compiled why."""
+    if program.overloads:
+        yield
+        return
+    notice = threading.Timer(2.0, log.warning, ["compiling the decoding programs, once on this machine ..."])
+    notice.start()
+    yield
+    notice.cancel()
+
+
+class Accelerated:
+    """A model that :func:`accelerate` has given programs."""
+
+
+class FastModel(Accelerated):
     """A :class:`wordloom.models.CausalLM` whose new tokens pass through a program, long prompts as before.
 
     What ``hidden`` and ``lm_head`` return is overwritten by their next call.
@@ -171,18 +197,10 @@ class FastModel:
         return AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
 
     def _team(self) -> Team:
-        return _team(sum(p.numel() for p in self.model.parameters()))
-
-    @contextmanager
-    def _compiling(self, program: Any) -> Iterator[None]:
-        """Inside, a line tells who waits for ``program`` to be compiled why."""
-        notice = threading.Timer(
-            2.0, log.warning, ["compiling the decoding programs, once on this machine ..."]
-        )
-        if not program.signatures:
-            notice.start()
-        yield
-        notice.cancel()
+        """Threads for what a token reads: all weights, but of an embedding that is not the head's one row."""
+        embedding = self.model.token_embedding.weight
+        unread = 0 if embedding is self.model.lm_head.weight else embedding.numel()
+        return team_of(sum(p.numel() for p in self.model.parameters()) - unread)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
@@ -262,7 +280,7 @@ class FastModel:
         places = np.array([(a.keys.data_ptr(), a.values.data_ptr()) for a in cache.layers])  # type: ignore[union-attr]
         capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
         memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 4))
-        with self._compiling(self.program):
+        with compiling(self.program):
             self.team.run(self.program, self.bound, memory, room)
         cache.advance(T)
         return x
@@ -301,9 +319,9 @@ class FastModel:
         return self.programs.Weights(
             like=np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16),
             matrices=np.array([[linear.weight.data_ptr() for linear in row] for row in linears]),
-            biases=_stacked([[linear.bias for linear in row] for row in linears]),
-            gains=_stacked([[norm.weight for norm in pair] for pair in norms]),
-            offsets=_stacked([[getattr(norm, "bias", None) for norm in pair] for pair in norms]),
+            biases=stacked([[linear.bias for linear in row] for row in linears]),
+            gains=stacked([[norm.weight for norm in pair] for pair in norms]),
+            offsets=stacked([[getattr(norm, "bias", None) for norm in pair] for pair in norms]),
             rotary=rotary.numpy(),
             eps=float(norms[0][0].eps),
             scale=float(blocks[0].attention.scale),
@@ -318,12 +336,12 @@ def _linears(block: Any) -> list[nn.Linear]:
     return [*first, *gate, feed_forward.up_proj, feed_forward.down_proj]
 
 
-def _stacked(vectors: list[list[Tensor | None]]) -> np.ndarray:
+def stacked(vectors: list[list[Tensor | None]]) -> np.ndarray:
     """[L, n, widest] float32, narrower vectors filled up with zeros; [L, n, 0] where none has one."""
     widest = max((len(v) for row in vectors for v in row if v is not None), default=0)
-    stacked = np.zeros((len(vectors), len(vectors[0]), widest), dtype=np.float32)
+    together = np.zeros((len(vectors), len(vectors[0]), widest), dtype=np.float32)
     for i, row in enumerate(vectors):
         for j, vector in enumerate(row):
             if vector is not None:
-                stacked[i, j, : len(vector)] = vector.detach().float().numpy()
-    return stacked
+                together[i, j, : len(vector)] = vector.detach().float().numpy()
+    return together

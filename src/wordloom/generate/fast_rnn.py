@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wordloom.generate.fast import FastModel
+from wordloom.generate.fast import FastModel, compiling
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.recurrent import CELLS
 
@@ -79,7 +79,7 @@ class FastRNN(FastModel):
                     view[i].zero_()
                 elif part < len(layer.state) and layer.state[part].data_ptr() != view[i].data_ptr():
                     view[i].copy_(layer.state[part])  # else it is where the last step left it
-        with self._compiling(self.step.step):
+        with compiling(self.step.step):
             self.team.run(self.step.step, self.bound, self.room, self.team.threads)
         parts = len(self.model.blocks[0].state_dims)
         for i, layer in enumerate(cache.layers):
