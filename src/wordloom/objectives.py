@@ -228,7 +228,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     product = g.T @ h
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
                 if grad_bias is not None:
-                    grad_bias += g.sum(0, dtype=torch.float32)
+                    grad_bias += g.sum(0)  # asked for float32, in which it sums, PyTorch widens all of g
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
         return total
