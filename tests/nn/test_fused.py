@@ -246,6 +246,20 @@ def test_a_target_outside_the_vocabulary_is_refused_as_torch_does(wrong):
         fused.softmax_error(torch.zeros(2, 53), torch.tensor([0, wrong]), ignore_index=-100)
 
 
+@pytest.mark.parametrize("by_program", [True, False])
+def test_a_logit_of_minus_infinity_is_a_word_that_cannot_come(monkeypatch, by_program):
+    if not by_program:
+        monkeypatch.setattr(fused, "fits", lambda *_: False)
+    logits = draw(3, 53).detach()
+    logits[:, 7] = -torch.inf
+    targets = torch.tensor([1, 2, 3])
+    expected = F.cross_entropy(logits.double(), targets, reduction="sum")
+    loss, grad = fused.softmax_error(logits.clone(), targets, ignore_index=-100)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert grad.isfinite().all()
+    assert not grad[:, 7].any()
+
+
 def test_a_row_that_is_not_a_number_says_so():
     logits = torch.zeros(3, 53)
     logits[1, 7] = torch.nan

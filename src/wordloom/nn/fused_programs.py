@@ -141,7 +141,9 @@ def _softmax_error(packet: Any, like: Any, share: int) -> None:
             below = load(logits, i) - most
             total += exp(below)
             lower += below
-        losses[row] = np.log(total) - own * (scored - most) - other * lower
+        losses[row] = np.log(total) - own * (scored - most)
+        if smoothing > f4(0.0):  # else a logit of -inf, which nothing asks for, would make 0 * inf of it
+            losses[row] -= other * lower
         # computed again: cheaper than keeping them elsewhere, and rounded once where logits are bfloat16
         scale = f4(1.0) / total
         for i in range(first, first + V):
