@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from turns import in_turns
 
 from wordloom.generate import Sampling, steps
 from wordloom.generate.fast import accelerate, one_thread
@@ -105,14 +105,14 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
         return whole[:, given.prompt :].tolist()
 
     same = sum(a == b for a, b in zip(ours(8), their(8), strict=True))  # and both are warm
-    taken: dict[str, list[float]] = {"ours": [], "theirs": [], "our_prefill": [], "their_prefill": []}
-    for number in range(given.rounds):
-        # what ran before leaves its mark on caches and allocator: each side goes first in turn
-        sides = [("our_prefill", ours, 1), ("their_prefill", their, 1), ("ours", ours, given.new)]
-        sides.append(("theirs", their, given.new))
-        for side, call, new in sides if number % 2 else reversed(sides):
-            taken[side].append(seconds(partial(call, new)))
-    median = {side: statistics.median(times) for side, times in taken.items()}
+    # what ran before leaves its mark on caches and allocator: each side goes first in turn
+    calls = {
+        "our_prefill": partial(ours, 1),
+        "their_prefill": partial(their, 1),
+        "ours": partial(ours, given.new),
+        "theirs": partial(their, given.new),
+    }
+    median = in_turns({side: partial(seconds, call) for side, call in calls.items()}, given.rounds)
     tokens = B * given.new
     return {
         "ours_tokens_per_s": round(tokens / median["ours"], 1),

@@ -17,15 +17,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from turns import in_turns
 
 from wordloom.generate import Sampling, steps
 from wordloom.models import PRESETS, RNNConfig, build
@@ -132,15 +133,10 @@ def training(given: argparse.Namespace) -> None:
         shape = SHAPES[name]
         vocab = 97 if name == "tiny" else VOCABULARY
         sides = {side: SIDES[side][0](shape, vocab, SIDES[side][1]) for side in given.side}
-        found: dict[str, list[float]] = {side: [] for side in sides}
-        for side in sides.values():
-            seconds(side, 3)
-        order = list(sides)
-        for _ in range(given.rounds):
-            for side in order:
-                found[side].append(seconds(sides[side], given.steps))
-            order.reverse()
-        medians = {side: statistics.median(times) for side, times in found.items()}
+        for step in sides.values():
+            seconds(step, 3)
+        turns = {side: partial(seconds, step, given.steps) for side, step in sides.items()}
+        medians = in_turns(turns, given.rounds)
         for side, median in medians.items():
             precision = "bf16" if side.endswith(" bf16") and "softmax" not in side else "fp32"
             record: dict[str, Any] = {
@@ -184,14 +180,12 @@ def generation(given: argparse.Namespace) -> None:
                 logits, state = plain(tokens, state)
                 tokens = logits[-1:].argmax(-1)
 
-        found: dict[str, list[float]] = {"wordloom": [], "plain": []}
         ours(), theirs()
-        for _ in range(given.rounds):
-            for side, call in (("wordloom", ours), ("plain", theirs)):
-                found[side].append(seconds(call, 1) / given.new)
-        medians = {side: statistics.median(times) for side, times in found.items()}
+        medians = in_turns({"wordloom": partial(seconds, ours, 1), "plain": partial(seconds, theirs, 1)},
+                           given.rounds)  # fmt: skip
+        rates = {side: round(given.new / median, 1) for side, median in medians.items()}
         print(json.dumps({
-            "shape": name, "generation": {side: round(1 / median, 1) for side, median in medians.items()},
+            "shape": name, "generation": rates,
             "ratio": round(medians["plain"] / medians["wordloom"], 2),
         }), flush=True)  # fmt: skip
 

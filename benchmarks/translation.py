@@ -21,13 +21,13 @@ import argparse
 import copy
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from turns import in_turns
 
 from wordloom.data import PairCorpus
 from wordloom.generate import Conditioned, Hypothesis, beam_search, score_targets
@@ -68,14 +68,9 @@ def main() -> None:
             "products_gflop_per_s": round(products / 1e9)})  # fmt: skip
     for beams in given.beams:
         pairs = [(ours.search(batch, beams), theirs.search(batch, beams)) for batch in batches]  # and warm up
-        taken: dict[str, list[float]] = {"ours": [], "theirs": []}
-        for number in range(given.rounds):
-            sides: list[tuple[str, Any]] = [("ours", ours), ("theirs", theirs)]
-            for name, side in sides if number % 2 else reversed(sides):
-                taken[name].append(
-                    sum(seconds(clock, partial(side.texts, batch, beams)) for batch in batches)
-                )
-        median = {side: statistics.median(times) for side, times in taken.items()}
+        sides: dict[str, Any] = {"ours": ours, "theirs": theirs}
+        calls = {name: partial(all_texts, side, batches, beams) for name, side in sides.items()}
+        median = in_turns({name: partial(seconds, clock, call) for name, call in calls.items()}, given.rounds)
         report({
             "beams": beams,
             "ours_sentences_per_s": round(sentences / median["ours"], 1),
@@ -90,6 +85,11 @@ def main() -> None:
 def report(line: dict[str, Any]) -> None:
     """One JSON line, with the machine's load: other programs on its cores make every figure worthless."""
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}, ensure_ascii=False), flush=True)
+
+
+def all_texts(side: Any, batches: list[list[str]], beams: int) -> None:
+    for batch in batches:
+        side.texts(batch, beams)
 
 
 def seconds(clock: Callable[[], float], call: Callable[[], Any]) -> float:

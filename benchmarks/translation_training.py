@@ -23,15 +23,16 @@ import json
 import math
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from turns import in_turns
 
 from wordloom.data import IGNORE, PairBatch, PairBatches, prepare_pairs
 from wordloom.models import TransformerConfig, build
@@ -245,15 +246,11 @@ def main() -> None:
             sides[side] = our_side(batches, config, precision)
         else:
             sides[side] = plain_side(batches, config, precision, everywhere=everywhere)
-    found: dict[str, list[float]] = {side: [] for side in sides}
     for step in sides.values():
         run_turn(step, len(bucketed))  # every shape once
-    order = list(sides)
-    for _ in range(given.rounds):
-        for side in order:
-            found[side].append(run_turn(sides[side], given.steps))
-        order.reverse()
-    medians = {side: statistics.median(rates) for side, rates in found.items()}
+    medians = in_turns(
+        {side: partial(run_turn, step, given.steps) for side, step in sides.items()}, given.rounds
+    )
     for side, median in medians.items():
         record: dict[str, Any] = {"side": side, "target_tokens_per_second": round(median)}
         if side.startswith("wordloom"):

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import Field, model_validator
 
-from wordloom.recipe import Result, Strict, read_recipe, shipped_recipes
+from wordloom.recipe import Result
+from wordloom.recipe_reading import Strict, read_recipe, shipped_recipes
 
 __all__ = [
     "CorpusSettings",

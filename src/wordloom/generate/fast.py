@@ -197,7 +197,7 @@ class FastModel(Accelerated):
         return AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
 
     def _team(self) -> Team:
-        """Threads for what a token reads: all weights, but of an embedding that is not the head's one row."""
+        """Threads for what a token reads: all weights, but of an untied embedding a single row."""
         embedding = self.model.token_embedding.weight
         unread = 0 if embedding is self.model.lm_head.weight else embedding.numel()
         return team_of(sum(p.numel() for p in self.model.parameters()) - unread)

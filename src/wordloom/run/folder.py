@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import CheckpointError, RecipeError
-from wordloom.recipe import BUDGETS, AnyRecipe, Recipe
+from wordloom.recipe import Recipe
+from wordloom.recipe_reading import BUDGETS, AnyRecipe
 from wordloom.vector_recipe import VectorRecipe
 
 __all__ = ["RunFolder", "refuse_changes", "resumed_recipe", "write_text"]
