@@ -306,8 +306,20 @@ def test_line_ends_that_tokens_drop_are_not_counted_as_words():
 def test_word_perplexity_is_refused_where_words_are_lost():
     tokenizer = Tokenizer.train(["the cat"], kind="word")
     scores = perplexity(uniform(tokenizer.vocab_size), tokenizer, ["the zebra"], per_word=True)
-    assert scores["word_perplexity"].value is None
-    assert "1 tokens are unknown" in scores["word_perplexity"].note
+    for name in ("word_perplexity", "word_bits_per_byte"):
+        assert scores[name].value is None
+        assert "1 tokens are unknown" in scores[name].note
+
+
+def test_words_whose_white_space_is_lost_still_have_bits_per_byte():
+    """The bytes are those of the words set one space apart; a text's own <unk> is one of them."""
+    text = "  the  <unk> sat\n ein Käse  "
+    tokenizer = Tokenizer.train([text], kind="word", split="whitespace", special_tokens=["<unk>", "<eos>"])
+    scores = perplexity(uniform(tokenizer.vocab_size), tokenizer, [text], per_word=True, specials="text")
+    assert scores["bits_per_byte"].value is None
+    size = len("the <unk> sat\nein Käse\n".encode())
+    assert scores["word_bits_per_byte"].value == pytest.approx(scores.counts["nats"] / math.log(2) / size)
+    assert scores.counts["tokens"] == 6
 
 
 # ------------------------------------------------------------------- signatures and intervals

@@ -86,7 +86,8 @@ def perplexity(
         stride: tokens a window moves on; None: half the window.  Equal to the window it is cheapest, 1 gives
             every token the longest context.
         per_word: also ``word_perplexity``, over words between white space and, where the tokens keep line
-            ends, one end-of-sentence word per line, as results on the Penn Treebank and WikiText are stated.
+            ends, one end-of-sentence word per line, as results on the Penn Treebank and WikiText are stated;
+            and ``word_bits_per_byte``, over the bytes of the words and one of white space after each.
         joined: read what came before a document too, up to the window: as results on the Penn Treebank, whose
             documents are its lines, are stated.
         specials: special tokens' spellings inside the text; see :meth:`wordloom.text.Tokenizer.encode`.

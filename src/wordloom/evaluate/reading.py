@@ -51,6 +51,7 @@ class ReadText:
     has_start: bool
     bytes: int
     words: int  # between white space
+    word_bytes: int  # of the words, and one of white space after each
     lines: int  # line ends
     unknown: int
     recovered: Recovered
@@ -87,6 +88,7 @@ class Reader:
         else:
             raw, lines = text.encode(), text.count("\n")
             back = recovered(text, self.tokenizer.decode(ids))
+        words = raw.split() if isinstance(text, bytes) else [word.encode() for word in text.split()]
         self._hash.update(len(raw).to_bytes(8, "little") + raw)
         sizes = None
         if self.byte_lengths is not None:
@@ -96,7 +98,8 @@ class Reader:
             token_bytes=sizes,
             has_start=bool(self.before),
             bytes=len(raw),
-            words=len(text.split()),
+            words=len(words),
+            word_bytes=sum(map(len, words)) + len(words),
             lines=lines,
             unknown=0 if self.tokenizer.unk_id is None else int(np.sum(ids == self.tokenizer.unk_id)),
             recovered=back,

@@ -30,8 +30,8 @@ class Totals:
         zero = RatioStatistics()
         # nats over tokens and over bytes, with documents and with blocks of tokens as units
         self.loss, self.rate, self.block_loss, self.block_rate = zero, zero, zero, zero
-        # nats over words, and over words and line ends, with documents as units
-        self.word, self.word_or_line = zero, zero
+        # nats over words, over words and line ends, and over their bytes, with documents as units
+        self.word, self.word_or_line, self.word_rate = zero, zero, zero
 
     def add(self, text: ReadText, nats: Floats) -> None:
         """Count one document: ``nats`` [n] of all its tokens but the first.  Raises NonFiniteError."""
@@ -57,6 +57,7 @@ class Totals:
         self.rate += _one(total, text.bytes)
         self.word += _one(total, text.words)
         self.word_or_line += _one(total, text.words + text.lines)
+        self.word_rate += _one(total, text.word_bytes)
         if len(nats):
             starts = np.arange(0, len(nats), BLOCK_TOKENS)
             block_nats = np.add.reduceat(nats, starts)
@@ -85,6 +86,7 @@ class Totals:
         ]
         if per_word:
             found.append(self._word_perplexity(settings))
+            found.append(self._word_bits_per_byte(settings))
         counts = {
             "documents": self.documents,
             "bytes": self.bytes,
@@ -114,6 +116,16 @@ class Totals:
         if self.recovered < Recovered.WORDS or statistics.y == 0:
             return Score(name, None, None, signed, self._why_undefined("words"))
         return Score(name, math.exp(statistics.ratio), _mapped(math.exp, statistics.interval()), signed)
+
+    def _word_bits_per_byte(self, settings: dict[str, object]) -> Score:
+        name, rate = "word_bits_per_byte", self.word_rate
+        if self.documents < MIN_UNITS:
+            settings = {**settings, "ci": "no"}
+        signed = signature(name, **settings)
+        if self.recovered < Recovered.WORDS or rate.y == 0:
+            return Score(name, None, None, signed, self._why_undefined("words"))
+        bits = _mapped(lambda nats: nats / math.log(2), rate.interval())
+        return Score(name, rate.ratio / math.log(2), bits, signed)
 
     def _why_undefined(self, per: str) -> str:
         if not self.lost:
