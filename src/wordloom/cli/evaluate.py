@@ -75,7 +75,7 @@ def command(
         Literal["auto", "eos", "none"], typer.Option(help="What is predicted after a document.")
     ] = "auto",
     per_word: Annotated[
-        bool, typer.Option("--per-word", help="Also perplexity per word, as PTB and WikiText are stated, and bits per byte of the words.")
+        bool, typer.Option("--per-word", help="Also perplexity per word, as PTB and WikiText are stated; bits per byte of words.")
     ] = False,
     joined: Annotated[
         bool,
