@@ -22,6 +22,8 @@ EXACT = {
     "llama2-70b": 68_976_648_192,
     "transformer-base": 63_045_632,
     "transformer-big": 214_171_648,
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
 }
 SHAPE = {"vocab_size": 61, "max_seq_len": 32, "dim": 24, "n_layers": 3, "n_heads": 4}
 
@@ -50,6 +52,20 @@ def test_a_tied_head_counts_once_and_says_with_what():
     head = next(c for c in biased.components if c.name == "lm_head")
     assert head.total == 61
     assert [owner for _, owner in head.tensors] == ["token_embedding", ""]
+
+
+def test_the_parts_of_a_bert_are_those_of_its_tensors():
+    table = parameter_table(PRESETS["bert-base"])
+    rows = {c.name.removeprefix("blocks.*."): c.total for c in table.components}
+    assert rows["token_embedding"] == 23_440_896
+    assert rows["position_embedding"] == 393_216
+    assert rows["segment_embedding"] == rows["embedding_norm"] == 1_536
+    assert rows["attention.q_proj"] == rows["attention.o_proj"] == 7_087_104
+    assert rows["feed_forward.up_proj"] == 28_348_416
+    assert rows["feed_forward.down_proj"] == 28_320_768
+    assert rows["attention_norm"] == rows["ffn_norm"] == 18_432
+    assert rows["pooler"] == 590_592  # once, not for every layer
+    assert table.kv_cache == ()
 
 
 def test_layers_fold_into_one_row_each():

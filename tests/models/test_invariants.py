@@ -323,6 +323,14 @@ COUNTS = {
     "rnn-ptb-medium": 14_701_300,
     "transformer-base": 63_045_632,
     "transformer-big": 214_171_648,
+    "bert-base": 109_482_240,
+    "bert-large": 335_141_888,
+    "bert-medium": 41_373_184,
+    "bert-small": 28_763_648,
+    "bert-mini": 11_170_560,
+    "bert-tiny": 4_385_920,
+    "roberta-base": 124_645_632,
+    "roberta-large": 355_359_744,
 }
 
 

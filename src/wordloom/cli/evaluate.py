@@ -75,7 +75,10 @@ def command(
         Literal["auto", "eos", "none"], typer.Option(help="What is predicted after a document.")
     ] = "auto",
     per_word: Annotated[
-        bool, typer.Option("--per-word", help="Also perplexity per word, as PTB and WikiText are stated; bits per byte of words.")
+        bool,
+        typer.Option(
+            "--per-word", help="Also perplexity and bits per byte of words, as PTB and WikiText are stated."
+        ),
     ] = False,
     joined: Annotated[
         bool,

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import context_limit
+from wordloom.models import context_limit, encodes
 from wordloom.models.cost import Flops, flops_per_token, kv_cache_bytes_per_token, skeleton
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
@@ -154,7 +154,7 @@ def _computed_positions(model: nn.Module) -> Iterator[str]:
 def _kv_caches(model: nn.Module) -> Iterator[KvCache]:
     """This model's cache beside what the other ways to share keys would make of it."""
     attention = next((module for module in model.modules() if isinstance(module, Attention)), None)
-    if attention is None:
+    if attention is None or encodes(model.config):
         return
     H, own = attention.n_heads, attention.n_kv_heads
     # the model's own grouping, else groups of four query heads or the next number that divides them

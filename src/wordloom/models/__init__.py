@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models import gpt, gpt2, llama, rnn, transformer
+from wordloom.models import bert, gpt, gpt2, llama, rnn, roberta, transformer
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
+from wordloom.models.bert import Bert, BertConfig, Encoded
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
 from wordloom.models.memory import Memory
 from wordloom.models.rnn import RNN, RNNConfig
 from wordloom.models.rnn_classifier import RNNClassifier, RNNClassifierConfig
+from wordloom.models.roberta import Roberta, RobertaConfig
 from wordloom.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from wordloom.models.transformer import Transformer, TransformerConfig
 from wordloom.nn.cache import Cache
@@ -32,7 +34,11 @@ __all__ = [
     "RNN",
     "BagOfWords",
     "BagOfWordsConfig",
+    "Bert",
+    "BertConfig",
     "CausalLM",
+    "Encoded",
+    "Encoder",
     "Family",
     "GPT2Config",
     "GPTConfig",
@@ -42,6 +48,8 @@ __all__ = [
     "RNNClassifier",
     "RNNClassifierConfig",
     "RNNConfig",
+    "Roberta",
+    "RobertaConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
     "SequenceToSequence",
@@ -50,6 +58,7 @@ __all__ = [
     "build",
     "config_from",
     "context_limit",
+    "encodes",
     "translates",
 ]
 
@@ -93,6 +102,24 @@ class SequenceToSequence(Protocol):
     def tie_weights(self) -> None: ...
 
 
+class Encoder(Protocol):
+    """What every model that reads texts in both directions offers."""
+
+    config: Any
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        segments: Tensor | None = None,
+        attend: Tensor | None = None,
+        documents: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Encoded: ...
+    def init_weights(self, generator: torch.Generator | None = None) -> None: ...
+    def tie_weights(self) -> None: ...
+
+
 class Family(NamedTuple):
     """A config class and the model it builds."""
 
@@ -107,6 +134,8 @@ MODELS: dict[str, Family] = {
     "rnn": Family(RNNConfig, RNN),
     "seq2seq": Family(Seq2SeqConfig, Seq2Seq),
     "transformer": Family(TransformerConfig, Transformer),
+    "bert": Family(BertConfig, Bert),
+    "roberta": Family(RobertaConfig, Roberta),
     "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
     "rnn_classifier": Family(RNNClassifierConfig, RNNClassifier),
 }
@@ -117,6 +146,8 @@ PRESETS: dict[str, Any] = {
     **llama.PRESETS,
     **rnn.PRESETS,
     **transformer.PRESETS,
+    **bert.PRESETS,
+    **roberta.PRESETS,
 }
 
 # Other libraries' names for our settings, so that the error can say ours.
@@ -137,7 +168,14 @@ _FOREIGN = {
 _FOREIGN_OF_RNN = {
     "hidden_size": "hidden_dim", "d_model": "hidden_dim", "nhid": "hidden_dim", "emsize": "dim",
 }  # fmt: skip
+_FOREIGN_OF_BERT = {
+    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps", "add_pooling_layer": "pooler", "n_segments": "type_vocab_size",
+    "num_token_types": "type_vocab_size",
+}  # fmt: skip
 _FOREIGN_OF = {
+    "bert": _FOREIGN_OF_BERT,
+    "roberta": _FOREIGN_OF_BERT,
     "rnn": _FOREIGN_OF_RNN,
     "rnn_classifier": _FOREIGN_OF_RNN,
     "seq2seq": {
@@ -196,6 +234,11 @@ def _check_type(key: str, value: Any, declared: str) -> None:
 def context_limit(config: Any) -> int | None:
     """How many tokens a model of ``config`` can read: ``max_seq_len``; None, any number, if recurrent."""
     return getattr(config, "max_seq_len", None)
+
+
+def encodes(config: Any) -> bool:
+    """Whether a model of ``config`` reads texts in both directions (:class:`Encoder`)."""
+    return isinstance(config, BertConfig)
 
 
 def translates(config: Any) -> bool:

@@ -27,7 +27,7 @@ class Flops:
 
     layers: int  # 2 per weight of the blocks' matrices
     attention: int  # 4 per query element and key: q k^T, then weights times v; recurrent: score, then mean
-    head: int  # 2 per weight of lm_head, tied or not; of a classifier, which a text needs once
+    head: int  # 2 per weight of lm_head, tied or not; of a classifier or pooler, which a text needs once
 
     @property
     def forward(self) -> int:
@@ -63,7 +63,7 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
         raise ConfigError(f"context is a number of keys above 0, not {context}")
     layers = head = 0
     for name, linear in _linears(_module(model)):
-        if name in ("lm_head", "classifier"):
+        if name in ("lm_head", "classifier", "pooler", "next_sentence"):
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()

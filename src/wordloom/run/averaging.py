@@ -16,7 +16,8 @@ from wordloom.errors import CheckpointError
 from wordloom.models import family_of
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights import load_config, load_model, save_model
-from wordloom.weights.configs import TOKEN_IDS, read_json
+from wordloom.weights.configs import TOKEN_IDS
+from wordloom.weights.tensors import read_json
 
 __all__ = ["average", "mean_weights"]
 

@@ -24,7 +24,7 @@ from wordloom.generate import (
     stream_ids,
     stream_text,
 )
-from wordloom.models import family_of, translates
+from wordloom.models import encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.dtypes import choose_dtype
@@ -154,7 +154,8 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
 
 def is_classifier(folder: str | Path) -> bool:
     """Whether the model in ``folder`` tells classes apart; raises CheckpointError as :func:`load`."""
-    return not FORMATS[family_of(load_config(folder))].generates
+    config = load_config(folder)
+    return not FORMATS[family_of(config)].generates and not encodes(config)
 
 
 def is_translator(folder: str | Path) -> bool:
@@ -201,6 +202,8 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
             f"`{next_command(folder)}`"
         )
+    if encodes(load_config(folder)):
+        raise CheckpointError(f"{folder} holds an encoder, which reads texts and writes none")
     if is_translator(folder):
         raise CheckpointError(
             f"{folder} holds a model that turns one text into another, and continues none; use "

@@ -20,7 +20,7 @@ from wordloom.recipe import Recipe
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
-from wordloom.weights.configs import read_json
+from wordloom.weights.tensors import read_json
 
 __all__ = ["Vocabularies", "read_vocabularies", "recipe_vocabularies"]
 

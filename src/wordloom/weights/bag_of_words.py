@@ -47,4 +47,5 @@ FORMAT = Format(
     config_from=_config_from,
     config_to=_config_to,
     generates=False,
+    says_tokens=False,
 )

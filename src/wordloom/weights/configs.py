@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
@@ -11,10 +10,11 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import config_from, family_of
-from wordloom.weights import bag_of_words, gpt, gpt2, llama, marian, rnn, rnn_classifier, seq2seq
+from wordloom.weights import bag_of_words, bert, gpt, gpt2, llama, marian, rnn, rnn_classifier, seq2seq
 from wordloom.weights.formats import Format, refuse_unless
+from wordloom.weights.tensors import open_tensors, read_json
 
-__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config", "read_json"]
+__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config"]
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ FORMATS: dict[str, Format] = {
     "rnn": rnn.FORMAT,
     "seq2seq": seq2seq.FORMAT,
     "transformer": marian.FORMAT,
+    "bert": bert.FORMAT,
+    "roberta": bert.ROBERTA,
     "bag_of_words": bag_of_words.FORMAT,
     "rnn_classifier": rnn_classifier.FORMAT,
 }
@@ -45,7 +47,7 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
     as null, because transformers would otherwise assume the released model's.
     """
     family = family_of(config)
-    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].generates}
+    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].says_tokens}
     theirs = FORMATS[family].config_to(config)
     if theirs is None:
         return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
@@ -70,7 +72,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     """
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
-    known |= {OWN + family: family for family, form in FORMATS.items() if form.generates}
+    known |= {OWN + family: family for family, form in FORMATS.items() if form.says_tokens}
     if not isinstance(model_type, str) or model_type not in known:
         what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
         raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")
@@ -122,26 +124,18 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_config(folder: str | Path) -> Any:
-    """The config of a checkpoint folder; raises CheckpointError as :func:`config_from_theirs`."""
+    """The config of a checkpoint folder; raises CheckpointError as :func:`config_from_theirs`.
+
+    Where config.json leaves open what a folder holds, the names of its weights decide.
+    """
     path = Path(folder) / "config.json"
     try:
-        return config_from_theirs(read_json(path))
+        theirs = read_json(path)
+        config = config_from_theirs(theirs)
     except CheckpointError as error:
         message = str(error)
         raise CheckpointError(message if str(path) in message else f"{path}: {message}") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; raises CheckpointError when it is missing or is not one."""
-    if not path.parent.is_dir():
-        what = "is a file, not a folder" if path.parent.exists() else "does not exist"
-        raise CheckpointError(f"{path.parent} {what}; give the folder that holds config.json and the weights")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} is no checkpoint folder: it has no {path.name}") from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}")
-    return content
+    refined = FORMATS[family_of(config)].refined
+    if refined is None or theirs["model_type"].startswith(OWN):
+        return config
+    return refined(config, open_tensors(path.parent).entries)

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import MODELS, family_of
-from wordloom.weights.configs import FORMATS, OWN, load_config, read_json
+from wordloom.weights.configs import FORMATS, OWN, load_config
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
-from wordloom.weights.tensors import StoredTensors, open_tensors
+from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
 __all__ = ["load_model", "load_parameter", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
 

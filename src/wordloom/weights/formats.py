@@ -21,7 +21,8 @@ class Format:
     transformers would not compute as we do, which is then stored under a model type of our own.
     ``token_settings`` are more of its settings, of config.json and generation_config.json, that follow from
     bos_token_id, eos_token_id and pad_token_id.  ``renaming``, of a config and the names of our parameters,
-    stands for ``table`` where that depends on the config.
+    stands for ``table`` where that depends on the config.  ``refined``, of a config and the names of the
+    stored tensors, is the config of what they hold, where config.json alone does not say it.
     """
 
     model_type: str
@@ -32,8 +33,10 @@ class Format:
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
     config_to: Callable[[Any], dict[str, Any] | None]
     generates: bool = True  # text: its folder then says which tokens begin and end one
+    says_tokens: bool = True  # config.json has their ids; a bag of words has its own vocabulary
     token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
     renaming: Callable[[Any, Collection[str]], Renaming] | None = None
+    refined: Callable[[Any, Collection[str]], Any] | None = None
 
 
 # Heads of other tasks that were saved with the same body.

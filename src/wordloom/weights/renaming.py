@@ -98,6 +98,7 @@ class Renaming:
     tied: Mapping[str, str] | None = None
     tied_ours: Mapping[str, str] | None = None
     ignored: tuple[Ignored, ...] = ()
+    spellings: Mapping[str, str] | None = None  # other ends of their names -> those of the table
 
     @classmethod
     def of(
@@ -110,6 +111,7 @@ class Renaming:
         tied: tuple[str, str] | None = None,
         copies: Mapping[str, str] | None = None,
         ignored: Sequence[Ignored] = (),
+        spellings: Mapping[str, str] | None = None,
     ) -> Renaming:
         """The table of a model whose parameters are ``names``; ``tied`` in our names, (repeated, original).
 
@@ -140,6 +142,7 @@ class Renaming:
             tied={**(copies or {}), **({theirs_of[tied[0]]: theirs_of[tied[1]]} if tied else {})},
             tied_ours={tied[0]: tied[1]} if tied else None,
             ignored=tuple(ignored),
+            spellings=spellings,
         )
 
     def match(self, stored: Iterable[str]) -> Matched:
@@ -154,8 +157,9 @@ class Renaming:
         ignored: dict[str, str] = {}
         unexpected: list[str] = []
         for name in stored:
-            bare = self._bare(name)
-            full = name if name in table or name in tied else self.prefixes[0] + bare
+            usual = self._usual(name)
+            bare = self._bare(usual)
+            full = usual if usual in table or usual in tied else self.prefixes[0] + bare
             if full in table:
                 if full in found:
                     raise CheckpointError(
@@ -178,6 +182,13 @@ class Renaming:
             parts += [f"holds the unknown {listed(sorted(unexpected))}"] * bool(unexpected)
             raise CheckpointError(" and ".join(parts))
         return Matched(found, duplicates, ignored)
+
+    def _usual(self, name: str) -> str:
+        """``name`` with the table's spelling of its end."""
+        for end, ours in (self.spellings or {}).items():
+            if name.endswith(end):
+                return name.removesuffix(end) + ours
+        return name
 
     def _bare(self, name: str) -> str:
         """``name`` without the first prefix it starts with."""

@@ -21,4 +21,5 @@ FORMAT = Format(
     config_from=_never,
     config_to=lambda config: None,
     generates=False,
+    says_tokens=False,
 )

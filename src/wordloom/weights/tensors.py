@@ -1,21 +1,20 @@
-"""Reading the tensors of a folder: safetensors or pytorch_model.bin, whole or in shards, one at a time."""
+"""Reading the files of a folder: JSON, and weights tensor by tensor from safetensors or pytorch_model.bin."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from wordloom.errors import CheckpointError
-from wordloom.weights.configs import read_json
 from wordloom.weights.renaming import listed
 
-__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "open_tensors"]
+__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "open_tensors", "read_json"]
 
 SAFETENSORS = "model.safetensors"
 INDEX = SAFETENSORS + ".index.json"
@@ -186,3 +185,19 @@ def _first_words(error: Exception) -> str:
     """What PyTorch complains of, without the advice that it adds (to unpickle without care, for one)."""
     words = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
     return f"{type(error).__name__}: {words}".removesuffix(": ")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object; raises CheckpointError when it is missing or is not one."""
+    if not path.parent.is_dir():
+        what = "is a file, not a folder" if path.parent.exists() else "does not exist"
+        raise CheckpointError(f"{path.parent} {what}; give the folder that holds config.json and the weights")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} is no checkpoint folder: it has no {path.name}") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} must hold a JSON object, not a {type(content).__name__}")
+    return content

@@ -1,0 +1,210 @@
+"""BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding (Devlin et al. 2018,
+arXiv:1810.04805).
+
+The encoder half of the 2017 Transformer, trained to fill in words that were masked:
+
+    x = embedding_norm(token_embedding(tokens) + position_embedding(positions) + segment_embedding(segments))
+    x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))      n_layers times (post-norm)
+    pooled = tanh(pooler(x[:, 0]))                                                of the first token, [CLS]
+    logits = lm_head(mlm_norm(gelu(mlm_transform(x))))                            tied to token_embedding
+    logits of "the second text follows the first" = next_sentence(pooled)         0: it does, 1: it does not
+
+Against the 2017 Transformer: learned positions, segments, a norm after the embeddings, exact GELU, biases
+everywhere, norm_eps 1e-12.  A segment is whatever the numbers in ``segments`` tell apart: sentence A and B,
+question and passage, turns of a conversation (``type_vocab_size``).  The pooler and the two heads of
+pre-training are there when the config says so: an encoder by itself has none but the pooler.
+
+Parameters without heads: base 109,482,240, large 335,141,888; the paper prints 110 M and 340 M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import ConfigError
+from wordloom.models.checks import (
+    check_dropout,
+    check_eps,
+    check_heads,
+    check_positive,
+    dropout_or,
+    positions_within,
+)
+from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
+from wordloom.nn.feed_forward import activation
+from wordloom.nn.fused import dropout
+
+__all__ = ["PRESETS", "Bert", "BertConfig", "Encoded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """Shapes and settings of a BERT; the defaults are the paper's base model, without heads."""
+
+    vocab_size: int = 30522
+    max_seq_len: int = 512
+    type_vocab_size: int = 2  # segments that can be told apart
+    dim: int = 768
+    n_layers: int = 12
+    n_heads: int = 12
+    hidden_dim: int | None = None  # 4 * dim
+    activation: str = "gelu"  # of feed_forward and mlm_transform
+    norm_eps: float = 1e-12
+    pooler: bool = True
+    masked_lm_head: bool = False
+    next_sentence_head: bool = False
+    tie_embeddings: bool = True  # lm_head's matrix is the embedding
+    dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
+    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+
+    position_offset: ClassVar[int] = 0  # the table's row of the first position
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "max_seq_len", "type_vocab_size", "dim", "n_layers", "n_heads")
+        check_positive(self, "hidden_dim")
+        check_dropout(self)
+        check_eps(self)
+        check_heads(self)
+        if self.next_sentence_head and not self.pooler:
+            raise ConfigError("next_sentence_head reads the pooler's vector; set pooler to true")
+
+    @property
+    def ffn_dim(self) -> int:
+        """Hidden width of the feed-forward: ``hidden_dim``, or 4 * dim."""
+        return self.hidden_dim or 4 * self.dim
+
+
+class Encoded(NamedTuple):
+    """What an encoder makes of B texts of T tokens.
+
+    Attributes:
+        last_hidden_state: ``[B, T, D]`` a vector for each token.
+        pooler_output: ``[B, D]`` one for each text, of its first token; None without a pooler.
+    """
+
+    last_hidden_state: Tensor
+    pooler_output: Tensor | None
+
+
+class Block(nn.Module):
+    """Post-norm: norm(x + attention(x)), then norm(x + feed_forward(x)); [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        c = config
+        self.dropout = c.dropout
+        self.attention = Attention(
+            dim=c.dim, n_heads=c.n_heads, bias=True, dropout=dropout_or(c.attention_dropout, c.dropout)
+        )
+        self.attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
+        self.feed_forward = FeedForward(dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation)
+        self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """x [B, T, D], mask [B, 1, 1 or T, T] or None -> [B, T, D]."""
+        x = self.attention_norm(x + dropout(self.attention(x, mask=mask), self.dropout, self.training))
+        return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
+
+
+class Bert(nn.Module):
+    """An encoder; see :class:`wordloom.models.Encoder` for the protocol."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
+        self.position_embedding = nn.Embedding(c.position_offset + c.max_seq_len, c.dim)
+        self.segment_embedding = nn.Embedding(c.type_vocab_size, c.dim)
+        self.embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
+        self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
+        self.pooler = Linear(c.dim, c.dim) if c.pooler else None
+        if c.masked_lm_head:
+            self.mlm_transform = Linear(c.dim, c.dim)
+            self.mlm_activation = activation(c.activation)
+            self.mlm_norm = LayerNorm(c.dim, eps=c.norm_eps)
+            self.lm_head = Linear(c.dim, c.vocab_size)
+        self.next_sentence = Linear(c.dim, 2) if c.next_sentence_head else None
+        self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        if self.config.masked_lm_head and self.config.tie_embeddings:
+            self.lm_head.weight = self.token_embedding.weight
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Normal(0, 0.02) truncated at two deviations, as the authors' code; biases zero, norms one."""
+        for name, module in self.named_modules():
+            if isinstance(module, LayerNorm | Swish):
+                module.reset_parameters()
+            elif isinstance(module, nn.Embedding | nn.Linear):
+                if not (name == "lm_head" and self.config.tie_embeddings):
+                    nn.init.trunc_normal_(module.weight, 0.0, 0.02, -0.04, 0.04, generator=generator)
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        segments: Tensor | None = None,
+        attend: Tensor | None = None,
+        documents: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Encoded:
+        """tokens [B, T] -> vectors; see :class:`Encoded`.
+
+        ``segments`` [B, T] number the parts of a text, None: all 0.  ``attend`` [B, T] is True for tokens,
+        which stand before all padding.  ``documents`` [B, T] numbers texts that share a row and do not see
+        one another; ``positions`` [B, T] then count each from 0.
+        """
+        return self.pooled(self.hidden(tokens, segments, attend, documents, positions))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        segments: Tensor | None = None,
+        attend: Tensor | None = None,
+        documents: Tensor | None = None,
+        positions: Tensor | None = None,
+        *,
+        n_layers: int | None = None,
+    ) -> Tensor:
+        """As :meth:`forward` -> [B, T, D], after the first ``n_layers`` blocks; None: after all."""
+        c = self.config
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
+        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, T]
+        if documents is not None:
+            same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, T, T]
+            mask = same if mask is None else mask & same
+        x = self.token_embedding(tokens)  # [B, T, D]
+        x = x + self.position_embedding(positions_within(positions, c.max_seq_len) + c.position_offset)
+        x = x + self.segment_embedding(torch.zeros_like(tokens[:1]) if segments is None else segments)
+        x = dropout(self.embedding_norm(x), c.dropout, self.training)
+        for block in self.blocks[:n_layers]:
+            x = block(x, mask)
+        return x
+
+    def pooled(self, x: Tensor) -> Encoded:
+        """x [B, T, D] with what the pooler makes of its first tokens."""
+        return Encoded(x, None if self.pooler is None else torch.tanh(self.pooler(x[:, 0])))
+
+    def mlm_hidden(self, x: Tensor) -> Tensor:
+        """[.., D] -> [.., D], the vectors ``lm_head`` turns into logits of the tokens that stand there."""
+        return self.mlm_norm(self.mlm_activation(self.mlm_transform(x)))
+
+
+PRESETS = {
+    "bert-base": BertConfig(),
+    "bert-large": BertConfig(dim=1024, n_layers=24, n_heads=16),
+    # Turc et al. 2019, arXiv:1908.08962
+    "bert-medium": BertConfig(dim=512, n_layers=8, n_heads=8),
+    "bert-small": BertConfig(dim=512, n_layers=4, n_heads=8),
+    "bert-mini": BertConfig(dim=256, n_layers=4, n_heads=4),
+    "bert-tiny": BertConfig(dim=128, n_layers=2, n_heads=2),
+}

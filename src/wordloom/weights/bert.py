@@ -1,0 +1,192 @@
+"""BERT as transformers stores it (model_type ``bert``), and RoBERTa (``roberta``).
+
+A folder holds what its weights hold: whether there is a pooler, and which heads of pre-training, is read
+from their names, since config.json names one architecture of several that may be in there.  Releases that
+came from TensorFlow call a norm's weight and bias gamma and beta.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from wordloom.errors import CheckpointError
+from wordloom.models.bert import BertConfig
+from wordloom.models.checks import dropout_or
+from wordloom.models.roberta import RobertaConfig
+from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row
+
+__all__ = ["FORMAT", "ROBERTA"]
+
+_IGNORED = (
+    Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
+    *HEADS,
+)
+_SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
+
+
+def _layer(theirs: str, ours: str) -> tuple[Row, Row]:
+    """The rows of a layer's weight and bias."""
+    return Row(f"{theirs}.weight", (f"{ours}.weight",)), Row(f"{theirs}.bias", (f"{ours}.bias",))
+
+
+def _body(prefix: str) -> Iterator[Row]:
+    for theirs, ours in (("word", "token"), ("position", "position"), ("token_type", "segment")):
+        yield Row(f"{prefix}embeddings.{theirs}_embeddings.weight", (f"{ours}_embedding.weight",))
+    yield from _layer(f"{prefix}embeddings.LayerNorm", "embedding_norm")
+    block = f"{prefix}encoder.layer.{{i}}"
+    for name in ("query", "key", "value"):
+        yield from _layer(f"{block}.attention.self.{name}", f"blocks.{{i}}.attention.{name[0]}_proj")
+    yield from _layer(f"{block}.attention.output.dense", "blocks.{i}.attention.o_proj")
+    yield from _layer(f"{block}.attention.output.LayerNorm", "blocks.{i}.attention_norm")
+    yield from _layer(f"{block}.intermediate.dense", "blocks.{i}.feed_forward.up_proj")
+    yield from _layer(f"{block}.output.dense", "blocks.{i}.feed_forward.down_proj")
+    yield from _layer(f"{block}.output.LayerNorm", "blocks.{i}.ffn_norm")
+    yield from _layer(f"{prefix}pooler.dense", "pooler")
+
+
+_BERT = (
+    *_body("bert."),
+    *_layer("cls.predictions.transform.dense", "mlm_transform"),
+    *_layer("cls.predictions.transform.LayerNorm", "mlm_norm"),
+    Row("cls.predictions.bias", ("lm_head.bias",)),
+    Row("cls.predictions.decoder.weight", ("lm_head.weight",)),
+    *_layer("cls.seq_relationship", "next_sentence"),
+)
+_ROBERTA = (
+    *_body("roberta."),
+    *_layer("lm_head.dense", "mlm_transform"),
+    *_layer("lm_head.layer_norm", "mlm_norm"),
+    Row("lm_head.bias", ("lm_head.bias",)),
+    Row("lm_head.decoder.weight", ("lm_head.weight",)),
+)
+
+
+def _renaming(
+    table: tuple[Row, ...], prefix: str, head: str
+) -> Callable[[BertConfig, Collection[str]], Renaming]:
+    """``head``: what the names of the output layer begin with.
+
+    Its bias has two names of theirs; where nothing is tied, they are two tensors, of which one is read.
+    """
+    bias, decoder_bias = f"{head}bias", f"{head}decoder.bias"
+
+    def renaming(config: BertConfig, names: Collection[str]) -> Renaming:
+        tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
+        unread = Ignored(re.escape(bias), "a bias beside the one that is read")
+        return Renaming.of(
+            [row if tied or row.theirs != bias else row._replace(theirs=decoder_bias) for row in table],
+            names=names,
+            n_layers=config.n_layers,
+            prefixes=(prefix,),
+            tied=tied if config.masked_lm_head else None,
+            copies={decoder_bias: bias} if tied else None,
+            ignored=_IGNORED if tied else (*_IGNORED, unread),
+            spellings=_SPELLINGS,
+        )
+
+    return renaming
+
+
+def _refined(table: tuple[Row, ...]) -> Callable[[BertConfig, Collection[str]], BertConfig]:
+    def refined(config: BertConfig, stored: Collection[str]) -> BertConfig:
+        def holds(ours: str) -> bool:
+            theirs = next(row.theirs for row in table if row.ours == (f"{ours}.weight",))
+            bare = theirs.partition(".")[2]  # a body by itself is stored without its prefix
+            return any(name in (theirs, bare) for name in stored)
+
+        pooler, masked = holds("pooler"), holds("mlm_transform")
+        following = type(config) is BertConfig and holds("next_sentence") and pooler
+        return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=following)
+
+    return refined
+
+
+def _config_from(theirs: Mapping[str, Any], defaults: type[BertConfig], vocab_size: int) -> dict[str, Any]:
+    refuse_unless(theirs, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+    architectures = theirs.get("architectures") or ["BertModel"]
+    kind = str(architectures[0]).removeprefix("Roberta").removeprefix("Bert")
+    rows = theirs.get("max_position_embeddings", 512)
+    return {
+        "vocab_size": theirs.get("vocab_size", vocab_size),
+        "max_seq_len": rows - defaults.position_offset if isinstance(rows, int) else rows,
+        "type_vocab_size": theirs.get("type_vocab_size", 2),
+        "dim": theirs.get("hidden_size", 768),
+        "n_layers": theirs.get("num_hidden_layers", 12),
+        "n_heads": theirs.get("num_attention_heads", 12),
+        "hidden_dim": theirs.get("intermediate_size", 3072),
+        "activation": activation_from(theirs, "hidden_act", "gelu"),
+        "norm_eps": theirs.get("layer_norm_eps", 1e-12),
+        "pooler": kind in ("Model", "ForPreTraining", "ForNextSentencePrediction"),
+        "masked_lm_head": kind in ("ForPreTraining", "ForMaskedLM"),
+        "next_sentence_head": kind in ("ForPreTraining", "ForNextSentencePrediction")
+        and defaults is BertConfig,
+        "tie_embeddings": theirs.get("tie_word_embeddings", True),
+        "dropout": theirs.get("hidden_dropout_prob", 0.1),
+        "attention_dropout": theirs.get("attention_probs_dropout_prob", 0.1),
+    }
+
+
+def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    refuse_unless(theirs, pad_token_id=1)  # transformers counts positions from the one behind it
+    return _config_from(theirs, RobertaConfig, 50265)
+
+
+def _config_to(config: BertConfig) -> dict[str, Any] | None:
+    c = config
+    if c.activation not in ACTIVATION_NAMES:
+        return None
+    return {
+        "architectures": [("Roberta" if isinstance(c, RobertaConfig) else "Bert") + _architecture(c)],
+        "vocab_size": c.vocab_size,
+        "max_position_embeddings": c.position_offset + c.max_seq_len,
+        "type_vocab_size": c.type_vocab_size,
+        "hidden_size": c.dim,
+        "num_hidden_layers": c.n_layers,
+        "num_attention_heads": c.n_heads,
+        "intermediate_size": c.ffn_dim,
+        "hidden_act": ACTIVATION_NAMES[c.activation],
+        "layer_norm_eps": c.norm_eps,
+        "hidden_dropout_prob": c.dropout,
+        "attention_probs_dropout_prob": dropout_or(c.attention_dropout, c.dropout),
+        "tie_word_embeddings": c.tie_embeddings,
+    }
+
+
+def _architecture(config: BertConfig) -> str:
+    if config.masked_lm_head:
+        return "ForPreTraining" if config.next_sentence_head else "ForMaskedLM"
+    return "ForNextSentencePrediction" if config.next_sentence_head else "Model"
+
+
+def _roberta_ids(ids: Mapping[str, int | None]) -> dict[str, int]:
+    if ids.get("pad_token_id") not in (None, 1):
+        raise CheckpointError(
+            f"a RoBERTa pads with token 1, from which transformers counts its positions, and the tokenizer "
+            f"with {ids['pad_token_id']}; give it <s>, <pad>, </s>, <unk>, <mask> as its first special tokens"
+        )
+    return {"pad_token_id": 1}
+
+
+def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any) -> Format:
+    return Format(
+        model_type=model_type,
+        architecture="",  # config_to names it
+        prefixes=(f"{model_type}.",),
+        table=table,
+        ignored=_IGNORED,
+        config_to=_config_to,
+        renaming=_renaming(table, f"{model_type}.", head),
+        refined=_refined(table),
+        generates=False,
+        **settings,
+    )
+
+
+FORMAT = _format(
+    "bert", _BERT, "cls.predictions.", config_from=lambda theirs: _config_from(theirs, BertConfig, 30522)
+)
+ROBERTA = _format("roberta", _ROBERTA, "lm_head.", config_from=_roberta_from, token_settings=_roberta_ids)
