@@ -121,15 +121,18 @@ def test_gradients_are_theirs(name: str, tmp_path: Path) -> None:
     assert len(grads) == len(from_theirs)
     total = sum(float(g.double().square().sum()) for g in grads.values())
     assert total == pytest.approx(sum(float(g.double().square().sum()) for g in from_theirs.values()), 1e-4)
-    for ours, suffix in (("token_embedding", "word_embeddings"), ("blocks.0.attention.k_proj", "0.attention.self.key"),
-                         ("blocks.1.ffn_norm", "1.output.LayerNorm")):  # fmt: skip
+    for ours, suffix in (
+        ("token_embedding", "word_embeddings"),
+        ("blocks.0.attention.k_proj", "0.attention.self.key"),
+        ("blocks.1.ffn_norm", "1.output.LayerNorm"),
+    ):
         other = next(g for key, g in from_theirs.items() if key.endswith(f"{suffix}.weight"))
         torch.testing.assert_close(grads[f"{ours}.weight"], other, rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()
 def test_an_old_release_is_read_as_what_it_holds(tmp_path: Path) -> None:
-    """As bert-base-uncased lies on the hub: named BertForMaskedLM, with pooler and next sentence, norms called
+    """As bert-base-uncased lies on the hub: named BertForMaskedLM, with pooler and next sentence, norms with
     gamma and beta, tied tensors stored twice and positions by number."""
     model = random_model(OURS["BertForPreTraining"])
     save_model(model, tmp_path)
