@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, CausalBatch
 from wordloom.data.contiguous import ContiguousBatch
 from wordloom.data.label_batches import LabelBatch
+from wordloom.data.masked_batches import MaskedBatch
 from wordloom.data.pair_batches import PairBatch
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
@@ -29,6 +30,7 @@ __all__ = [
     "causal_lm",
     "classification",
     "linear_cross_entropy",
+    "masked_lm",
     "objective",
 ]
 
@@ -37,7 +39,10 @@ CHUNK_BYTES = 64 << 20
 
 
 class Loss(NamedTuple):
-    """``total`` nats summed over ``count`` scored items; both scalars, count without gradient."""
+    """``total`` nats summed over ``count`` scored items; both scalars, count without gradient.
+
+    Or both [k]: terms of which each is divided by its own count, and which are then added.
+    """
 
     total: Tensor
     count: Tensor  # type: ignore[assignment]  # it hides tuple.count, which nobody asks of a loss
@@ -70,6 +75,27 @@ def classification(model: Any, batch: LabelBatch) -> Loss:
     logits = model(*batch.inputs).float().t()[None]  # [1, C, B]: of few classes PyTorch's softmax is slow
     total = F.cross_entropy(logits, batch.targets[None], ignore_index=IGNORE, reduction="sum")
     return Loss(total, (batch.targets != IGNORE).sum())
+
+
+def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
+    """Cross-entropy of what stood at the scored places (Devlin et al. 2018, section 3.1, task 1), and where
+    rows hold two texts, of whether the second follows (task 2), as a second term."""
+    hidden = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
+    places = (batch.targets != IGNORE).flatten().nonzero()[:, 0]  # the head sees these alone
+    scored = model.mlm_hidden(hidden.flatten(0, 1)[places])  # [n, D]
+    total = linear_cross_entropy(
+        scored,
+        model.lm_head.weight,
+        model.lm_head.bias,
+        batch.targets.flatten()[places],
+        dtype=getattr(model.lm_head, "product_dtype", None),
+    )
+    count = torch.tensor(len(places), device=total.device)
+    if batch.is_next is None:
+        return Loss(total, count)
+    logits = model.next_sentence(model.pooled(hidden).pooler_output).float()  # [B, 2]
+    following = F.cross_entropy(logits, (~batch.is_next).long(), reduction="sum")  # class 0 is "it follows"
+    return Loss(torch.stack([total, following]), torch.stack([count, torch.full_like(count, len(logits))]))
 
 
 class TruncatedBPTT:
@@ -154,6 +180,8 @@ OBJECTIVES: dict[str, Objective | type[TruncatedBPTT] | type[Translation]] = {
     "classification": classification,
     "truncated_bptt": TruncatedBPTT,
     "translation": Translation,
+    "masked_lm": masked_lm,
+    "masked_lm+next_sentence": masked_lm,
 }
 
 

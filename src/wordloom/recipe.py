@@ -19,10 +19,12 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import Field, model_validator
 
-from wordloom.recipe_reading import BUDGETS, Strict, read_recipe, shipped_recipes
+from wordloom.recipe_reading import Strict, read_recipe, shipped_recipes
+from wordloom.train_settings import TrainSettings, without_effect
 
 __all__ = [
     "DataSettings",
+    "MaskingSettings",
     "Recipe",
     "Result",
     "TokenizerSettings",
@@ -75,6 +77,8 @@ class DataSettings(Strict):
     overlong: Literal["drop", "cut"] = "drop"  # a pair with a longer side
     # labelled rows as text to learn to write: each text after a special token of its label, such as <Italian>
     label_prefix: bool = False
+    # masked_lm+next_sentence: where sentences end
+    sentences: Literal["punctuation", "line"] = "punctuation"
 
     @model_validator(mode="after")
     def _one_validation(self) -> DataSettings:
@@ -84,6 +88,23 @@ class DataSettings(Strict):
                 "no effect: leave them out, or set data.validation=none"
             )
         return self
+
+
+class MaskingSettings(Strict):
+    """What is hidden from a masked language model; see :class:`wordloom.data.Masking`."""
+
+    kind: Literal["bert", "replace"] = "bert"
+    # bert: a share of the tokens is chosen; of these so many become the mask, and so many another token
+    share: float = Field(0.15, gt=0, le=1)
+    mask_share: float = Field(0.8, ge=0, le=1)
+    random_share: float = Field(0.1, ge=0, le=1)
+    whole_words: bool = False
+    # replace: shares of the words
+    mask_words: float = Field(0.1, ge=0, le=1)
+    substitute_words: float = Field(0.0, ge=0, le=1)
+    scored: Literal["changed", "all"] = "changed"
+    placeholder: Literal["mask", "empty"] = "mask"  # empty: a token [EMPTY] whose vector is zero
+    dynamic: bool = True  # masked anew at every visit; false: always the same
 
 
 class TokenizerSettings(Strict):
@@ -121,155 +142,6 @@ class TokenizerSettings(Strict):
         return self
 
 
-class TrainSettings(Strict):
-    """The loop: budget, batch, optimizer, schedule, precision, and what happens along the way."""
-
-    # budget: exactly one
-    steps: int | None = Field(None, ge=1)
-    tokens: int | None = Field(None, ge=1)
-    epochs: float | None = Field(None, gt=0)
-    flops: float | None = Field(None, gt=0)
-    minutes: float | None = Field(None, gt=0)
-
-    # batch
-    seq_len: int = Field(256, ge=1)
-    batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
-    micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
-    # truncated_bptt: windows go on where those before ended, as the state of recurrent models does
-    objective: Literal["causal_lm", "truncated_bptt", "classification", "translation"] = "causal_lm"
-    batch_tokens: int = Field(4096, ge=1)  # translation: target tokens of a batch, of which batch_size counts
-    label_smoothing: float = Field(0.0, ge=0, lt=1)  # translation: share of the target given to all words
-
-    # optimizer
-    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
-    learning_rate: float = Field(1e-3, gt=0)
-    muon_learning_rate: float = Field(0.02, gt=0)  # of the blocks' matrices under "muon"; the rest use AdamW
-    muon_momentum: float = Field(0.95, ge=0, lt=1)
-    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)  # on matrices only
-    l2: float = Field(1e-4, ge=0)  # lbfgs: l2 / 2 times the squares of matrices, beside the mean loss
-    tolerance: float = Field(1e-4, ge=0)  # lbfgs ends where no component of the gradient is above it
-    clip: float | None = Field(1.0, gt=0)  # norm of all gradients
-    ema: float | None = Field(
-        None, gt=0, lt=1
-    )  # decay of an average of the weights, which is then what is saved
-
-    # schedule: a share of the peak learning rate at every step
-    schedule: Literal[
-        "constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt", "epoch_decay"
-    ] = "cosine"
-    warmup_steps: int = Field(0, ge=0)
-    decay_share: float = Field(0.2, gt=0, le=1)  # of all steps, at the end of warmup_stable_decay
-    flat_epochs: int = Field(4, ge=0)  # of epoch_decay: so many at the peak, then times decay_factor each
-    decay_factor: float = Field(0.5, gt=0, lt=1)
-    final_share: float = Field(0.1, ge=0, le=1)  # of the peak, where linear, cosine and stable-decay end
-
-    # precision and kernels
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
-    attention_backend: Literal["auto", "flash", "efficient", "math", "exact"] = "auto"
-    gradient_checkpointing: bool = False
-    threads: int | None = Field(None, ge=1)
-    allocator: Literal["tuned", "system"] = "tuned"
-
-    # along the way; 0: never
-    log_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(0, ge=0)
-    evaluate_windows: int | None = Field(None, ge=1)  # None: the whole validation text
-    sample_every: int = Field(0, ge=0)
-    sample_prompt: str = "\n"
-    sample_tokens: int = Field(64, ge=1)
-    save_every: int = Field(0, ge=0)
-    keep_last: int = Field(2, ge=1)
-    keep_best: bool = False  # also keep the checkpoint with the lowest validation loss, and finish with it
-    tensorboard: bool = False
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> TrainSettings:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(f"train.{name}" for name in given) or "none"
-            raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
-        settled = self.optimizer == "lbfgs"  # the batch is then all rows
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size and not settled:
-            raise ValueError(
-                f"train.micro_batch_size {self.micro_batch_size} is above train.batch_size {self.batch_size}"
-            )
-        if self.optimizer == "lbfgs":
-            self._check_lbfgs()
-        if self.precision == "bf16-head" and self.objective == "classification":
-            raise ValueError(
-                'train.precision "bf16-head" is for the head of a language model; take fp32 or bf16'
-            )
-        if self.schedule == "epoch_decay" and self.epochs is None:
-            raise ValueError('train.schedule "epoch_decay" counts epochs: give the budget as train.epochs')
-        if self.objective == "translation" and "batch_size" not in self.model_fields_set:
-            raise ValueError(
-                "train.batch_size counts batches of train.batch_tokens target tokens that make a step of "
-                "translation: give it, such as 1"
-            )
-        if self.keep_best and not self.evaluate_every:
-            raise ValueError("train.keep_best needs train.evaluate_every above 0")
-        return self
-
-    def _check_lbfgs(self) -> None:
-        if self.objective != "classification":
-            raise ValueError(
-                'train.optimizer "lbfgs" goes through all samples at every step, which only '
-                'train.objective = "classification" does; use adamw or muon'
-            )
-        if self.ema is not None:
-            raise ValueError("train.ema averages noisy steps, and those of lbfgs are none; leave it out")
-        if self.keep_best:
-            raise ValueError("train.keep_best has no use with lbfgs, whose loss only falls; leave it out")
-        if self.precision not in ("auto", "fp32"):
-            raise ValueError(f'train.optimizer "lbfgs" needs fp32, not train.precision "{self.precision}"')
-
-
-# What a setting needs to have any effect, where that is another setting's value.
-_ONLY_WITH = {
-    "muon_learning_rate": ("optimizer", ("muon",)),
-    "muon_momentum": ("optimizer", ("muon",)),
-    **dict.fromkeys(
-        (
-            "batch_size",
-            "learning_rate",
-            "weight_decay",
-            "clip",
-            "schedule",
-            "warmup_steps",
-        ),
-        ("optimizer", ("adamw", "muon", "sgd")),
-    ),
-    **dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimizer", ("adamw", "muon"))),
-    "momentum": ("optimizer", ("sgd",)),
-    "l2": ("optimizer", ("lbfgs",)),
-    "tolerance": ("optimizer", ("lbfgs",)),
-    "decay_share": ("schedule", ("warmup_stable_decay",)),
-    "flat_epochs": ("schedule", ("epoch_decay",)),
-    "decay_factor": ("schedule", ("epoch_decay",)),
-    "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
-    "sample_prompt": ("sample_every", None),
-    "sample_tokens": ("sample_every", None),
-}
-
-
-def without_effect(train: TrainSettings) -> list[str]:
-    """A line for every setting that was changed from its default and that another one leaves unused."""
-    lines = []
-    for name, (other, values) in _ONLY_WITH.items():
-        has = getattr(train, other)
-        used = bool(has) if values is None else has in values
-        if not used and getattr(train, name) != TrainSettings.model_fields[name].default:
-            needs = "one above 0" if values is None else " or ".join(map(repr, values))
-            lines.append(f"train.{name} has no effect with train.{other} {has!r}: it takes {needs}")
-    return lines
-
-
 # Settings that only mean something for labelled rows, and only for running text.
 _OF_ROWS: dict[str, tuple[str, ...]] = {
     "data": ("text_column", "label_column", "header", "unique", "too_long")
@@ -291,13 +163,21 @@ _OF_PAIRS: dict[str, tuple[str, ...]] = {
     "tokenizer": ("separate", "source_vocab_size", "source_path"),
     "train": ("batch_tokens", "label_smoothing"),
 }
+_OF_MASKS: dict[str, tuple[str, ...]] = {
+    "masking": tuple(MaskingSettings.model_fields),
+    "train": ("long_seq_len", "long_share"),
+}
+_OF_WRITERS: dict[str, tuple[str, ...]] = {  # of running text that is read in one direction
+    "data": ("order", "document_mask", "mask_document_starts", "label_prefix"),
+    "train": ("sample_every",),
+}
 _INSTEAD = {
     "seq_len": "pairs are as long as data.max_source_tokens and data.max_target_tokens allow: leave it out",
     "micro_batch_size": "train.batch_tokens says what goes through at a time: leave it out",
     "text_column": "the field of a text is data.field",
     "field": "the column of a text is data.text_column",
     "order": "its windows follow one another: leave it out",
-    "sample_every": "a classifier writes no text: leave it out",
+    "sample_every": "such a model writes no text: leave it out",
     "label_prefix": "it is for models that write: leave it out",
 }
 
@@ -316,6 +196,7 @@ class Recipe(Strict):
         default_factory=dict
     )  # ``family`` or ``preset``, and settings of that family's config
     train: TrainSettings
+    masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings.model_validate({}))
 
     @model_validator(mode="after")
     def _data_of_the_objective(self) -> Recipe:
@@ -338,10 +219,16 @@ class Recipe(Strict):
             others = [_OF_TEXT, _OF_ROWS, _OF_TEXT_OR_ROWS]
         elif objective == "classification":
             others = [_OF_TEXT, _OF_PAIRS]
+        elif objective.startswith("masked_lm"):
+            others = [_OF_ROWS, _OF_PAIRS, _OF_WRITERS]
         else:
             others = [_OF_TEXT_AFTER_LABELS if self.data.label_prefix else _OF_ROWS, _OF_PAIRS]
             if objective == "truncated_bptt":
                 others.append({"data": ("order",)})
+        if not objective.startswith("masked_lm"):
+            others.append(_OF_MASKS)
+        if objective != "masked_lm+next_sentence":
+            others.append({"data": ("sentences",)})
         allowed = {"specials", "header"} if objective == "translation" else set()
         return [
             (table, tuple(name for name in names if name not in allowed))
@@ -360,8 +247,9 @@ class Recipe(Strict):
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, nothing left out but what is None."""
-        return self.model_dump(mode="json", exclude_none=True)
+        """Plain values, nothing left out but what is None, and what is hidden where nothing is."""
+        unused = None if self.train.objective.startswith("masked_lm") else {"masking"}
+        return self.model_dump(mode="json", exclude_none=True, exclude=unused)
 
     def to_toml(self) -> str:
         """The recipe as a TOML file that :func:`load_recipe` reads back to an equal recipe."""

@@ -159,7 +159,7 @@ def test_language_models_do_not_take_it(override, says):
     [
         ("train.ema=0.9", "train.ema averages noisy steps"),
         ("train.precision=bf16", "needs fp32"),
-        ("train.sample_every=5", "a classifier writes no text"),
+        ("train.sample_every=5", "such a model writes no text"),
         ("data.field=body", r"data\.field has no meaning .* the column of a text is data\.text_column"),
         ("data.document_mask=true", r"data\.document_mask has no meaning"),
     ],

@@ -7,6 +7,8 @@ Named sets   :data:`DATASETS`, :func:`fetch`, :func:`resolve`
 A corpus     :class:`Corpus` (what to read, how to split it), :func:`prepare` -> :class:`TokenShards`
 Batches      :class:`CausalBatches` -> :class:`CausalBatch`, with :data:`IGNORE` where nothing is scored;
              :class:`ContiguousBatches` for recurrent models, whose windows go on where those before ended
+Masked text  :class:`MaskedBatches` of windows, :class:`SentencePairBatches` of :class:`Sentences` ->
+             :class:`MaskedBatch`; a :class:`Masker` hides tokens as :class:`Masking` says
 Pairs        :class:`PairCorpus`, :func:`prepare_pairs` -> :class:`PairShards`; :class:`PairBatches` ->
              :class:`PairBatch` for sequence-to-sequence models
 Classes      :func:`labelled_rows`, :class:`LabelledCorpus`; :class:`BagVectorizer` makes bags of words of
@@ -32,10 +34,14 @@ if TYPE_CHECKING:
     from wordloom.data.labelled_documents import LabelledDocuments
     from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.ledger import Ledger
+    from wordloom.data.masked_batches import Marks, MaskedBatch, MaskedBatches
+    from wordloom.data.masking import Masker, Masking
     from wordloom.data.pair_batches import PairBatch, PairBatches
     from wordloom.data.pair_shards import PairShards, prepare_pairs
     from wordloom.data.pairs import Pair, PairCorpus
     from wordloom.data.readers import Document, Piece, Record, documents, pieces, records
+    from wordloom.data.sentence_pairs import SentencePairBatches
+    from wordloom.data.sentences import Sentences
     from wordloom.data.sequence_batches import SequenceLabelBatches, Sequences
     from wordloom.data.shards import Progress, prepare
     from wordloom.data.storage import TokenShards
@@ -61,6 +67,11 @@ _HOME = {
     "LabelledDocuments": "labelled_documents",
     "LabelledRow": "labels",
     "Ledger": "ledger",
+    "Marks": "masked_batches",
+    "MaskedBatch": "masked_batches",
+    "MaskedBatches": "masked_batches",
+    "Masker": "masking",
+    "Masking": "masking",
     "Pair": "pairs",
     "PairBatch": "pair_batches",
     "PairBatches": "pair_batches",
@@ -69,6 +80,8 @@ _HOME = {
     "Piece": "readers",
     "Progress": "shards",
     "Record": "readers",
+    "SentencePairBatches": "sentence_pairs",
+    "Sentences": "sentences",
     "SequenceLabelBatches": "sequence_batches",
     "Sequences": "sequence_batches",
     "TokenShards": "storage",
@@ -103,6 +116,11 @@ __all__ = [
     "LabelledDocuments",
     "LabelledRow",
     "Ledger",
+    "Marks",
+    "MaskedBatch",
+    "MaskedBatches",
+    "Masker",
+    "Masking",
     "Pair",
     "PairBatch",
     "PairBatches",
@@ -111,6 +129,8 @@ __all__ = [
     "Piece",
     "Progress",
     "Record",
+    "SentencePairBatches",
+    "Sentences",
     "SequenceLabelBatches",
     "Sequences",
     "TokenShards",

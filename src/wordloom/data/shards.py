@@ -24,6 +24,7 @@ from wordloom.data.corpus import Corpus, Part, Tally
 from wordloom.data.cutting import Cutter, cut_rule
 from wordloom.data.labelled_documents import LabelledDocuments
 from wordloom.data.ledger import Ledger
+from wordloom.data.sentences import Sentences
 from wordloom.data.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.streams import Meter
 from wordloom.errors import DataError, TokenizerError, WordloomError
@@ -38,7 +39,8 @@ _UNDER_WAY = 2  # batches encoded at a time: one keeps the cores busy while anot
 _MANY = 8192  # documents at most in a batch, however short
 
 Specials: TypeAlias = Literal["refuse", "text"]
-AnyCorpus: TypeAlias = Corpus | LabelledDocuments
+AnyCorpus: TypeAlias = Corpus | LabelledDocuments | Sentences
+End: TypeAlias = Literal["eos", "sep", "none"]
 
 
 class CorpusTokenizer(Protocol):
@@ -49,6 +51,7 @@ class CorpusTokenizer(Protocol):
     fingerprint: str
     special_ids: frozenset[int]
     eos_id: int | None
+    sep_id: int | None
     pad_id: int | None
 
     def encode_ids(self, text: Any, *, specials: Any = ...) -> Any: ...
@@ -84,6 +87,7 @@ def prepare(
     cache: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     specials: Specials = "refuse",
+    end: End = "eos",
     progress: Callable[[Progress], None] | None = None,
 ) -> TokenShards:
     """The token shards of one ``part`` of ``corpus``, made now or reused from an earlier call.
@@ -94,10 +98,10 @@ def prepare(
     that the next one sweeps, and of several runs at once one works while the others wait for its result.
 
     After each document comes the tokenizer's end-of-sequence token, where it has one (not where the split
-    cut the document).  Empty documents are dropped and counted.  Long documents are encoded in segments
-    cut where that provably leaves the ids as they are; where a tokenizer allows no such cut (one that splits
-    text by a rule we do not know) a document is encoded in one piece, which takes memory in proportion to
-    its length.
+    cut the document); ``end`` asks for another one or none.  Empty documents are dropped and counted.  Long
+    documents are encoded in segments cut where that provably leaves the ids as they are; where a tokenizer
+    allows no such cut (one that splits text by a rule we do not know) a document is encoded in one piece,
+    which takes memory in proportion to its length.
 
     Args:
         part: ``"train"``, ``"validation"`` or ``"all"``.
@@ -106,6 +110,7 @@ def prepare(
             own, one per processor or ``RAYON_NUM_THREADS``.  The result does not depend on either.
         specials: what a special token's spelling inside a document does: ``"refuse"`` raises an error that
             names the document, ``"text"`` takes it as ordinary characters.
+        end: what comes after each document: ``"eos"``, ``"sep"`` or ``"none"``.
         progress: called after each batch.
 
     Raises:
@@ -122,46 +127,50 @@ def prepare(
             f"not a {tokenizer.kind} one; use 'strict' or 'replace'"
         )
     identity = [VERSION, corpus.part_fingerprint(part), tokenizer.fingerprint, part, specials]
+    if end != "eos":
+        identity.append(f"end {end}")
+    end_id = None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
     if cut_rule(tokenizer) is None:  # apart from shards of a time when fewer rules were needed to cut
         identity.append("whole documents")
     fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     root = cache_folder(cache) / "tokens"
     target = root / fingerprint[:32]
-    if (ready := _open(target, corpus, tokenizer, part)) is not None:
+    notes = _notes(corpus, end_id)
+    if (ready := _open(target, corpus, notes, part)) is not None:
         return ready
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(target):
-            if (ready := _open(target, corpus, tokenizer, part)) is not None:  # another run made it meanwhile
+            if (ready := _open(target, corpus, notes, part)) is not None:  # another run made it meanwhile
                 return ready
             _sweep(root, target)
-            _write(target, fingerprint, corpus, tokenizer, part, workers, specials, progress)
+            _write(target, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
     except OSError as error:
         raise DataError(
             f"cannot write token shards to '{root}': {error.strerror or error}; "
             "free space there, or choose another folder with WORDLOOM_CACHE"
         ) from error
-    return _present(TokenShards(target), corpus, tokenizer, part)
+    return _present(TokenShards(target), corpus, notes, part)
 
 
-def _open(target: Path, corpus: AnyCorpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards | None:
+def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards | None:
     """The shards in ``target`` if they are there and sound; damaged ones are made again."""
     if not target.exists():
         return None
     try:
-        shards = _present(TokenShards(target), corpus, tokenizer, part)
+        shards = _present(TokenShards(target), corpus, notes, part)
     except DataError:
         return None
     shards.reused = True
     return shards
 
 
-def _present(shards: TokenShards, corpus: AnyCorpus, tokenizer: CorpusTokenizer, part: Part) -> TokenShards:
+def _present(shards: TokenShards, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards:
     """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
     shards.sources = [source.name for source in corpus.files(part)]
     # What other splits are is part of their identity, and a tail's would take reading the corpus to say.
     split = corpus.describe_split() if corpus.split == "files" else shards.ledger.split
-    shards.ledger = replace(shards.ledger, split=split, notes=_notes(corpus, tokenizer))
+    shards.ledger = replace(shards.ledger, split=split, notes=notes)
     return shards
 
 
@@ -210,6 +219,7 @@ def _write(
     part: Part,
     workers: int | None,
     specials: Specials,
+    end_id: int | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
     tally, meter = Tally(), Meter()
@@ -218,7 +228,7 @@ def _write(
     split = corpus.describe_split()  # a tail split reads the corpus once for its length
     writer = ShardWriter(_temporary(target), vocab_size=tokenizer.vocab_size)
     try:
-        accountant = _Accountant(writer, tokenizer.eos_id, tally)
+        accountant = _Accountant(writer, end_id, tally)
         batches = _batches(corpus, tokenizer, part, tally, meter, workers)
         for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
             accountant.add(batch, ids)
@@ -237,14 +247,14 @@ def _write(
             bytes=writer.bytes,
             dropped=dict(tally.dropped),
             cut=dict(tally.cut),
-            notes=_notes(corpus, tokenizer),
+            notes=_notes(corpus, end_id),
         )
         meta = {
             "fingerprint": fingerprint,
             "corpus": corpus.part_fingerprint(part),
             "tokenizer": tokenizer.fingerprint,
             "vocab_size": tokenizer.vocab_size,
-            "eos_id": tokenizer.eos_id,
+            "eos_id": end_id,
             "pad_id": tokenizer.pad_id,
             "sources": [source.name for source in files],
             "ledger": ledger.as_dict(),
@@ -255,9 +265,9 @@ def _write(
         raise
 
 
-def _notes(corpus: AnyCorpus, tokenizer: CorpusTokenizer) -> tuple[str, ...]:
-    notes = ["an end-of-document token follows each whole document"] if tokenizer.eos_id is not None else []
-    if isinstance(corpus, LabelledDocuments):
+def _notes(corpus: AnyCorpus, end_id: int | None) -> tuple[str, ...]:
+    notes = ["an end-of-document token follows each whole document"] if end_id is not None else []
+    if isinstance(corpus, LabelledDocuments | Sentences):
         notes.append(corpus.note)
     if corpus.encoding_errors == "replace":
         notes.append("invalid UTF-8 was replaced by U+FFFD, as asked")
@@ -371,10 +381,10 @@ def _prefix(segment: _Segment, tokenizer: CorpusTokenizer) -> list[int]:
 class _Accountant:
     """Puts encoded segments together into documents: end tokens, positions, sizes."""
 
-    def __init__(self, writer: ShardWriter, eos_id: int | None, tally: Tally) -> None:
+    def __init__(self, writer: ShardWriter, end_id: int | None, tally: Tally) -> None:
         self._writer = writer
         self._tally = tally
-        self._eos = None if eos_id is None else np.array([eos_id], dtype=writer.dtype)
+        self._end = None if end_id is None else np.array([end_id], dtype=writer.dtype)
         self._begun = 0  # position of the first token of the document under way
         self._size = 0  # bytes of it so far
 
@@ -393,8 +403,8 @@ class _Accountant:
             if position == self._begun:
                 self._tally.dropped["document(s) without a single token"] += 1
             else:
-                if self._eos is not None and segment.whole:
-                    ids.append(self._eos)
+                if self._end is not None and segment.whole:
+                    ids.append(self._end)
                     position += 1
                 ends.append(position)
                 sizes.append(self._size)

@@ -114,6 +114,10 @@ class TokenShards:
         """First position of ``document``, and the one past its last."""
         return (int(self.ends[document - 1]) if document else 0), int(self.ends[document])
 
+    def origins(self) -> NDArray[np.int64]:
+        """``[documents, 2]``: the file of each, and its number within the file."""
+        return self._origins
+
     def document_name(self, document: int) -> str:
         """``file#number`` of ``document``, where number counts the file's documents from 0."""
         source, index = self._origins[document]

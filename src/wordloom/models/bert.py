@@ -58,6 +58,7 @@ class BertConfig:
     masked_lm_head: bool = False
     next_sentence_head: bool = False
     tie_embeddings: bool = True  # lm_head's matrix is the embedding
+    empty_id: int | None = None  # a token whose embedding is zero, to stand for a hidden one
     dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
     attention_dropout: float | None = None  # of the attention weights; None: as dropout
 
@@ -183,6 +184,8 @@ class Bert(nn.Module):
             same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, T, T]
             mask = same if mask is None else mask & same
         x = self.token_embedding(tokens)  # [B, T, D]
+        if c.empty_id is not None:  # tied to lm_head, its row would not stay zero
+            x = x.masked_fill((tokens == c.empty_id)[..., None], 0.0)
         x = x + self.position_embedding(positions_within(positions, c.max_seq_len) + c.position_offset)
         x = x + self.segment_embedding(torch.zeros_like(tokens[:1]) if segments is None else segments)
         x = dropout(self.embedding_norm(x), c.dropout, self.training)

@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from wordloom.data.batches import to_device
-from wordloom.errors import RecipeError, did_you_mean
+from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
-from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of, translates
+from wordloom.models import MODELS, build, config_from, context_limit, encodes, family_of, translates
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
+from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
@@ -124,21 +125,16 @@ def _check_family(recipe: Recipe, model: Any) -> None:
 
 
 def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
-    settings = dict(recipe.model)
-    preset = settings.pop("preset", None)
-    family = settings.pop("family", None)
-    if (preset is None) == (family is None):
-        raise RecipeError("give either model.family with its settings, or model.preset")
-    if preset is not None:
-        if preset not in PRESETS:
-            raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
-        base = PRESETS[preset]
-        family = family_of(base)
-        settings = {**vars(base), "vocab_size": prepared.tokenizer.vocab_size, **settings}
-    settings.setdefault("vocab_size", prepared.tokenizer.vocab_size)
+    family, settings = model_settings(recipe)
+    settings["vocab_size"] = recipe.model.get("vocab_size", prepared.tokenizer.vocab_size)
     if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
         settings.setdefault("max_seq_len", recipe.train.seq_len)
     config = config_from(family, **settings)
+    if encodes(config):
+        raise RecipeError(
+            f"model.family '{family}' reads texts in both directions and writes none; take "
+            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama or rnn"
+        )
     if translates(config):
         raise RecipeError(
             f"model.family '{family}' turns one text into another, and train.objective "

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches import Order
 from wordloom.data.labelled_documents import LabelledDocuments
+from wordloom.data.masking import EMPTY
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
 from wordloom.run.labelled import labelled_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import TOKENIZERS, Tokenizer
 
-__all__ = ["Prepared", "prepare_recipe", "recipe_corpus", "recipe_tokenizer"]
+__all__ = ["Prepared", "corpus_tokenizer", "prepare_recipe", "recipe_corpus", "recipe_tokenizer"]
 
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
@@ -64,7 +65,7 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     """Tokenizer (trained on the training text unless one is given), shards and batches of ``recipe``."""
     corpus = recipe_corpus(recipe)
     if tokenizer is None:
-        tokenizer = _tokenizer(recipe, corpus, progress)
+        tokenizer = corpus_tokenizer(recipe, corpus, progress)
     if isinstance(corpus, LabelledDocuments):
         corpus.check(tokenizer)
     specials = recipe.data.specials
@@ -113,8 +114,9 @@ def _batches(
     return CausalBatches(shards, seed=recipe.seed, order=order, **settings)
 
 
-def _tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) -> Tokenizer:
-    """The recipe's tokenizer, with a special token for every label that stands before texts."""
+def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) -> Tokenizer:
+    """The recipe's tokenizer, with a special token for every label that stands before texts, and the one that
+    ``masking.placeholder = "empty"`` puts in place of others."""
     kind = recipe.tokenizer.kind
     if corpus.encoding_errors == "bytes" and kind not in ("byte", None):
         raise RecipeError(
@@ -123,8 +125,10 @@ def _tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) ->
         )
     # the byte tokenizer, the only one for raw bytes, learns nothing from them
     pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
-    labels = corpus.tokens if isinstance(corpus, LabelledDocuments) else ()
-    return recipe_tokenizer(recipe, pieces, progress, "text", further=labels)
+    further = list(corpus.tokens) if isinstance(corpus, LabelledDocuments) else []
+    if recipe.masking.placeholder == "empty":
+        further.append(EMPTY)
+    return recipe_tokenizer(recipe, pieces, progress, "text", further=further)
 
 
 def recipe_tokenizer(

@@ -16,6 +16,7 @@ from wordloom.recipe import Recipe, load_recipe, without_effect
 from wordloom.run.causal import causal_task
 from wordloom.run.classification import classification_task
 from wordloom.run.folder import RunFolder, resumed_recipe
+from wordloom.run.masked import masked_task
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.translation import translation_task
@@ -217,6 +218,8 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "translation": translation_task,
     "truncated_bptt": causal_task,
     "classification": classification_task,
+    "masked_lm": masked_task,
+    "masked_lm+next_sentence": masked_task,
 }
 
 

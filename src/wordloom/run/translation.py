@@ -15,13 +15,14 @@ import torch
 
 from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.data.batches import to_device
-from wordloom.errors import RecipeError, did_you_mean
+from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
-from wordloom.models import MODELS, PRESETS, build, config_from, context_limit, family_of, translates
+from wordloom.models import MODELS, build, config_from, context_limit, family_of, translates
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
+from wordloom.run.model_settings import model_settings
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.vocabularies import Vocabularies, read_vocabularies, recipe_vocabularies
@@ -154,27 +155,19 @@ def _rows(batches: PairBatches) -> float:
 
 def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> Any:
     """The recipe's model, or where it names none, that of the checkpoint ``given``."""
-    settings = dict(recipe.model)
-    if given is not None and not settings:
+    if given is not None and not recipe.model:
         config = load_config(given)
         family = family_of(config)
     else:
-        preset, family = settings.pop("preset", None), settings.pop("family", None)
-        if (preset is None) == (family is None):
-            raise RecipeError("give either model.family with its settings, or model.preset")
-        if preset is not None:
-            if preset not in PRESETS:
-                raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
-            family = family_of(PRESETS[preset])
-            settings = {**vars(PRESETS[preset]), **settings}
+        family, settings = model_settings(recipe)
         for name in _SETTLED:
             if name in recipe.model:
                 raise RecipeError(f"model.{name} is the tokenizer's; leave it out")
         settings |= {"vocab_size": vocabularies.target.vocab_size}
         if vocabularies.beside is not None:
             settings |= {"source_vocab_size": vocabularies.source.vocab_size}
-            settings |= _unshared(recipe, str(family))
-        config = config_from(str(family), **settings)
+            settings |= _unshared(recipe, family)
+        config = config_from(family, **settings)
     if not translates(config):
         able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
         raise RecipeError(

@@ -217,6 +217,26 @@ def token_bytes(definition: Definition, vocab_size: int) -> list[bytes | None] |
     return table
 
 
+def continuations(definition: Definition, vocab_size: int) -> list[bool]:
+    """Of every id, whether it goes on with a word when it stands behind another token.
+
+    WordPiece marks such pieces; where the first piece of a word carries the space before it (byte-level BPE,
+    SentencePiece), they are those that begin with a letter or digit.  Of whole words, and of pieces by rules
+    not known here, there are none.
+    """
+    goes_on = [False] * vocab_size
+    known = kind(definition)
+    prefix = definition["model"].get("continuing_subword_prefix")
+    table = token_bytes(definition, vocab_size)
+    for token, index in model_vocabulary(definition).items():
+        if known == "wordpiece":
+            goes_on[index] = bool(prefix) and token.startswith(prefix)
+        elif known in ("byte", "bpe", "char", "unigram", "llama"):
+            piece = token if table is None else (table[index] or b"").decode(errors="replace")
+            goes_on[index] = piece[:1].isalnum() or (table is not None and piece[:1] == "\ufffd")
+    return goes_on
+
+
 def is_lossless(definition: Definition) -> bool:
     """True where decoding what was encoded gives the very text back, whatever the text.
 

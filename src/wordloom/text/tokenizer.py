@@ -281,6 +281,10 @@ class Tokenizer:
 
     # Vocabulary
 
+    def continuations(self) -> npt.NDArray[np.bool_]:
+        """Of every id, [vocab_size], whether it goes on with a word when it stands behind another token."""
+        return np.array(facts.continuations(self._definition, self.vocab_size), dtype=bool)
+
     def id_to_token(self, index: int) -> str:
         """The token as the vocabulary spells it; TokenizerError if no token has this id."""
         return self._tokens[self._known([index])[0]]

@@ -228,7 +228,9 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    batch: Any = to_device(trainer.batches.batch(0, samples), trainer.device)
+    widest = getattr(trainer.batches, "widest", None)  # where rows grow longer along the way
+    batch: Any = widest(samples) if widest else trainer.batches.batch(0, samples)
+    batch = to_device(batch, trainer.device)
     trainer.model.train()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), trainer.precision.autocast():
         loss = trainer.objective(trainer.model, batch)

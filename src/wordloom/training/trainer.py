@@ -157,16 +157,28 @@ class Trainer:
         }
 
     def _accumulate(self, parts: Sequence[Any]) -> tuple[float, int]:
-        """Gradients of the summed loss over the global count; returns (nats, items scored)."""
-        count = sum(int(_scored(part)) for part in parts)
-        total = 0.0
+        """Gradients of the summed loss over the global count; returns (nats, items scored).
+
+        Of a loss of several terms, each over its own global count, the nats are those of the first term's
+        items that make the same mean.
+        """
+        counts = [sum(each) for each in zip(*map(_scored, parts), strict=True)]
+        totals = [0.0] * len(counts)
         for index, part in enumerate(parts):
             self._seed_dropout(index)
             with self.precision.autocast():
                 loss = self.objective(self.model, part)
-            torch.autograd.backward(loss.total / max(1, count))
-            total += float(loss.total.detach())
-        return total, count
+            if len(counts) == 1:
+                torch.autograd.backward(loss.total / max(1, counts[0]))
+                totals[0] += float(loss.total.detach())
+                continue
+            terms = [term / max(1, count) for term, count in zip(loss.total, counts, strict=True)]
+            torch.autograd.backward(torch.stack(terms).sum())
+            totals = [sum(each) for each in zip(totals, loss.total.tolist(), strict=True)]
+        if len(counts) == 1:
+            return totals[0], counts[0]
+        mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True))
+        return mean * counts[0], counts[0]
 
     def _seed_dropout(self, micro: int) -> None:
         seed = dropout_seed(self.seed, self.step, micro)
@@ -232,9 +244,11 @@ class Trainer:
             hook.load_state_dict(values["hooks"].get(type(hook).__name__, {}))
 
 
-def _scored(batch: Any) -> Tensor:
-    """Items of ``batch`` that count towards its loss."""
-    return (batch.targets != IGNORE).sum()
+def _scored(batch: Any) -> list[int]:
+    """Items of ``batch`` that count towards each term of its loss."""
+    counts = [int((batch.targets != IGNORE).sum())]
+    following = getattr(batch, "is_next", None)
+    return counts if following is None else [*counts, len(following)]
 
 
 def dropout_seed(seed: int, step: int, micro: int) -> int:

@@ -8,10 +8,12 @@ from wordloom.weights.configs import config_from_theirs, config_to_theirs, load_
 from wordloom.weights.folders import load_model, load_parameter, load_state, renaming_of, state_to_theirs
 from wordloom.weights.renaming import Renaming, Row
 from wordloom.weights.saving import save_model
+from wordloom.weights.starting import Started, start_from
 
 __all__ = [
     "Renaming",
     "Row",
+    "Started",
     "config_from_theirs",
     "config_to_theirs",
     "load_config",
@@ -20,5 +22,6 @@ __all__ = [
     "load_state",
     "renaming_of",
     "save_model",
+    "start_from",
     "state_to_theirs",
 ]

@@ -1,0 +1,158 @@
+"""Scores of masked language models: of hidden tokens and following sentences, and pseudo-perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from wordloom.data.batches import IGNORE, to_device
+from wordloom.data.masked_batches import Marks, MaskedBatch
+from wordloom.errors import EvaluationError
+from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.reading import Reader, tokenizer_name
+from wordloom.evaluate.score import MIN_UNITS, RatioStatistics, Score, Scores, share_interval, signature
+
+if TYPE_CHECKING:
+    from wordloom.data import Document
+    from wordloom.text import Specials, Tokenizer
+
+__all__ = ["masked_scores", "pseudo_perplexity"]
+
+_BATCH_TOKENS = 1 << 14
+
+
+def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[str, object]) -> Scores:
+    """``masked_loss`` (nats per hidden token), ``masked_perplexity``, ``masked_accuracy``, and of pairs
+    ``next_sentence_loss`` and ``next_sentence_accuracy``; their sum or the first is ``loss``.
+
+    Intervals: of accuracies Wilson's, over hidden tokens or pairs.  Raises EvaluationError where nothing is
+    hidden.
+    """
+    device = next(model.parameters()).device
+    nats = right = hidden = 0.0
+    pair_nats = pair_right = pairs = 0.0
+    with evaluating(model):
+        for batch in batches:
+            b = to_device(batch, device)
+            states = model.hidden(b.tokens, b.segments, b.attend)
+            scored = b.targets != IGNORE
+            logits = model.lm_head(model.mlm_hidden(states[scored])).float()  # [n, V]
+            nats += float(F.cross_entropy(logits, b.targets[scored], reduction="sum"))
+            right += int((logits.argmax(-1) == b.targets[scored]).sum())
+            hidden += len(logits)
+            if b.is_next is not None:
+                following = model.next_sentence(model.pooled(states).pooler_output).float()
+                labels = (~b.is_next).long()
+                pair_nats += float(F.cross_entropy(following, labels, reduction="sum"))
+                pair_right += int((following.argmax(-1) == labels).sum())
+                pairs += len(labels)
+    if not hidden:
+        raise EvaluationError("no token is hidden; raise masking.share, or give more text")
+
+    def score(name: str, value: float, interval: tuple[float, float] | None = None) -> Score:
+        return Score(name, value, interval, signature(name, **settings))
+
+    loss = nats / hidden
+    found = [
+        score("masked_loss", loss),
+        score("masked_perplexity", math.exp(min(loss, 700.0))),
+        score("masked_accuracy", right / hidden, share_interval(int(right), int(hidden))),
+    ]
+    if pairs:
+        share = share_interval(int(pair_right), int(pairs))
+        found.append(score("next_sentence_loss", pair_nats / pairs))
+        found.append(score("next_sentence_accuracy", pair_right / pairs, share))
+        loss += pair_nats / pairs
+    counts = {"hidden_tokens": int(hidden), "pairs": int(pairs)}
+    return Scores((score("loss", loss), *found), counts)
+
+
+def pseudo_perplexity(
+    model: Any,
+    tokenizer: Tokenizer,
+    documents: Iterable[Document | str | bytes],
+    *,
+    window: int | None = None,
+    specials: Specials = "refuse",
+    batch_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Scores:
+    """exp of the mean over tokens of -log p(token | all others of its window) (Salazar et al. 2020,
+    arXiv:1910.14659), each token hidden by the mask in turn.
+
+    It is no perplexity: the tokens around one know more of it than those before it.  It compares masked
+    language models of one tokenizer.
+
+    Args:
+        window: tokens read at once, marks included; None: the model's ``max_seq_len``.  A longer document is
+            read in windows that follow one another.
+        progress: called with the number of tokens scored so far.
+
+    Raises EvaluationError for a model without its masked-language head, a tokenizer without mask, and an
+    impossible window.
+    """
+    longest = model.config.max_seq_len
+    window = longest if window is None else window
+    if not 3 <= window <= longest:
+        raise EvaluationError(
+            f"window {window} does not fit the model; allowed: 3 to its max_seq_len {longest}"
+        )
+    if not model.config.masked_lm_head:
+        raise EvaluationError("the model has no head to fill in masked tokens: it was saved without it")
+    if tokenizer.mask_id is None:
+        raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
+    marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
+    rows = batch_size or max(1, _BATCH_TOKENS // window)
+    statistics, n_documents, unknown, done = RatioStatistics(), 0, 0, 0
+    for text in map(reader.read, documents):
+        total, count = 0.0, 0
+        for at in range(0, len(text.sequence), window - 2):
+            ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
+            for nats in _hidden_in_turn(model, ids, tokenizer.mask_id, rows):
+                total += float(nats.sum())
+                count += len(nats)
+                done += len(nats)
+                if progress is not None:
+                    progress(done)
+        if count:
+            statistics += RatioStatistics(1, total, count, total * total, total * count, count * count)
+            n_documents += 1
+            unknown += text.unknown
+    if not statistics.y:
+        raise EvaluationError("there is no token to score; give a text of at least one")
+    interval = statistics.interval() if n_documents >= MIN_UNITS else None
+    settings: dict[str, object] = {
+        "text": reader.digest(),
+        "tok": tokenizer_name(tokenizer),
+        "window": window,
+        **({} if specials == "refuse" else {"specials": specials}),
+        "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
+        "ci": f"{n_documents}-documents" if interval else "no",
+    }
+    loss = statistics.ratio
+    spread = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
+    scores = (
+        Score("pseudo_loss", loss, interval, signature("pseudo_loss", **settings)),
+        Score("pseudo_perplexity", math.exp(loss), spread, signature("pseudo_perplexity", **settings)),
+    )
+    counts = {"documents": n_documents, "tokens": int(statistics.y), "unknown_tokens": unknown}
+    return Scores(scores, counts)
+
+
+def _hidden_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:
+    """-log p of each of ``ids`` but the first and last, given all the others: some at a time."""
+    device = next(model.parameters()).device
+    whole = torch.as_tensor(ids, dtype=torch.int64, device=device)
+    places = torch.arange(1, len(ids) - 1, device=device)
+    with evaluating(model):
+        for some in torch.split(places, rows):
+            tokens = whole.repeat(len(some), 1)  # [B, T]
+            tokens[torch.arange(len(some)), some] = mask
+            states = model.hidden(tokens)[torch.arange(len(some)), some]  # [B, D]
+            logits = model.lm_head(model.mlm_hidden(states)).float()
+            yield F.cross_entropy(logits, whole[some], reduction="none")

@@ -1,0 +1,259 @@
+"""Masked language models in a training run: windows or sentence pairs, and the accuracy of each task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from wordloom.data import (
+    Corpus,
+    Marks,
+    MaskedBatches,
+    Masker,
+    Masking,
+    SentencePairBatches,
+    Sentences,
+    prepare,
+)
+from wordloom.data.length_schedule import LengthSchedule
+from wordloom.data.masking import EMPTY
+from wordloom.errors import RecipeError
+from wordloom.evaluate.masked import masked_scores
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models import MODELS, BertConfig, build, config_from, encodes, family_of
+from wordloom.models.cost import flops_per_token
+from wordloom.nn import set_attention_backend
+from wordloom.nn.attention import running_kernel
+from wordloom.recipe import Recipe
+from wordloom.run.model_settings import model_settings
+from wordloom.run.prepare import corpus_tokenizer, recipe_corpus
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import Costs, check_fits
+from wordloom.training.precision import compile_blocks
+from wordloom.weights import load_config, save_model, start_from
+from wordloom.weights.configs import FORMATS
+
+__all__ = ["masked_task"]
+
+AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
+
+
+def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Hidden tokens of the recipe's text, and following sentences; ``given``: a checkpoint to begin with."""
+    data = _prepared(recipe, given, progress)
+    config = _config(recipe, data.tokenizer, given)
+
+    def build_model() -> Any:
+        check_fits(config, recipe.train)
+        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        if given is not None:
+            progress.say(start_from(model, given).lines())
+        set_attention_backend(model, recipe.train.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=data.tokenizer, overwrite=overwrite)
+
+    validation = data.validation
+    return Task(
+        settings=recipe.train,
+        batches=data.batches,
+        fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
+        ledger=data.ledger_json(),
+        build_model=build_model,
+        settle=lambda trainer: _settle(trainer, recipe),
+        evaluate=None if validation is None else _evaluator(recipe, validation),
+        scored={} if validation is None else _scored(recipe, validation, data.tokenizer),
+        save=save,
+        costs=_costs(recipe, config),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    tokenizer: Tokenizer
+    batches: AnyBatches | LengthSchedule
+    validation: AnyBatches | None
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [self.batches.fingerprint] + ([self.validation.fingerprint] if self.validation else [])
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+    def ledger_json(self) -> str:
+        ledgers = {"train": self.batches.ledger.as_dict()}
+        if self.validation is not None:
+            ledgers["validation"] = self.validation.ledger.as_dict()
+        return json.dumps(ledgers, indent=1, ensure_ascii=False)
+
+
+def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> _Prepared:
+    corpus = recipe_corpus(recipe)
+    assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
+    tokenizer = Tokenizer.from_pretrained(given) if given else corpus_tokenizer(recipe, corpus, progress)
+    pairs = recipe.train.objective == "masked_lm+next_sentence"
+    d, m, s = recipe.data, recipe.masking, recipe.train
+    settings = m.model_dump(exclude={"dynamic"})
+    masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
+    marks = Marks.of(tokenizer)
+
+    def batches(part: Any, seq_len: int, order: Any) -> AnyBatches:
+        with progress.data(part) as show:
+            source = Sentences(corpus, d.sentences) if pairs else corpus
+            end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
+            shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
+        kind = SentencePairBatches if pairs else MaskedBatches
+        return kind(
+            shards,
+            seq_len=seq_len,
+            marks=marks,
+            masker=masker,
+            seed=recipe.seed,
+            order=order,
+            dynamic=m.dynamic,
+        )
+
+    train: AnyBatches | LengthSchedule = batches("train", s.seq_len, "permutation")
+    if s.long_seq_len is not None:
+        long = batches("train", s.long_seq_len, "permutation")
+        train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
+    validation = None
+    if d.validation is not None or d.validation_fraction > 0:
+        validation = batches("validation", s.long_seq_len or s.seq_len, "sequential")
+    progress.say(train.ledger.lines())
+    if validation is not None:
+        progress.say(validation.ledger.lines())
+    return _Prepared(tokenizer=tokenizer, batches=train, validation=validation)
+
+
+def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
+    """The sample from which on rows are long: at the beginning of a step."""
+    s = recipe.train
+    assert s.long_seq_len is not None
+    if s.long_seq_len <= s.seq_len:
+        raise RecipeError(f"train.long_seq_len {s.long_seq_len} is not above train.seq_len {s.seq_len}")
+    if s.steps is None and s.epochs is None:
+        raise RecipeError(
+            "train.long_seq_len needs a budget in train.steps or train.epochs, of which train.long_share is"
+        )
+    steps = s.steps or max(1, round((s.epochs or 0.0) * samples_per_epoch / s.batch_size))
+    return (steps - round(s.long_share * steps)) * s.batch_size
+
+
+_SETTLED = ("masked_lm_head", "next_sentence_head", "empty_id")
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
+    """The recipe's encoder, or that of the checkpoint ``given``, with the heads that the objective needs."""
+    s, pairs = recipe.train, recipe.train.objective == "masked_lm+next_sentence"
+    for name in _SETTLED:
+        if name in recipe.model:
+            raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
+    heads: dict[str, Any] = {"masked_lm_head": True, "next_sentence_head": pairs}
+    if given is not None and not recipe.model:
+        config = load_config(given)
+        _require_encoder(config, recipe)
+        heads["pooler"] = pairs or config.pooler
+    else:
+        family, settings = model_settings(recipe)
+        settings["vocab_size"] = recipe.model.get("vocab_size", tokenizer.vocab_size)
+        settings.setdefault("max_seq_len", max(s.seq_len, s.long_seq_len or 0))
+        config = config_from(family, **settings)
+        _require_encoder(config, recipe)
+        heads["pooler"] = recipe.model.get("pooler", pairs)
+    if recipe.masking.placeholder == "empty":
+        heads["empty_id"] = tokenizer.token_to_id(EMPTY)
+    config = replace(config, **heads)
+    longest = max(s.seq_len, s.long_seq_len or 0)
+    if config.max_seq_len < longest:
+        raise RecipeError(
+            f"rows of {longest} tokens are longer than model.max_seq_len {config.max_seq_len}; raise the one "
+            "or lower train.seq_len (train.long_seq_len)"
+        )
+    if config.vocab_size < tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {config.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; raise "
+            "it, or leave it out"
+        )
+    FORMATS[family_of(config)].token_settings({"pad_token_id": tokenizer.pad_id})  # refuses before the work
+    return config
+
+
+def _require_encoder(config: Any, recipe: Recipe) -> None:
+    if not encodes(config):
+        able = " or ".join(name for name, each in MODELS.items() if issubclass(each.config, BertConfig))
+        raise RecipeError(
+            f"model.family '{family_of(config)}' does not read in both directions, as train.objective "
+            f"'{recipe.train.objective}' asks; take {able}"
+        )
+
+
+def _costs(recipe: Recipe, config: Any) -> Costs:
+    """Operations of a token: of the layers, and of the head for the share of tokens that it sees."""
+    s, m = recipe.train, recipe.masking
+    share = m.share if m.kind == "bert" else 1.0 if m.scored == "all" else m.mask_words + m.substitute_words
+    long_share = s.long_share if s.long_seq_len else 0.0
+
+    def training(seq_len: int) -> float:
+        flops = flops_per_token(config, context=seq_len)
+        hidden = flops.head + 2 * config.dim**2  # lm_head and mlm_transform
+        return 3 * (flops.forward - hidden + share * hidden)
+
+    lengths = ((s.seq_len, 1 - long_share), (s.long_seq_len or 0, long_share))
+    tokens = sum(length * part for length, part in lengths)
+    operations = sum(training(length) * length * part for length, part in lengths if part)
+    return Costs(flops_per_token=round(operations / tokens), tokens_per_sample=tokens, dense=True)
+
+
+def _settle(trainer: Trainer, recipe: Recipe) -> str:
+    """Gradient checkpointing and compilation, and which attention kernel then runs."""
+    s, model = recipe.train, trainer.model
+    if s.gradient_checkpointing:
+        checkpoint_blocks(model)
+    compiled = compile_blocks(model, s, trainer.device)
+    attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
+    kernel = running_kernel(
+        s.attention_backend,
+        head_dim=attention.head_dim,
+        device=trainer.device,
+        dtype=trainer.precision.compute_dtype,
+        dropout=attention.dropout,
+        masked=s.objective == "masked_lm+next_sentence",
+    )
+    return f"{compiled}, attention kernel '{kernel}'"
+
+
+def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dict[str, object]:
+    return {
+        "data": validation.fingerprint[:8],
+        "tok": tokenizer_name(tokenizer),
+        "window": validation.seq_len,
+        "windows": _windows(recipe, validation),
+    }
+
+
+def _windows(recipe: Recipe, validation: AnyBatches) -> int:
+    whole = validation.samples_per_epoch
+    return min(whole, recipe.train.evaluate_windows or whole)
+
+
+def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and accuracy of each task on the validation part, hidden in the same way every time."""
+    rows, windows = recipe.train.micro_batch_size or recipe.train.batch_size, _windows(recipe, validation)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        batches = (validation.batch(at, min(rows, windows - at)) for at in range(0, windows, rows))
+        scores = masked_scores(model, batches, settings={})
+        return {name: score.value for name, score in scores.items() if score.value is not None}
+
+    return evaluate

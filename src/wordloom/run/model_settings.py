@@ -1,0 +1,27 @@
+"""Which model a recipe means: a family with settings, or a preset with changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wordloom.errors import RecipeError, did_you_mean
+from wordloom.models import PRESETS, family_of
+from wordloom.recipe import Recipe
+
+__all__ = ["model_settings"]
+
+
+def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
+    """The family that ``[model]`` names and its settings, a preset's with what the recipe changes of them.
+
+    Raises RecipeError unless there is one of the two, and for a preset that is not known.
+    """
+    given = dict(recipe.model)
+    preset, family = given.pop("preset", None), given.pop("family", None)
+    if (preset is None) == (family is None):
+        raise RecipeError("give either model.family with its settings, or model.preset")
+    if preset is None:
+        return str(family), given
+    if preset not in PRESETS:
+        raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+    return family_of(PRESETS[preset]), {**vars(PRESETS[preset]), **given}
