@@ -22,6 +22,7 @@ _HOMES = {
     "Recipe": "recipe",
     "Sampling": "generate",
     "TextClassifier": "run",
+    "TextEncoder": "run",
     "Tokenizer": "text",
     "Trainer": "training",
     "WordloomError": "errors",
@@ -39,6 +40,7 @@ __all__ = [
     "Recipe",
     "Sampling",
     "TextClassifier",
+    "TextEncoder",
     "Tokenizer",
     "Trainer",
     "WordloomError",
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from wordloom.generate import Sampling
     from wordloom.models import build
     from wordloom.recipe import Recipe, load_recipe
-    from wordloom.run import LanguageModel, TextClassifier, load, save, train
+    from wordloom.run import LanguageModel, TextClassifier, TextEncoder, load, save, train
     from wordloom.text import Tokenizer
     from wordloom.training import Trainer
 

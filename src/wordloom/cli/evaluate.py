@@ -157,12 +157,12 @@ def command(
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model on any text, a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt), or a
-    model that translates on pairs of texts.
+    """Score a model on any text, a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt), a model
+    that translates on pairs of texts, or an encoder on text whose tokens are hidden one by one.
 
     Each score has a 95 % interval and a signature of its settings.
     """
-    from wordloom.run import is_classifier, is_translator, load_classifier, load_language_model
+    from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
 
     if is_classifier(checkpoint):
         refuse(
@@ -216,6 +216,24 @@ def command(
             out=translations,
         )
         _print(scores, checkpoint, "translation", began, json=json)
+        return
+    if is_encoder(checkpoint):
+        from wordloom.cli.evaluate_encoder import evaluate_encoder
+
+        only = (
+            name for name in _TEXT if name not in ("window", "field", "separator", "specials", "batch_size")
+        )
+        why = f"{checkpoint} is an encoder, which fills in hidden tokens of running text"
+        refuse(ctx, why, *only, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
+        if not sources:
+            why = "without a FILE the text is read and hidden as the checkpoint's recipe says"
+            refuse(ctx, why, *_READING, "window", "first", "batch_size")
+        began = time.perf_counter()
+        reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
+        settings: dict[str, Any] = {"window": window, "specials": specials, "batch_size": batch_size}
+        loading = {"device": device, "dtype": dtype}
+        scores = evaluate_encoder(checkpoint, sources or [], reading, settings, first=first, loading=loading)
+        _print(scores, checkpoint, "masked", began, json=json)
         return
     why = f"{checkpoint} is a language model, which reads running text"
     refuse(ctx, why, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)

@@ -11,13 +11,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from wordloom.cli.usage import refuse
+
 __all__ = ["command"]
 
 _AT_ONCE = 1 << 12  # texts held at a time
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="The folder of a trained classifier.")],
+    ctx: typer.Context,
+    checkpoint: Annotated[Path, typer.Argument(help="The folder of a trained classifier or encoder.")],
     sources: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Files with one text per line, or .jsonl.  [default: stdin]"),
@@ -26,22 +29,30 @@ def command(
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
+    top: Annotated[int, typer.Option(help="encoders: tokens for each mask.", min=1)] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per text, with every label's probability.")
     ] = False,
 ) -> None:
-    """Tell the class of each text: its label and probability, one line per line of the FILE, in order."""
+    """Tell the class of each text: its label and probability, one line per line of the FILE, in order.  Of an
+    encoder: the likeliest tokens for each mask in it."""
     from wordloom.data import documents
-    from wordloom.run import load_classifier
+    from wordloom.run import is_encoder, load_classifier
 
-    classifier = load_classifier(checkpoint, device=device)
+    fills = is_encoder(checkpoint)
+    if not fills:
+        refuse(ctx, f"{checkpoint} fills in no masks", "top")
+        classifier = load_classifier(checkpoint, device=device)
     texts: Iterator[str] = (
         str(document.text)
         for document in documents(
             sources or ["-"], field=field, separator="line", encoding_errors=encoding_errors
         )
     )
+    if fills:
+        _fill(checkpoint, texts, top, device, json=json)
+        return
     while some := list(islice(texts, _AT_ONCE)):
         for text, row in zip(some, classifier.probabilities(some), strict=True):
             best = int(row.argmax())
@@ -52,4 +63,20 @@ def command(
                 print(json_module.dumps(fact, ensure_ascii=False))
             else:
                 print(f"{label}\t{row[best]:.4f}")
+    sys.stdout.flush()
+
+
+def _fill(checkpoint: Path, texts: Iterator[str], top: int, device: str, *, json: bool) -> None:
+    """A line for each mask of each text: ``token probability`` of the likeliest, the best first."""
+    from wordloom.run import load_encoder
+
+    encoder = load_encoder(checkpoint, device=device)
+    for text in texts:
+        found = encoder.fill(text, top)
+        if json:
+            masks = [[{"token": f.token, "probability": f.probability} for f in mask] for mask in found]
+            print(json_module.dumps({"text": text, "masks": masks}, ensure_ascii=False))
+        else:
+            for mask in found:
+                print("\t".join(f"{f.token} {f.probability:.4f}" for f in mask))
     sys.stdout.flush()

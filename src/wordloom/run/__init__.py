@@ -2,6 +2,8 @@
 
 from wordloom.run.averaging import average
 from wordloom.run.classifier import TextClassifier
+from wordloom.run.embedding import Embedded, Embedder
+from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
 from wordloom.run.load import (
     LanguageModel,
     is_classifier,
@@ -16,16 +18,21 @@ from wordloom.run.translation_scores import translation_scores
 from wordloom.run.translator import Translation, Translator, load_translator
 
 __all__ = [
+    "Embedded",
+    "Embedder",
     "LanguageModel",
     "TextClassifier",
+    "TextEncoder",
     "TrainResult",
     "Translation",
     "Translator",
     "average",
     "is_classifier",
+    "is_encoder",
     "is_translator",
     "load",
     "load_classifier",
+    "load_encoder",
     "load_language_model",
     "load_translator",
     "save",

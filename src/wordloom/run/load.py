@@ -28,6 +28,7 @@ from wordloom.models import encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.dtypes import choose_dtype
+from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
 from wordloom.run.text_readers import text_reader
 from wordloom.run.translator import Translator, load_translator
 from wordloom.text import Specials, Tokenizer
@@ -140,8 +141,8 @@ class LanguageModel:
 def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
-    A :class:`LanguageModel`, a :class:`~wordloom.run.classifier.TextClassifier`, or a
-    :class:`~wordloom.run.translator.Translator`.
+    A :class:`LanguageModel`, a :class:`~wordloom.run.classifier.TextClassifier`, a
+    :class:`~wordloom.run.translator.Translator`, or a :class:`~wordloom.run.encoder.TextEncoder`.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.
     """
@@ -149,6 +150,8 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
         return load_classifier(folder, device=device, dtype=dtype)
     if is_translator(folder):
         return load_translator(folder, device=device, dtype=dtype)
+    if is_encoder(folder):
+        return load_encoder(folder, device=device, dtype=dtype)
     return load_language_model(folder, device=device, dtype=dtype)
 
 
@@ -170,6 +173,8 @@ def next_command(folder: str | Path) -> str:
         return f"wordloom predict {name} FILE"
     if is_translator(folder):
         return f"wordloom translate {name} FILE"
+    if is_encoder(folder):
+        return f"wordloom {'predict' if load_config(folder).masked_lm_head else 'embed'} {name} FILE"
     recipe = Path(folder) / "recipe.toml"
     if recipe.exists() and load_recipe(str(recipe)).data.label_prefix:
         return f'wordloom generate {name} --prompt "<LABEL>" --specials interpret'
@@ -202,8 +207,10 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
             f"`{next_command(folder)}`"
         )
-    if encodes(load_config(folder)):
-        raise CheckpointError(f"{folder} holds an encoder, which reads texts and writes none")
+    if is_encoder(folder):
+        raise CheckpointError(
+            f"{folder} holds an encoder, which reads texts and writes none; use `{next_command(folder)}`"
+        )
     if is_translator(folder):
         raise CheckpointError(
             f"{folder} holds a model that turns one text into another, and continues none; use "
@@ -242,7 +249,10 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def save(
-    lm: LanguageModel | TextClassifier | Translator, folder: str | Path, *, overwrite: bool = False
+    lm: LanguageModel | TextClassifier | Translator | TextEncoder,
+    folder: str | Path,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
     reader = lm.reader.vocabulary if isinstance(lm, TextClassifier) else lm.tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +14,7 @@ import torch
 from wordloom.data import (
     Corpus,
     Marks,
+    MaskedBatch,
     MaskedBatches,
     Masker,
     Masking,
@@ -24,13 +25,15 @@ from wordloom.data import (
 from wordloom.data.length_schedule import LengthSchedule
 from wordloom.data.masking import EMPTY
 from wordloom.errors import RecipeError
+from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
+from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, build, config_from, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
-from wordloom.recipe import Recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import corpus_tokenizer, recipe_corpus
 from wordloom.run.progress import TrainingProgress
@@ -43,7 +46,7 @@ from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, save_model, start_from
 from wordloom.weights.configs import FORMATS
 
-__all__ = ["masked_task"]
+__all__ = ["masked_task", "validation_scores"]
 
 AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
 
@@ -95,6 +98,26 @@ class _Prepared:
         if self.validation is not None:
             ledgers["validation"] = self.validation.ledger.as_dict()
         return json.dumps(ledgers, indent=1, ensure_ascii=False)
+
+
+def validation_scores(encoder: Any) -> Scores:
+    """The scores of ``encoder`` (:class:`~wordloom.run.encoder.TextEncoder`) on the validation part of the
+    recipe in its folder, hidden as in training.
+
+    Raises RecipeError where that recipe trains no masked language model, or holds nothing out.
+    """
+    recipe = load_recipe(str(encoder.folder / "recipe.toml"))
+    if not recipe.train.objective.startswith("masked_lm"):
+        raise RecipeError(
+            f"{encoder.folder} was trained with objective '{recipe.train.objective}', which hides no tokens; "
+            "give a file"
+        )
+    data = _prepared(recipe, encoder.folder, TrainingProgress())
+    if data.validation is None:
+        raise RecipeError(f"the recipe of {encoder.folder} holds nothing out; give a file")
+    kind = DTYPE_NAMES.get(next(encoder.model.parameters()).dtype, "other")
+    settings = {**_scored(recipe, data.validation, data.tokenizer), "dtype": kind}
+    return masked_scores(encoder.model, _validation_batches(recipe, data.validation), settings=settings)
 
 
 def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> _Prepared:
@@ -249,11 +272,14 @@ def _windows(recipe: Recipe, validation: AnyBatches) -> int:
 
 def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:
     """Loss and accuracy of each task on the validation part, hidden in the same way every time."""
-    rows, windows = recipe.train.micro_batch_size or recipe.train.batch_size, _windows(recipe, validation)
 
     def evaluate(model: Any) -> dict[str, float]:
-        batches = (validation.batch(at, min(rows, windows - at)) for at in range(0, windows, rows))
-        scores = masked_scores(model, batches, settings={})
+        scores = masked_scores(model, _validation_batches(recipe, validation), settings={})
         return {name: score.value for name, score in scores.items() if score.value is not None}
 
     return evaluate
+
+
+def _validation_batches(recipe: Recipe, validation: AnyBatches) -> Iterator[MaskedBatch]:
+    rows, windows = recipe.train.micro_batch_size or recipe.train.batch_size, _windows(recipe, validation)
+    return (validation.batch(at, min(rows, windows - at)) for at in range(0, windows, rows))

@@ -1,0 +1,382 @@
+"""Vectors of texts and of their tokens from within any model: encoders, causal models, recurrent ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from wordloom.data.masked_batches import Marks
+from wordloom.errors import CheckpointError, ConfigError, DataError, did_you_mean
+from wordloom.evaluate.likelihood import evaluating
+from wordloom.models import context_limit, encodes
+
+__all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "TokenVectors", "pooling_of"]
+
+Pooling: TypeAlias = Literal["mean", "sum", "max", "cls", "last"]
+TooLong: TypeAlias = Literal["error", "cut", "window"]
+POOLINGS = ("mean", "sum", "max", "cls", "last")
+_TOO_LONG = ("error", "cut", "window")
+_POOL_TEXTS = 1 << 12  # sorted by length together
+_BATCH_TOKENS = 1 << 13  # of a forward pass, padding included
+
+
+@dataclass
+class EmbedLedger:
+    """What became of texts.
+
+    Attributes:
+        texts, tokens: how many; tokens without the marks around a text.
+        unknown: tokens that stand for what the tokenizer lacks.
+        empty: texts, by number from 0, without a token.
+        cut: texts, by number, whose end was left out, as asked, and the ``tokens_left_out``.
+        windowed: texts, by number, that were read in several windows, as asked.
+    """
+
+    texts: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    tokens_left_out: int = 0
+    empty: list[int] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    windowed: list[int] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line."""
+        lines = [f"{self.texts:,} texts, {self.tokens:,} tokens, {self.unknown:,} of them unknown"]
+        for what, numbers in (
+            ("without a token", self.empty),
+            (f"cut, which left out {self.tokens_left_out:,} tokens", self.cut),
+            ("read in several windows", self.windowed),
+        ):
+            if numbers:
+                shown = ", ".join(f"{number + 1:,}" for number in numbers[:5])
+                more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
+                lines.append(f"{len(numbers):,} {what}: text {shown}{more}")
+        return lines
+
+
+class Embedded(NamedTuple):
+    """``vectors`` [N, D] float32 of N texts, and what became of them."""
+
+    vectors: NDArray[np.float32]
+    ledger: EmbedLedger
+
+
+class TokenVectors(NamedTuple):
+    """The T tokens of a text: ``ids`` [T], their spelling, and ``vectors`` [T, D] float32."""
+
+    ids: NDArray[np.int64]
+    tokens: list[str]
+    vectors: NDArray[np.float32]
+
+
+class Embedder:
+    """Texts to vectors by ``model`` and ``tokenizer``.
+
+    Args:
+        pooling: of a text's tokens: their ``mean``, ``sum``, ``max``, or the vector of the first (``cls``, of
+            an encoder) or the last.  An encoder's marks around the text take part, as in
+            sentence-transformers.
+        layer: after how many blocks; 0 is the embeddings, None the model's output.
+        too_long: what a text is that the model cannot read at once: an ``error``, ``cut`` behind what fits,
+            or read in ``window`` s that follow one another, whose tokens are pooled together.
+        limit: tokens read at once, marks included; None: what the model allows.
+        normalize: bring vectors of texts to length 1.
+
+    Raises ConfigError for settings that are not allowed or not this model's.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        pooling: Pooling = "mean",
+        layer: int | None = None,
+        too_long: TooLong = "error",
+        limit: int | None = None,
+        normalize: bool = False,
+    ) -> None:
+        for name, given, allowed in (("pooling", pooling, POOLINGS), ("too_long", too_long, _TOO_LONG)):
+            if given not in allowed:
+                raise ConfigError(f"unknown {name} {given!r}; {did_you_mean(given, allowed)}")
+        self.model, self.tokenizer, self.pooling, self.layer = model, tokenizer, pooling, layer
+        self.too_long, self.normalize = too_long, normalize
+        self.bidirectional = encodes(model.config)
+        self.marks = Marks.of(tokenizer) if self.bidirectional else None
+        if pooling == "cls" and not self.bidirectional:
+            raise ConfigError(
+                "pooling 'cls' is the first token of an encoder; of this model take last or mean"
+            )
+        n_layers = len(model.blocks)
+        if layer is not None and not 0 <= layer <= n_layers:
+            raise ConfigError(f"layer {layer} is out of range: 0 (embeddings) to {n_layers}")
+        longest = context_limit(model.config)
+        self.limit = longest if limit is None else limit if longest is None else min(limit, longest)
+        if self.limit is not None and self.limit <= self._around:
+            raise ConfigError(
+                f"limit {self.limit} leaves no room for a token; give {self._around + 1} or more"
+            )
+
+    @property
+    def _around(self) -> int:
+        """Marks around a text."""
+        return 2 if self.marks else 0
+
+    def __call__(self, texts: Iterable[str]) -> Embedded:
+        """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error."""
+        if isinstance(texts, str):
+            raise DataError("one text was given where a list of texts is expected; write [text]")
+        ledger, found = EmbedLedger(), [np.empty((0, self.dim), np.float32)]
+        for some in self.stream(texts, ledger):
+            found.append(some)
+        return Embedded(np.concatenate(found), ledger)
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        config = self.model.config
+        width = getattr(config, "projection", None) or getattr(config, "hidden_dim", None)
+        return int(config.dim if self.layer == 0 or hasattr(config, "n_heads") else width or config.dim)
+
+    def stream(self, texts: Iterable[str], ledger: EmbedLedger) -> Iterator[NDArray[np.float32]]:
+        """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come."""
+        texts = iter(texts)
+        while some := list(islice(texts, _POOL_TEXTS)):
+            pieces = self._pieces(some, ledger)
+            pooled = _Pooled(len(some), self.pooling)
+            for owners, x, attend in self._forward(pieces):
+                pooled.add(owners, x, attend)
+            yield pooled.vectors(self.dim, normalize=self.normalize)
+
+    def tokens(self, texts: Sequence[str], ledger: EmbedLedger | None = None) -> list[TokenVectors]:
+        """The vectors of every token of every text, marks left out."""
+        pieces = self._pieces(texts, EmbedLedger() if ledger is None else ledger)
+        parts: dict[int, list[tuple[int, NDArray[np.float32]]]] = {i: [] for i in range(len(texts))}
+        inside = slice(1, -1) if self.marks else slice(None)
+        for owners, x, attend in self._forward(pieces):
+            for row, (text, place) in enumerate(owners):
+                n = int(attend[row].sum())
+                parts[text].append((place, x[row, :n].float().cpu().numpy()[inside]))
+        ids: list[list[int]] = [[] for _ in texts]
+        for text, _, piece in pieces:
+            ids[text] += piece[inside].tolist()
+        made = []
+        for text in range(len(texts)):
+            stacked = [np.empty((0, self.dim), np.float32), *(x for _, x in sorted(parts[text], key=_place))]
+            spelled = [self.tokenizer.id_to_token(index) for index in ids[text]]
+            made.append(TokenVectors(np.array(ids[text], np.int64), spelled, np.concatenate(stacked)))
+        return made
+
+    # -- the parts ---------------------------------------------------------------------------------------
+
+    def _pieces(self, texts: Sequence[str], ledger: EmbedLedger) -> list[tuple[int, int, NDArray[np.int64]]]:
+        """Rows to read: the text's number, its place among that text's rows, and the tokens."""
+        room = None if self.limit is None else self.limit - self._around
+        pieces: list[tuple[int, int, NDArray[np.int64]]] = []
+        for i, ids in enumerate(self.tokenizer.encode_batch(texts, specials="text")):
+            number = ledger.texts + i
+            ids = np.asarray(ids, np.int64)
+            if not self.bidirectional and self.tokenizer.adds_bos:
+                ids = np.concatenate([[self.tokenizer.bos_id], ids])
+            if not len(ids):
+                ledger.empty.append(number)
+            if room is not None and len(ids) > room:
+                if self.too_long == "error":
+                    raise DataError(
+                        f"text {number + 1} has {len(ids):,} tokens and the model reads {room:,} at once; "
+                        "shorten it, or ask for too_long (--too-long) cut or window"
+                    )
+                if self.too_long == "cut":
+                    ledger.cut.append(number)
+                    ledger.tokens_left_out += len(ids) - room
+                    ids = ids[:room]
+                else:
+                    ledger.windowed.append(number)
+            ledger.tokens += len(ids)
+            if self.tokenizer.unk_id is not None:
+                ledger.unknown += int((ids == self.tokenizer.unk_id).sum())
+            for place, at in enumerate(range(0, max(1, len(ids)), room or max(1, len(ids)))):
+                piece = ids[at : at + room] if room else ids
+                if self.marks:
+                    piece = np.concatenate([[self.marks.cls], piece, [self.marks.sep]])
+                if len(piece):
+                    pieces.append((i, place, piece))
+        ledger.texts += len(texts)
+        return pieces
+
+    def _forward(
+        self, pieces: list[tuple[int, int, NDArray[np.int64]]]
+    ) -> Iterator[tuple[list[tuple[int, int]], Tensor, Tensor]]:
+        """Batches of rows of like length -> (text, place) of each row, states [B, T, D], attend [B, T]."""
+        device = next(self.model.parameters()).device
+        order = sorted(pieces, key=lambda piece: len(piece[2]))
+        pad = (self.marks.pad if self.marks else self.tokenizer.pad_id) or 0
+        with evaluating(self.model):
+            while order:
+                T = len(
+                    order[-1][2]
+                )  # the longest first, so that what will not fit into memory shows at once
+                rows, order = order[-max(1, _BATCH_TOKENS // T) :], order[: -max(1, _BATCH_TOKENS // T)]
+                tokens = np.full((len(rows), T), pad, np.int64)
+                lengths = np.array([len(piece) for _, _, piece in rows])
+                for row, (_, _, piece) in enumerate(rows):
+                    tokens[row, : len(piece)] = piece
+                attend = torch.from_numpy(np.arange(T) < lengths[:, None]).to(device)
+                x = self._states(torch.from_numpy(tokens).to(device), attend)
+                yield [(text, place) for text, place, _ in rows], x, attend
+
+    def _states(self, tokens: Tensor, attend: Tensor) -> Tensor:
+        """[B, T] -> [B, T, D] after the layer asked for.  What follows a row changes nothing in a model that
+        reads in one direction, so that is not told of padding."""
+        told = {"attend": None if bool(attend.all()) else attend} if self.bidirectional else {}
+        if self.layer is None:
+            return self.model.hidden(tokens, **told)
+        with _watching(self.model, self.layer) as seen:
+            self.model.hidden(tokens, **told)
+        return seen[0]
+
+
+class _watching:  # noqa: N801  used as a function
+    """Keeps what goes into the first block (layer 0), or comes out of the ``layer``-th."""
+
+    def __init__(self, model: Any, layer: int) -> None:
+        self.seen: list[Tensor] = []
+        blocks: Sequence[nn.Module] = model.blocks
+
+        def before(_: nn.Module, given: tuple[Any, ...]) -> None:
+            self.seen.append(given[0])
+
+        def after(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+            self.seen.append(made[0] if isinstance(made, tuple) else made)
+
+        self._hook = (
+            blocks[0].register_forward_pre_hook(before)
+            if layer == 0
+            else blocks[layer - 1].register_forward_hook(after)
+        )
+
+    def __enter__(self) -> list[Tensor]:
+        return self.seen
+
+    def __exit__(self, *_: object) -> None:
+        self._hook.remove()
+
+
+class _Pooled:
+    """Vectors of texts from the states of their rows, of which a text may have several."""
+
+    def __init__(self, n: int, pooling: Pooling) -> None:
+        self.pooling = pooling
+        self._made: list[list[tuple[int, NDArray[np.float64], int]]] = [[] for _ in range(n)]
+
+    def add(self, owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
+        x = x.float()
+        seen = attend[:, :, None]
+        lengths = attend.sum(1)
+        match self.pooling:
+            case "mean" | "sum":
+                made = x.masked_fill(~seen, 0.0).sum(1, dtype=torch.float64)
+            case "max":
+                made = x.masked_fill(~seen, -torch.inf).amax(1)
+            case "cls":
+                made = x[:, 0]
+            case "last":
+                made = x[torch.arange(len(x)), lengths - 1]
+        rows = made.double().cpu().numpy()
+        for (text, place), row, n in zip(owners, rows, lengths.tolist(), strict=True):
+            self._made[text].append((place, row, n))
+
+    def vectors(self, dim: int, *, normalize: bool) -> NDArray[np.float32]:
+        """[n, D]; zeros of a text without a token."""
+        found = np.zeros((len(self._made), dim), np.float64)
+        for i, made in enumerate(self._made):
+            if not made:
+                continue
+            parts = [row for _, row, _ in sorted(made, key=_place)]
+            match self.pooling:
+                case "mean":
+                    found[i] = np.sum(parts, axis=0) / sum(n for _, _, n in made)
+                case "sum":
+                    found[i] = np.sum(parts, axis=0)
+                case "max":
+                    found[i] = np.max(parts, axis=0)
+                case "cls":
+                    found[i] = parts[0]
+                case "last":
+                    found[i] = parts[-1]
+        if normalize:
+            norms = np.linalg.norm(found, axis=1, keepdims=True)
+            found = np.divide(found, norms, out=found, where=norms > 0)
+        return found.astype(np.float32)
+
+
+_place: Callable[[tuple[Any, ...]], Any] = lambda part: part[0]  # noqa: E731
+
+
+class SentenceSettings(NamedTuple):
+    """What a sentence-transformers folder says of itself."""
+
+    pooling: Pooling
+    normalize: bool
+    limit: int | None
+
+
+def pooling_of(folder: str | Path) -> SentenceSettings | None:
+    """How the folder of a sentence-transformers model makes vectors of texts; None for another folder.
+
+    Raises CheckpointError for modules that are not computed here.
+    """
+    folder = Path(folder)
+    modules = _read(folder / "modules.json")
+    if modules is None:
+        return None
+    pooling: Pooling | None = None
+    normalize, limit = False, None
+    for module in modules:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Transformer":
+            limit = (_read(folder / module.get("path", "") / "sentence_bert_config.json") or {}).get(
+                "max_seq_length"
+            )
+        elif kind == "Pooling":
+            pooling = _mode(folder / module.get("path", "") / "config.json")
+        elif kind == "Normalize":
+            normalize = True
+        else:
+            raise CheckpointError(f"{folder}: modules.json has a module '{kind}', which is not computed here")
+    return SentenceSettings(pooling or "mean", normalize, limit)
+
+
+def _mode(path: Path) -> Pooling:
+    given = _read(path) or {}
+    ways: dict[str, Pooling] = {
+        "pooling_mode_mean_tokens": "mean",
+        "pooling_mode_max_tokens": "max",
+        "pooling_mode_cls_token": "cls",
+        "pooling_mode_lasttoken": "last",
+    }
+    set_ = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
+    if len(set_) != 1 or set_[0] not in ways:
+        raise CheckpointError(
+            f"{path} asks for {' and '.join(set_) or 'no pooling'}; allowed: one of {', '.join(ways)}"
+        )
+    return ways[set_[0]]
+
+
+def _read(path: Path) -> Any:
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); mend or remove it") from None
