@@ -78,10 +78,19 @@ def settings(**changes) -> TrainSettings:
 def test_warm_up_is_linear_and_never_zero(schedule):
     s = settings(schedule=schedule)
     shares = [learning_rate_share(step, 100, s) for step in range(11)]
-    assert shares[0] == pytest.approx(1 / 11)
+    assert shares[0] == pytest.approx(1 / (10 if schedule == "inverse_sqrt" else 11))
     assert shares[10] == pytest.approx(1.0, abs=0.05)
     differences = {round(b - a, 3) for a, b in pairwise(shares[:9])}
     assert len(differences) == 1
+
+
+def test_inverse_sqrt_is_the_papers_formula():
+    """rate ~ min(n^-0.5, n * warmup^-1.5), section 5.3, as a share of its peak, which step 10 reaches."""
+    s = settings(schedule="inverse_sqrt")
+    shares = [learning_rate_share(n - 1, 100, s) for n in range(1, 101)]
+    formula = [min(n**-0.5, n * 10**-1.5) for n in range(1, 101)]
+    assert shares == pytest.approx([rate / max(formula) for rate in formula])
+    assert shares[9] == max(shares) == 1.0
 
 
 def test_ends():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ def evaluate_pairs(
         raise EvaluationError(f"{out} exists already; choose another --translations, or remove it")
     given = {name: value for name, value in reading.items() if value is not None}
     translator = load_translator(checkpoint, device=device, dtype=dtype)
-    pairs = list(islice(pairs_to_score(checkpoint, sources, **given), first))
+    pairs = list(pairs_to_score(checkpoint, sources, **given))[:first]  # all read: counts must agree
     with progress_bar(len(pairs)) as advance:
         done = 0
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wordloom.cli.tables import plain_table
+from wordloom.cli.usage import names_of
 from wordloom.errors import CheckpointError, GenerationError
 
 if TYPE_CHECKING:
@@ -35,15 +36,14 @@ def inspect_gradients(
     if prompt is not None and file is not None:
         raise GenerationError("both --prompt and --file name a text to read; give one of them")
     flows: dict[str, GradientFlow] = {}
+    names = names_of(folders)
     for folder in folders:
         lm = load_language_model(folder)
         if lm.tokenizer is None:
             raise CheckpointError(f"'{folder}' has no tokenizer to read the text with")
         text = prompt if prompt is not None else _text(folder, file)
         ids = lm.tokenizer.encode(text, specials="text").ids
-        flows[Path(folder).resolve().name if len(folders) > 1 else folder] = gradient_flow(
-            lm.model, ids, distance=distance, windows=windows
-        )
+        flows[names[folder]] = gradient_flow(lm.model, ids, distance=distance, windows=windows)
     if png is not None:
         draw_gradients(png, flows)
     if json:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wordloom.cli.tables import plain_table, visible
+from wordloom.cli.usage import names_of
 from wordloom.errors import DataError, GenerationError
 
 if TYPE_CHECKING:
@@ -92,13 +93,13 @@ def inspect_lengths(
     reading = {} if targets is None else {"targets": targets}
     sources = [] if file is None else [file]
     same = None  # the pairs of the first, which all must have
+    names = names_of(folders)
     for folder in folders:
         pairs = list(pairs_to_score(Path(folder), sources, **reading))
         if same is not None and [pair[:2] for pair in pairs] != [pair[:2] for pair in same]:
             raise DataError(f"{folders[0]} and {folder} read different pairs; name one set by --file")
         same = pairs
-        name = Path(folder).resolve().name if len(folders) > 1 else folder
-        runs[name] = lengths(load_translator(folder), pairs, beams=beams, width=width)
+        runs[names[folder]] = lengths(load_translator(folder), pairs, beams=beams, width=width)
     if png is not None:
         draw_lengths(png, runs)
     if json:

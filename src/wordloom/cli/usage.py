@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from wordloom.errors import WordloomError
 
-__all__ = ["UsageError", "is_given", "refuse", "usage_line"]
+__all__ = ["UsageError", "is_given", "names_of", "refuse", "usage_line"]
 
 # typer brings a click of its own (older ones import click) and exports of its errors only this one's child
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -25,6 +26,16 @@ def refuse(ctx: typer.Context, why: str, *names: str) -> None:
     flags = [f"--{name.replace('_', '-')}" for name in names if is_given(ctx, name)]
     if flags:
         raise WordloomError(f"{why}: leave out {', '.join(flags)}")
+
+
+def names_of(folders: list[str]) -> dict[str, str]:
+    """The last part of each path where these differ, else the paths themselves; raises WordloomError for one
+    folder that is given twice."""
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise WordloomError(f"one folder is given twice: {', '.join(folders)}; name each once")
+    last = [Path(folder).resolve().name for folder in folders]
+    apart = len(folders) > 1 and len(set(last)) == len(last)
+    return dict(zip(folders, last if apart else folders, strict=True))
 
 
 def usage_line(error: Any) -> str:

@@ -133,9 +133,21 @@ def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tu
     wanted = _names(file, columns)
     for record in _objects(file, errors, Meter()):
         for name in wanted:
-            if name not in record.value:
+            if not _holds(record.value, name):
                 raise DataError(_missing(f"{file.name}, line {record.line:,}", name, record.value, columns))
-        yield record.line, [record.value[name] for name in wanted]
+        yield record.line, [_value(record.value, name) for name in wanted]
+
+
+def _holds(value: Any, name: str) -> bool:
+    """Whether an object has a field of this name, or ``a.b``: one called a with an object that has b."""
+    first, dot, rest = name.partition(".")
+    return name in value or bool(dot and isinstance(value.get(first), dict) and _holds(value[first], rest))
+
+
+def _value(value: Any, name: str) -> Any:
+    """What :func:`_holds` found."""
+    first, _, rest = name.partition(".")
+    return value[name] if name in value else _value(value[first], rest)
 
 
 def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:

@@ -97,6 +97,8 @@ class PairCorpus:
             object.__setattr__(self, name, tuple(os.fspath(item) for item in many))
         if not self.sources:
             raise DataError("no source of pairs given; name at least one file, table or data set")
+        if self.source_column == self.target_column:
+            raise DataError(f"both sides of the pairs are column {self.source_column!r}; name two")
         if self.split not in SPLITS:
             raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
         if self.encoding_errors not in ("strict", "replace"):
@@ -256,6 +258,9 @@ def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:
             f"{len(left)} source file(s) ({named[0]}) stand beside {len(right)} target file(s) ({named[1]}); "
             "give one for each"
         )
+    for source, target in zip(left, right, strict=True):
+        if os.path.realpath(source.path) == os.path.realpath(target.path):
+            raise DataError(f"{source.name}: is given for both sides; name what it becomes as targets")
     for source in (*left, *right):
         if source.format != "text":
             raise DataError(

@@ -38,6 +38,8 @@ def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None 
     vocabularies, and for an ``out`` that holds a checkpoint.
     """
     found = _checkpoints(list(map(Path, sources)), last)
+    if Path(out).parent.name == "checkpoints" and Path(out).name.startswith("step-"):
+        raise CheckpointError(f"{out} would be taken for a checkpoint of the run; name another folder")
     config, state = mean_weights(found)
     newest = found[-1]
     steps = [int(path.name.removeprefix("step-")) for path in found if path.name.startswith("step-")]
@@ -48,12 +50,15 @@ def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None 
     if recipe.exists():
         notes["recipe.toml"] = recipe.read_text(encoding="utf-8")
     generation = newest / "generation_config.json"
-    beside = read_json(newest / "config.json").get("source_tokenizer")
+    told = read_json(newest / "config.json")
+    beside = told.get("source_tokenizer")
     save_model(
         (config, state),
         Path(out),
-        tokenizer=_Copied(newest, notes),
-        source_tokenizer=None if beside is None else _Copied(newest / str(beside), {}),
+        tokenizer=_Copied(newest, notes, told.get("vocabulary")),
+        source_tokenizer=None
+        if beside is None
+        else _Copied(newest / str(beside), {}, told.get("source_vocabulary")),
         generation=read_json(generation) if generation.exists() else None,
     )
     return found
@@ -122,8 +127,8 @@ class _Copied:
 
     vocab_size = 0  # it fits the model it comes from
 
-    def __init__(self, folder: Path, notes: dict[str, str]) -> None:
-        self.folder, self.notes = folder, notes
+    def __init__(self, folder: Path, notes: dict[str, str], vocabulary: dict[str, Any] | None) -> None:
+        self.folder, self.notes, self.vocabulary_facts = folder, notes, vocabulary
         facts = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
         self.bos_id, self.eos_id, self.pad_id = (facts.get(key) for key in TOKEN_IDS)
 

@@ -17,6 +17,7 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.embedding import Embedded, Embedder, TokenVectors, pooling_of
+from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
@@ -123,4 +124,5 @@ def load_encoder(folder: str | Path, *, device: str = "auto", dtype: str = "auto
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{model.config.vocab_size}; they do not belong together"
         )
+    check_vocabulary(folder, tokenizer)
     return TextEncoder(model=model.eval(), tokenizer=tokenizer, config=model.config, folder=folder)

@@ -29,6 +29,7 @@ from wordloom.recipe import load_recipe
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
+from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.run.text_readers import text_reader
 from wordloom.run.translator import Translator, load_translator
 from wordloom.text import Specials, Tokenizer
@@ -186,9 +187,10 @@ def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "a
     folder = Path(folder)
     kept = choose_dtype(dtype)
     if not is_classifier(folder):
+        what = "an encoder" if is_encoder(folder) else "a translator" if is_translator(folder) else ""
         raise CheckpointError(
-            f"{folder} holds a language model, which tells no classes apart; train a classifier with "
-            'train.objective = "classification"'
+            f"{folder} holds {what or 'a language model'}, which tells no classes apart; train a classifier "
+            'with train.objective = "classification"'
         )
     if family_of(load_config(folder)) == "bag_of_words":
         if kept not in (None, torch.float32):
@@ -226,6 +228,8 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{model.config.vocab_size}; they do not belong together"
         )
+    if tokenizer is not None:
+        check_vocabulary(folder, tokenizer)
     return LanguageModel(
         model=model,
         tokenizer=tokenizer,

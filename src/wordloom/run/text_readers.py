@@ -15,6 +15,7 @@ from wordloom.data.sequence_batches import SequenceLabelBatches, token_rows
 from wordloom.data.vectorizer import BagVectorizer, Counted
 from wordloom.errors import CheckpointError
 from wordloom.evaluate.reading import tokenizer_name
+from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.text import Tokenizer
 
 __all__ = ["BagReader", "ReadTexts", "SequenceReader", "TextReader", "text_reader"]
@@ -158,4 +159,5 @@ def text_reader(folder: Path, config: Any) -> TextReader:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
             "they do not belong together"
         )
+    check_vocabulary(folder, tokenizer)
     return SequenceReader(tokenizer)

@@ -122,6 +122,7 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
             folder,
             tokenizer=vocabularies.target,
             source_tokenizer=vocabularies.beside,
+            generation=_generation(model.config, vocabularies),
             overwrite=overwrite,
         )
 
@@ -175,6 +176,16 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
             f"take {' or '.join(able)}"
         )
     return config
+
+
+def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
+    """What makes other tools search as :meth:`~wordloom.run.translator.Translator.translate` does."""
+    longest = context_limit(config)
+    return {
+        "num_beams": 5,
+        "bad_words_ids": [[vocabularies.target.pad_id]],
+        **({} if longest is None else {"max_length": longest}),
+    }
 
 
 def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:

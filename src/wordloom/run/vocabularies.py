@@ -17,6 +17,7 @@ from wordloom.data import PairCorpus
 from wordloom.errors import CheckpointError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.recipe import Recipe
+from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
@@ -67,13 +68,13 @@ def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingPr
 
     t = recipe.tokenizer
     if not t.separate and t.source_path is None:
-        joint = recipe_tokenizer(recipe, texts(0, 1), progress, "pairs, both sides")
+        joint = recipe_tokenizer(recipe, texts(0, 1), progress, "pairs, both sides").with_end()
         return Vocabularies(joint, joint)
     changes: dict[str, Any] = {"path": t.source_path, "vocab_size": t.source_vocab_size or t.vocab_size}
     of_sources = recipe.model_copy(update={"tokenizer": t.model_copy(update=changes)})
     return Vocabularies(
-        recipe_tokenizer(of_sources, texts(0), progress, "pairs' sources"),
-        recipe_tokenizer(recipe, texts(1), progress, "pairs' targets"),
+        recipe_tokenizer(of_sources, texts(0), progress, "pairs' sources").with_end(),
+        recipe_tokenizer(recipe, texts(1), progress, "pairs' targets").with_end(),
     )
 
 
@@ -101,6 +102,9 @@ def read_vocabularies(folder: Path, config: Any) -> Vocabularies:
                 f"{folder}: the {what} has {tokenizer.vocab_size:,} tokens and the model {size:,} {side} "
                 "tokens; they do not belong together: put back the one it was trained with"
             )
+    check_vocabulary(folder, target, facts)
+    if named is not None:
+        check_vocabulary(folder, source, facts, key="source_vocabulary")
     for role in ("eos", "pad"):
         own, learnt = getattr(target, f"{role}_id"), facts.get(f"{role}_token_id")
         if isinstance(learnt, int) and own is not None and own != learnt:

@@ -299,6 +299,18 @@ def leading_token(definition: Definition) -> str | None:
     return None
 
 
+def end_template(name: str, index: int) -> Definition:
+    """``A </s>`` and ``A </s> B </s>``, with this token for the end."""
+    end = {"SpecialToken": {"id": name, "type_id": 0}}
+    first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, end],
+        "pair": [first, end, second, end],
+        "special_tokens": {name: {"id": name, "ids": [index], "tokens": [name]}},
+    }
+
+
 def fingerprint(definition: Definition, roles: dict[str, int | None]) -> str:
     """SHA-256 (hex) of everything that decides ids: rules, vocabulary, special tokens and their roles."""
     model = dict(definition["model"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -280,6 +282,29 @@ class Tokenizer:
         return np.array(lengths, dtype=np.int32)
 
     # Vocabulary
+
+    def vocabulary_hash(self, size: int | None = None) -> str:
+        """16 hex digits of SHA-256 over the tokens with ids below ``size`` (None: all), in order: by it a
+        model folder knows its tokenizer again, also where tokens were added behind them."""
+        size = self.vocab_size if size is None else size
+        tokens = [self._tokens.get(index, "") for index in range(size)]
+        return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+
+    def with_end(self) -> Tokenizer:
+        """The same ids, in a file that tells other tools to end every text with eos, as Marian's do.
+
+        Encoding here adds nothing.  A tokenizer that says already what stands around texts is left as it is.
+        """
+        if self.eos_id is None or self._definition["post_processor"] is not None:
+            return self
+        name = self._tokens[self.eos_id]
+        definition = {**self._definition, "post_processor": facts.end_template(name, self.eos_id)}
+        return Tokenizer(
+            definition,
+            self._config,
+            chat_template=self.chat_template,
+            training_report=self.training_report,
+        )
 
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Of every id, [vocab_size], whether it goes on with a word when it stands behind another token."""

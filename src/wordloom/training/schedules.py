@@ -35,9 +35,9 @@ def _warmup_stable_decay(step: int, total: int, s: TrainSettings) -> float:
 
 
 def _inverse_sqrt(step: int, total: int, s: TrainSettings) -> float:
-    """Falls with 1/sqrt(step) after warm-up (Vaswani et al. 2017, section 5.3)."""
+    """min(n / warmup, sqrt(warmup / n)) at step n, counted from 1 (Vaswani et al. 2017, section 5.3)."""
     warmup = max(1, s.warmup_steps)
-    return math.sqrt(warmup / max(warmup, step + 1))
+    return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
 
 
 def _epoch_decay(step: int, total: int, s: TrainSettings) -> float:
@@ -67,9 +67,10 @@ SCHEDULES: dict[str, Callable[[int, int, TrainSettings], float]] = {
 def learning_rate_share(step: int, total: int, settings: TrainSettings) -> float:
     """Share of the peak learning rate at ``step`` (counted from 0) of ``total``.
 
-    Warm-up is linear and reaches the peak at step ``warmup_steps``; the first step is never 0.
+    Warm-up is linear and reaches the peak at step ``warmup_steps``, or that of "inverse_sqrt", by its own
+    formula, one step before; the first step is never 0.
     """
     share = SCHEDULES[settings.schedule](step, total, settings)
-    if step < settings.warmup_steps:
+    if step < settings.warmup_steps and settings.schedule != "inverse_sqrt":
         share *= (step + 1) / (settings.warmup_steps + 1)
     return share

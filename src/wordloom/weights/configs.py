@@ -36,6 +36,9 @@ OWN = "wordloom-"
 
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
+# What says which tokenizer a model learnt with.
+VOCABULARIES = ("vocabulary", "source_vocabulary")
+
 
 def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None) -> dict[str, Any]:
     """config.json of ``config``: transformers' own keys and model_type when it computes the same model.
@@ -80,7 +83,7 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     family = known[model_type]
     if model_type == OWN + family:
         # nothing else is ours to ignore: an unknown setting is an error that names it
-        not_ours = {"model_type", "dtype", "source_tokenizer", *TOKEN_IDS}
+        not_ours = {"model_type", "dtype", "source_tokenizer", *VOCABULARIES, *TOKEN_IDS}
         return _build(family, {key: value for key, value in theirs.items() if key not in not_ours})
     config = _config_from_settings(family, theirs)
     extra = theirs.get("wordloom") or {}

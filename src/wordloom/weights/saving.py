@@ -96,6 +96,9 @@ def save_model(
     theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
     if source_tokenizer is not None:
         theirs["source_tokenizer"] = SOURCE_TOKENIZER
+    for key, each in (("vocabulary", tokenizer), ("source_vocabulary", source_tokenizer)):
+        if (known := vocabulary_of(each)) is not None:
+            theirs[key] = known
     form = FORMATS[family_of(config)]
     known_ids = {key: value for key, value in ids.items() if value is not None} | form.token_settings(ids)
 
@@ -120,6 +123,14 @@ def save_model(
             shutil.rmtree(temporary, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
+
+
+def vocabulary_of(tokenizer: Any) -> dict[str, Any] | None:
+    """What config.json says of ``tokenizer``, to know it again; None for one that does not tell."""
+    told: dict[str, Any] | None = getattr(tokenizer, "vocabulary_facts", None)  # of a copied file
+    if told is None and hasattr(tokenizer, "vocabulary_hash"):
+        told = {"size": tokenizer.vocab_size, "sha256": tokenizer.vocabulary_hash()}
+    return told
 
 
 def _check_state(config: Any, state: Mapping[str, Tensor], renaming: Renaming) -> None:
