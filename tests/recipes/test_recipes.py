@@ -71,6 +71,25 @@ def test_a_classifier_trains(name, tmp_path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("name", [name for name, what in OBJECTIVES.items() if what.startswith("masked")])
+def test_an_encoder_trains(name, tmp_path):
+    if "WORDLOOM_DATA" not in os.environ:
+        pytest.skip("WORDLOOM_DATA is not set: this recipe's text is not here")
+    overrides = [
+        *("train.steps=8", "train.log_every=1", "train.evaluate_every=0", "train.save_every=0"),
+        *("train.seq_len=32", "train.batch_size=8", "train.micro_batch_size=4", "train.warmup_steps=0"),
+        *("train.learning_rate=1e-2", "train.compile=off", "data.train=gutenberg/valid"),
+        *("data.validation_fraction=0.0", "tokenizer.vocab_size=1000", "model.preset=bert-tiny"),
+    ]
+    longer = load_recipe(name).train.long_seq_len
+    run = train(
+        name, [*overrides, *(["train.long_seq_len=48"] if longer else [])], out=tmp_path / "run"
+    ).folder
+    losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert losses[0] == pytest.approx(math.log(1000) + math.log(2), abs=0.5)
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize("name", OF_TEXT)
 def test_it_trains(name, tmp_path):
     if name != "quickstart" and "WORDLOOM_DATA" not in os.environ:
