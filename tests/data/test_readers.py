@@ -354,6 +354,20 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch, given: str, raw: bytes,
     assert texts(given) == expected
 
 
+def test_standard_input_is_read_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trickle(io.BytesIO):
+        def readinto1(self, buffer: memoryview) -> int:
+            return super().readinto1(memoryview(buffer)[:1])
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(raw := Trickle("\ufeffä\r\n\nöü".encode())))
+    lines = documents("-", separator="line")
+    assert (next(lines).text, raw.tell()) == ("ä", 7)
+    assert [document.text for document in lines] == ["", "öü"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Trickle(b"ab\0")))
+    with pytest.raises(DataError, match="a NUL at byte 2"):
+        texts("-")
+
+
 def test_an_unknown_choice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="did you mean 'strict'"):
         texts(tmp_path, encoding_errors="strickt")

@@ -180,7 +180,7 @@ def _split(
         case None:
             yield from _mark_last(parts, empty)
         case "line":
-            for line in _without_final_break(_lines(parts, empty, newline)):
+            for line in _lines(parts, empty, newline, keep_empty_end=False):
                 yield _chomp(line), True
         case "blank-line":
             yield from _paragraphs(_lines(parts, empty, newline), newline)
@@ -197,8 +197,13 @@ def _mark_last(parts: Iterator[AnyStr], empty: AnyStr) -> Iterator[tuple[AnyStr,
     yield held, True
 
 
-def _lines(parts: Iterator[AnyStr], empty: AnyStr, newline: AnyStr) -> Iterator[AnyStr]:
-    """Lines without their ``\\n``; text that ends with one ends with an empty line."""
+def _lines(
+    parts: Iterator[AnyStr], empty: AnyStr, newline: AnyStr, *, keep_empty_end: bool = True
+) -> Iterator[AnyStr]:
+    """Lines without their ``\\n``, each as soon as it is whole.
+
+    Text that ends with one ends with an empty line, which is left out unless it is to be kept.
+    """
     held: list[AnyStr] = []
     for part in parts:
         lines: list[AnyStr] = part.split(newline)
@@ -207,16 +212,9 @@ def _lines(parts: Iterator[AnyStr], empty: AnyStr, newline: AnyStr) -> Iterator[
             yield empty.join(held)
             yield from lines[1:-1]
             held = [lines[-1]]
-    yield empty.join(held)
-
-
-def _without_final_break(lines: Iterator[AnyStr]) -> Iterator[AnyStr]:
-    held = next(lines)
-    for line in lines:
-        yield held
-        held = line
-    if held:
-        yield held
+    rest = empty.join(held)
+    if rest or keep_empty_end:
+        yield rest
 
 
 def _chomp(line: AnyStr) -> AnyStr:

@@ -53,7 +53,7 @@ class _Metered(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = cast(io.BufferedReader, self._raw).readinto(buffer)
+        count = cast(io.BufferedReader, self._raw).readinto1(buffer)  # of a pipe what is there
         self._meter.read += count
         return count
 
@@ -125,7 +125,7 @@ def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
 
 
 def blocks(source: Source, meter: Meter | None = None) -> Iterator[bytes]:
-    """``source`` in blocks of at most :data:`BLOCK` bytes.
+    """``source`` in blocks of at most :data:`BLOCK` bytes; standard input as it comes, in smaller ones.
 
     Raises:
         DataError: the file cannot be read, or its compressed data are truncated or corrupt.
@@ -140,7 +140,7 @@ def blocks(source: Source, meter: Meter | None = None) -> Iterator[bytes]:
 
 def _read(stream: IO[bytes], source: Source) -> bytes:
     try:
-        return stream.read(BLOCK)
+        return cast(io.BufferedReader, stream).read1(BLOCK) if source.is_stdin else stream.read(BLOCK)
     except DataError:
         raise
     except Exception as error:  # zstandard's own error class cannot be named without importing it
@@ -166,10 +166,9 @@ def refuse_binary(head: bytes, source: Source) -> None:
             raise DataError(f"{source.name}: not UTF-8 text but {what}")
     if nul >= 0:
         raise DataError(
-            f"{source.name}: binary file, not text (a NUL at byte {nul}); "
-            "to take raw bytes say "
-            'encoding_errors="bytes" (--encoding-errors bytes, in a recipe data.encoding_errors) with a byte '
-            "tokenizer"
+            f"{source.name}: binary file, not text (a NUL at byte {nul}); to take running text as raw bytes, "
+            'for a byte tokenizer, say encoding_errors="bytes" (--encoding-errors bytes, in a recipe '
+            "data.encoding_errors)"
         )
 
 
@@ -187,7 +186,7 @@ def _decode(raw: bytes, errors: str, source: Source, offset: int, *, final: bool
             f"{source.name}: byte {offset + error.start}{content} (0x{raw[error.start]:02x}) is not valid "
             f"UTF-8 ({error.reason}); convert the file, or say "
             'encoding_errors="replace" (--encoding-errors replace, in a recipe data.encoding_errors; U+FFFD '
-            'there) or "bytes" (byte tokenizer)'
+            'there), or "bytes" for running text and a byte tokenizer'
         ) from None
 
 
@@ -197,14 +196,15 @@ def text_blocks(source: Source, errors: EncodingErrors, meter: Meter | None = No
     Raises:
         DataError: the file is binary, or (``errors="strict"``) holds invalid UTF-8: file and byte offset.
     """
-    held, offset = b"", 0
+    head, held, offset = b"", b"", 0
     for block in blocks(source, meter):
-        if offset == 0 and not held:
-            refuse_binary(block, source)
-            if block.startswith(codecs.BOM_UTF8):
-                block, offset = block[len(codecs.BOM_UTF8) :], len(codecs.BOM_UTF8)
+        if len(head) < _SNIFF:  # the first block of a pipe may be a few bytes
+            head += block[:_SNIFF]
+            refuse_binary(head, source)
         raw = held + block
         text, used = _decode(raw, errors, source, offset, final=False)
+        if offset == 0:
+            text = text.removeprefix("\ufeff")
         held, offset = raw[used:], offset + used
         if text:
             yield text

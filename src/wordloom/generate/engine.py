@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,8 +53,10 @@ def generate(
     sampling: Sampling | None = None,
     *,
     eos_ids: Iterable[int] = (),
+    forbidden_ids: Iterable[int] = (),
     vocab_size: int | None = None,
     first_row: int = 0,
+    keys: Sequence[int] | None = None,
     use_cache: bool = True,
     fast: bool = True,
 ) -> list[Generation]:
@@ -72,9 +75,11 @@ def generate(
         prompts,
         sampling,
         eos_ids=eos_ids,
+        forbidden_ids=forbidden_ids,
         vocab_size=vocab_size,
         seed=seed,
         first_row=first_row,
+        keys=keys,
         use_cache=use_cache,
         fast=fast,
     ):
@@ -91,9 +96,11 @@ def steps(
     sampling: Sampling | None = None,
     *,
     eos_ids: Iterable[int] = (),
+    forbidden_ids: Iterable[int] = (),
     vocab_size: int | None = None,
     seed: int | None = None,
     first_row: int = 0,
+    keys: Sequence[int] | None = None,
     use_cache: bool = True,
     fast: bool = True,
     stopped: Callable[[int, int], bool] | None = None,
@@ -103,8 +110,9 @@ def steps(
     ``model`` is any :class:`wordloom.models.CausalLM`, its prompts lists of ids; a SequenceToSequence comes
     with what it has read, as :class:`wordloom.generate.Conditioned`.  Sample s of prompt p is
     row ``first_row + p * samples + s``: a lone prompt is row 0, and gets what row r of a batch got with
-    ``first_row=r``.  ``seed`` stands for ``sampling.seed`` where that is None.  ``vocab_size`` keeps ids
-    from this one on from being drawn (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
+    ``first_row=r``; ``keys`` key the draws of each row in place of its number.  ``seed`` stands for
+    ``sampling.seed`` where that is None.  ``forbidden_ids`` are never drawn, nor ids from ``vocab_size`` on
+    (a head wider than its tokenizer).  ``stopped(row, id)`` is asked
     after each token and ends the row with reason "stop" when true; strings in ``sampling.stop`` are for it
     to find (:func:`wordloom.generate.text.stream` does).  ``use_cache=False`` recomputes
     everything at each step, and ``fast=False`` runs the model's modules even where a compiled program
@@ -139,7 +147,12 @@ def steps(
     contexts = _Contexts(
         model, prompts, sampling.samples, new_tokens=max(limits, default=0), use_cache=use_cache
     )
-    return _decode(contexts, limits, sampling, ends, vocab_size, seed, first_row, stopped)
+    forbidden = sorted(set(forbidden_ids))
+    check_known("forbidden_ids", forbidden, model.config.vocab_size)
+    if keys is None:
+        keys = range(first_row, first_row + len(limits))
+    generators = [row_generator(seed, key) for key in keys]
+    return _decode(contexts, limits, sampling, ends, forbidden, vocab_size, generators, first_row, stopped)
 
 
 def _decode(
@@ -147,20 +160,23 @@ def _decode(
     limits: list[int],
     sampling: Sampling,
     ends: dict[int, FinishReason],
+    forbidden: list[int],
     vocab_size: int | None,
-    seed: int,
+    generators: list[np.random.Generator],
     first_row: int,
     stopped: Callable[[int, int], bool] | None,
 ) -> Iterator[Step]:
     live = list(range(len(limits)))
-    generators = [row_generator(seed, first_row + row) for row in live]
+    banned = torch.tensor(forbidden, device=contexts.device) if forbidden else None
     for count in range(1, max(limits, default=0) + 1):
         logits = contexts.logits()
         with contexts.choosing():
             normalizers = logits.logsumexp(dim=-1)  # finite where the largest logit is
             if not bool(normalizers.isfinite().all()):
                 raise damaged()
-            ids = next_ids(logits[:, :vocab_size], contexts.rows, sampling, [generators[row] for row in live])
+            allowed = logits if banned is None else logits.index_fill(1, banned, -torch.inf)
+            drawing = [generators[row] for row in live]
+            ids = next_ids(allowed[:, :vocab_size], contexts.rows, sampling, drawing)
             logprobs = logits.gather(1, ids[:, None])[:, 0] - normalizers
         drawn: list[int] = ids.tolist()
         contexts.append(drawn)

@@ -73,8 +73,13 @@ def translation_scores(
     search = {"beams": beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
     scores, counts, notes = _likelihood(translator, pairs, batch_size)
     found = []
-    for best in translator.translate([pair.source for pair in pairs], batch_size=batch_size, **search):  # type: ignore[arg-type]
-        found.append(best[0].text.replace("\n", " "))
+    for best in translator.translate(
+        [pair.source for pair in pairs],
+        batch_size=batch_size,
+        place=lambda number: pairs[number - 1].place,
+        **search,  # type: ignore[arg-type]
+    ):
+        found.append(best[0].line)
         if progress is not None:
             progress()
     references = [pair.target for pair in pairs]
@@ -103,7 +108,7 @@ def _likelihood(
     ids = tokenizer.encode_batch([pair.target for pair in filled], specials="text")
     kept = [i for i, some in enumerate(ids) if longest is None or len(some) < longest]
     targets = [[*map(int, ids[i]), translator.eos_id] for i in kept]
-    sources = translator.source_rows([filled[i].source for i in kept])
+    sources = translator.source_rows([filled[i].source for i in kept], [filled[i].place for i in kept])
     nats, tokens = np.zeros(len(kept)), np.array([len(target) for target in targets], dtype=float)
     order = sorted(range(len(kept)), key=lambda i: len(sources[i]))
     for start in range(0, len(order), batch_size):

@@ -194,7 +194,8 @@ class Encoder:
             name = match.group() if isinstance(text, str) else match.group().decode()
             raise TokenizerError(
                 f"the text holds the special token '{name}' {place}: say specials=\"text\" (--specials "
-                'text, in a recipe data.specials) for ordinary text, or "interpret" for its special meaning'
+                'text, in a recipe data.specials) for ordinary text; a prompt may say "interpret" for its '
+                "special meaning"
             )
 
     def _searched(self, text: str) -> str:
