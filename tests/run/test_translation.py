@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import wordloom
 from wordloom.cli import app
 from wordloom.objectives import linear_cross_entropy
-from wordloom.run import train
+from wordloom.run import load_translator, train
 
 from .test_train import lines
 
@@ -76,6 +76,20 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         return path
 
     return make
+
+
+def test_other_tools_translate_as_we_do_by_what_the_folder_says(recipe, tmp_path):
+    """Texts end with the end token, and generate() searches with its settings; none of it is given here."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    run = train(recipe(), ["train.epochs=3"], out=tmp_path / "run").folder
+    texts = ["eins zwei", "vier sechs acht null", "drei"]
+    ours = [found[0].text for found in load_translator(run).translate(texts)]
+    tokenizer, model = AutoTokenizer.from_pretrained(run), AutoModelForSeq2SeqLM.from_pretrained(run)
+    rows = [tokenizer(text, return_tensors="pt") for text in texts]
+    made = [model.generate(row["input_ids"], attention_mask=row["attention_mask"]) for row in rows]
+    assert [tokenizer.decode(ids[0], skip_special_tokens=True) for ids in made] == ours
+    assert len(set(ours)) > 1
 
 
 @pytest.mark.parametrize("family", MODELS)
