@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ __all__ = ["Marks", "MaskedBatch", "MaskedBatches", "masked_batch"]
 _PERMUTATION, _PHASE, _MASK = 1, 2, 5  # purposes of the random numbers drawn from one seed
 
 MaskedOrder = Literal["permutation", "sequential"]
+Ids: TypeAlias = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[np.uint64]
 
 
 class MaskedBatch(NamedTuple):
@@ -70,8 +72,8 @@ class Marks(NamedTuple):
 
 
 def masked_batch(
-    texts: Sequence[tuple[NDArray[np.int64], ...]],
-    keys: NDArray[np.uint64],
+    texts: Sequence[tuple[Ids, ...]],
+    keys: Numbers,
     marks: Marks,
     masker: Masker,
     is_next: NDArray[np.bool_] | None = None,
@@ -102,21 +104,23 @@ def masked_batch(
     )
 
 
-class MaskedBatches:
-    """Windows of ``seq_len`` tokens, the marks at their ends included, numbered without end.
+class MaskedRows:
+    """Rows of texts between marks, masked, and numbered without end; what a row is, a subclass says.
 
     Args:
-        shards: the tokens, one document after another.
-        seq_len: T.
+        seq_len: T, tokens of a row at most, its marks included.
         seed: names the order and the masks; 0 <= seed < 2**63.
-        order: ``"permutation"``: each epoch visits all windows once in an order of its own, laid from another
-            starting phase.  ``"sequential"``: as they stand, every token in one window, the last one shorter.
-        dynamic: a window is masked anew each time it comes (Liu et al. 2019, section 4.1); else as the first
-            time, and windows lie at the same places in every epoch.
+        order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
+            as they stand.
+        dynamic: a row is masked anew each time it comes (Liu et al. 2019, section 4.1); else, and always in
+            ``"sequential"`` order, as the first time.
 
     Raises:
-        DataError: a setting out of range, or fewer tokens than one window needs.
+        DataError: a setting out of range.
     """
+
+    samples_per_epoch: int
+    least: ClassVar[int]  # tokens that a row has room for at least
 
     def __init__(
         self,
@@ -129,57 +133,43 @@ class MaskedBatches:
         order: MaskedOrder = "permutation",
         dynamic: bool = True,
     ) -> None:
-        if seq_len < 3:
-            raise DataError(f"seq_len={seq_len} is not allowed; at least 3, for the marks and a token")
+        if seq_len < self.least:
+            raise DataError(f"seq_len={seq_len} has no room for text and marks; at least {self.least}")
         if not 0 <= seed < 1 << 63:
             raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
-        self.inner = n = seq_len - 2
-        if len(shards) < (1 if order == "sequential" else n):
-            raise DataError(
-                f"the {shards.ledger.part} part has {len(shards)} tokens, but a window of seq_len={seq_len} "
-                f"needs {n}; lower seq_len or add text"
-            )
         self.shards, self.seq_len, self.marks, self.masker = shards, seq_len, marks, masker
-        self.seed, self.order, self.dynamic = seed, order, dynamic
+        self.seed, self.order = seed, order
+        self.dynamic = dynamic and order == "permutation"
         self._ids = shards.tokens()
-        if order == "sequential":
-            self.samples_per_epoch: int = -(-len(shards) // n)
-        else:
-            self.samples_per_epoch = max(1, (len(shards) + 1) // n - 1)
-        moves = order == "permutation" and dynamic
-        self._phases = min(n, len(shards) - self.samples_per_epoch * n + 1) if moves else 1
 
     def batch(self, start: int, count: int) -> MaskedBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
         if start < 0 or count < 1:
             raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
-        begin, window = self._windows(start, count)
-        texts = [(self._ids[at : at + self.inner].astype(np.int64),) for at in begin.tolist()]
-        fresh = self.dynamic and self.order == "permutation"
-        sample = np.arange(start, start + count, dtype=np.uint64) if fresh else window
-        return masked_batch(texts, keyed(self.seed, _MASK, sample), self.marks, self.masker)
+        epoch, row = self._rows_of(start, count)
+        drawn = np.arange(start, start + count, dtype=np.uint64) if self.dynamic else row
+        texts, is_next = self._texts(epoch, row, drawn)
+        return masked_batch(texts, keyed(self.seed, _MASK, drawn), self.marks, self.masker, is_next)
 
-    def _windows(self, start: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-        """Where each sample begins, and which window of its epoch it is."""
+    def _rows_of(self, start: int, count: int) -> tuple[Numbers, Numbers]:
+        """The epoch of each sample, and which row of it the sample is."""
         sample = np.arange(start, start + count, dtype=np.uint64)
-        epoch, window = np.divmod(sample, np.uint64(self.samples_per_epoch))
+        epoch, row = np.divmod(sample, np.uint64(self.samples_per_epoch))
         if self.order == "permutation":
-            window = permute(window, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
-        phase = keyed(self.seed, _PHASE, epoch) % np.uint64(self._phases)
-        return (window * np.uint64(self.inner) + phase).astype(np.int64), window
+            row = permute(row, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+        return epoch, row
 
-    def document_ids(self, start: int, count: int) -> list[str]:
-        """``file#number`` of every document that these samples touch, for error reports."""
-        begin, _ = self._windows(start, count)
-        last = np.minimum(begin + self.inner, len(self.shards)) - 1
-        firsts, lasts = (np.searchsorted(self.shards.ends, at, side="right") for at in (begin, last))
-        touched = {d for a, b in zip(firsts, lasts, strict=True) for d in range(int(a), int(b) + 1)}
-        return [self.shards.document_name(document) for document in sorted(touched)]
+    def _texts(
+        self, epoch: Numbers, row: Numbers, drawn: Numbers
+    ) -> tuple[list[tuple[Ids, ...]], NDArray[np.bool_] | None]:
+        """The texts of each row, and of two, whether the second follows; ``drawn`` names what is random."""
+        raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
         settings: dict[str, Any] = {
+            "rows": type(self).__name__,
             "shards": self.shards.fingerprint,
             "seq_len": self.seq_len,
             "seed": self.seed,
@@ -188,6 +178,49 @@ class MaskedBatches:
             "masker": self.masker.identity(),
         }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+class MaskedBatches(MaskedRows):
+    """Windows of running text, as :class:`MaskedRows`.
+
+    Each epoch lays them from another starting phase, unless they are to be masked once and for all; in
+    ``"sequential"`` order every token is in one window, the last one shorter.
+
+    Raises:
+        DataError: also for fewer tokens than one window needs.
+    """
+
+    least = 3  # two marks and a token
+
+    def __init__(self, shards: TokenShards, **settings: Any) -> None:
+        super().__init__(shards, **settings)
+        self.inner = n = self.seq_len - 2
+        sequential = self.order == "sequential"
+        if len(shards) < (1 if sequential else n):
+            raise DataError(
+                f"the {shards.ledger.part} part has {len(shards)} tokens, but a window of seq_len="
+                f"{self.seq_len} needs {n}; lower seq_len or add text"
+            )
+        self.samples_per_epoch = -(-len(shards) // n) if sequential else max(1, (len(shards) + 1) // n - 1)
+        left = len(shards) - self.samples_per_epoch * n
+        self._phases = min(n, left + 1) if self.dynamic else 1
+
+    def _texts(self, epoch: Numbers, row: Numbers, drawn: Numbers) -> tuple[list[tuple[Ids, ...]], None]:
+        begins = self._begins(epoch, row).tolist()
+        return [(self._ids[at : at + self.inner].astype(np.int64),) for at in begins], None
+
+    def _begins(self, epoch: Numbers, row: Numbers) -> Ids:
+        """Where each window begins."""
+        phase = keyed(self.seed, _PHASE, epoch) % np.uint64(self._phases)
+        return (row * np.uint64(self.inner) + phase).astype(np.int64)
+
+    def document_ids(self, start: int, count: int) -> list[str]:
+        """``file#number`` of every document that these samples touch, for error reports."""
+        begin = self._begins(*self._rows_of(start, count))
+        last = np.minimum(begin + self.inner, len(self.shards)) - 1
+        firsts, lasts = (np.searchsorted(self.shards.ends, at, side="right") for at in (begin, last))
+        touched = {d for a, b in zip(firsts, lasts, strict=True) for d in range(int(a), int(b) + 1)}
+        return [self.shards.document_name(document) for document in sorted(touched)]
 
     @property
     def ledger(self) -> Ledger:

@@ -12,8 +12,6 @@ any row can be had by its number; where it is divided, and what the second text 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -21,53 +19,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.ledger import Ledger
-from wordloom.data.masked_batches import Marks, MaskedBatch, MaskedOrder, masked_batch
-from wordloom.data.masking import Masker
-from wordloom.data.permutation import keyed, mix, permute
+from wordloom.data.masked_batches import Ids, MaskedRows, Numbers
+from wordloom.data.permutation import keyed, mix
 from wordloom.data.storage import TokenShards
 from wordloom.errors import DataError
 
 __all__ = ["SentencePairBatches"]
 
-_PERMUTATION, _MASK, _SHORT, _PAIR = 1, 5, 6, 7  # purposes of the random numbers drawn from one seed
+_SHORT, _PAIR = 6, 7  # purposes of random numbers, beside those of masked_batches
 _SHORT_SHARE = 0.1
 _ALL = (1 << 64) - 1
 
-Ids = NDArray[np.int64]
 
+class SentencePairBatches(MaskedRows):
+    """Rows of two texts, as :class:`~wordloom.data.masked_batches.MaskedRows`.
 
-class SentencePairBatches:
-    """Rows of two texts, numbered without end.
-
-    Args:
-        shards: of :class:`~wordloom.data.sentences.Sentences`: each document of theirs is a sentence.
-        seq_len: T, of which three are marks.
-        order, seed, dynamic: as :class:`~wordloom.data.MaskedBatches`; without ``dynamic`` a row is divided
-            and masked as the first time.
+    ``shards`` are of :class:`~wordloom.data.sentences.Sentences`: each document of theirs is a sentence.
+    Without ``dynamic`` a row is divided as the first time, too.
 
     Raises:
-        DataError: a setting out of range, or fewer than two documents.
+        DataError: also for fewer than two documents.
     """
 
-    def __init__(
-        self,
-        shards: TokenShards,
-        *,
-        seq_len: int,
-        marks: Marks,
-        masker: Masker,
-        seed: int = 0,
-        order: MaskedOrder = "permutation",
-        dynamic: bool = True,
-    ) -> None:
-        if seq_len < 5:
-            raise DataError(f"seq_len={seq_len} is not allowed; at least 5, for three marks and two texts")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
-        self.shards, self.seq_len, self.marks, self.masker = shards, seq_len, marks, masker
-        self.seed, self.order, self.dynamic = seed, order, dynamic
-        self._ids = shards.tokens()
-        self.longest = seq_len - 3
+    least = 5  # three marks and two texts
+
+    def __init__(self, shards: TokenShards, **settings: Any) -> None:
+        super().__init__(shards, **settings)
+        self.longest = self.seq_len - 3
         self._ends, self._document, self.divided = self._sentences()
         self._firsts = np.searchsorted(self._document, np.arange(self._document[-1] + 2))  # [documents + 1]
         if len(self._firsts) < 3:
@@ -108,18 +86,12 @@ class SentencePairBatches:
                 first = after
         return np.array(rows, np.int64)
 
-    def batch(self, start: int, count: int) -> MaskedBatch:
-        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
-        rows = self._numbers(start, count)
-        fresh = self.dynamic and self.order == "permutation"
-        sample = np.arange(start, start + count, dtype=np.uint64) if fresh else rows.astype(np.uint64)
-        draws = _Draws(keyed(self.seed, _PAIR, sample))
-        made = [self._pair(row, i, draws) for i, row in enumerate(rows.tolist())]
-        is_next = np.array([following for _, _, following in made])
-        texts = [(first, second) for first, second, _ in made]
-        return masked_batch(texts, keyed(self.seed, _MASK, sample), self.marks, self.masker, is_next)
+    def _texts(
+        self, epoch: Numbers, row: Numbers, drawn: Numbers
+    ) -> tuple[list[tuple[Ids, ...]], NDArray[np.bool_]]:
+        draws = _Draws(keyed(self.seed, _PAIR, drawn))
+        made = [self._pair(number, i, draws) for i, number in enumerate(row.tolist())]
+        return [(one, two) for one, two, _ in made], np.array([follows for _, _, follows in made])
 
     def _pair(self, row: int, i: int, draws: _Draws) -> tuple[Ids, Ids, bool]:
         """The two texts of ``row``, sample ``i`` of its batch, and whether the second follows."""
@@ -145,34 +117,13 @@ class SentencePairBatches:
         begin = int(self._ends[first - 1]) if first else 0
         return self._ids[begin : int(self._ends[stop - 1])].astype(np.int64)
 
-    def _numbers(self, start: int, count: int) -> Ids:
-        """Which row each sample is."""
-        sample = np.arange(start, start + count, dtype=np.uint64)
-        epoch, row = np.divmod(sample, np.uint64(self.samples_per_epoch))
-        if self.order == "permutation":
-            row = permute(row, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
-        return row.astype(np.int64)
-
     def document_ids(self, start: int, count: int) -> list[str]:
         """``file#number`` of the documents whose sentences these samples begin with, for error reports."""
-        sentences = self._rows[self._numbers(start, count), 0]
+        _, rows = self._rows_of(start, count)
+        sentences = self._rows[rows.astype(np.int64), 0]
         begins = np.where(sentences > 0, self._ends[sentences - 1], 0)
         documents = np.unique(np.searchsorted(self.shards.ends, begins, side="right"))
         return sorted({self.shards.document_name(document) for document in documents.tolist()})
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 of everything that decides the batches."""
-        settings: dict[str, Any] = {
-            "shards": self.shards.fingerprint,
-            "seq_len": self.seq_len,
-            "seed": self.seed,
-            "order": self.order,
-            "dynamic": self.dynamic,
-            "masker": self.masker.identity(),
-            "pairs": "next sentence",
-        }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     @property
     def ledger(self) -> Ledger:
