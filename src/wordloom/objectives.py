@@ -18,6 +18,7 @@ from wordloom.data.contiguous import ContiguousBatch
 from wordloom.data.label_batches import LabelBatch
 from wordloom.data.masked_batches import MaskedBatch
 from wordloom.data.pair_batches import PairBatch
+from wordloom.errors import CheckpointError
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
@@ -145,14 +146,22 @@ class TruncatedBPTT:
             f"carried.{i}.{j}": part for i, parts in enumerate(self.carried) for j, part in enumerate(parts)
         }
 
-    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of :meth:`state_tensors`."""
-        layers: dict[int, dict[int, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("carried."):
-                _, i, j = name.split(".")
-                layers.setdefault(int(i), {})[int(j)] = tensor
-        self.carried = [tuple(parts[j] for j in sorted(parts)) for _, parts in sorted(layers.items())]
+    def load_state_tensors(self, tensors: dict[str, Tensor], model: Any, rows: int) -> None:
+        """The inverse of :meth:`state_tensors`, of ``rows`` streams that ``model`` reads; 0: as before the
+        first batch.  Raises CheckpointError where a tensor is missing or of another shape."""
+        self.carried = []
+        for i, layer in enumerate(model.blocks if rows else ()):
+            parts = []
+            for j, size in enumerate(layer.state_dims):
+                part = tensors.get(f"carried.{i}.{j}")
+                if part is None or part.shape != (rows, size):
+                    found = "is missing" if part is None else f"has the shape {tuple(part.shape)}"
+                    raise CheckpointError(
+                        f"the carried state 'carried.{i}.{j}' {found}, and {rows} streams need "
+                        f"{(rows, size)}; resume from an earlier checkpoint, or train anew"
+                    )
+                parts.append(part)
+            self.carried.append(tuple(parts))
 
 
 class Translation:

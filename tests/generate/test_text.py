@@ -294,6 +294,15 @@ def test_a_score_that_does_not_fit_is_an_error(model: Any, tokenizer: Tokenizer)
         score(model, tokenizer, "Ein Mäd", ["e" * 300])
 
 
+def test_damaged_weights_score_nothing(tokenizer: Tokenizer) -> None:
+    model = tiny_model("llama", vocab_size=tokenizer.vocab_size, max_seq_len=96)
+    with torch.no_grad():
+        model.lm_head.weight[3] = torch.nan
+    for asked in (lambda: score(model, tokenizer, "a", ["b"]), lambda: next_tokens(model, tokenizer, "a", 2)):
+        with pytest.raises(GenerationError, match="NaN"):
+            asked()
+
+
 def test_next_tokens_are_the_likeliest_in_order(model: Any, tokenizer: Tokenizer) -> None:
     ids = tokenizer.prompt_ids("Mäd")
     with torch.no_grad():

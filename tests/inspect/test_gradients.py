@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.errors import ConfigError, GenerationError
-from wordloom.inspect import draw_gradients, gradient_flow
+from wordloom.cli.inspect_gradients import print_gradients
+from wordloom.errors import ConfigError, GenerationError, NonFiniteError
+from wordloom.inspect import GradientFlow, draw_gradients, gradient_flow
+from wordloom.inspect.gradients import Recurrence
 from wordloom.models import GPT2Config, RNNConfig, build
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -73,7 +78,90 @@ def test_relus_with_a_large_radius_explode() -> None:
     assert flow.factor("layer 0 h") == pytest.approx(1.3, rel=1e-4)
     assert flow.reach("layer 0 h") is None
     assert flow.recurrences[0].spectral_radius == pytest.approx(1.3, rel=1e-5)
-    assert "may explode" in str(flow.recurrences[0])
+    assert "in the layer's linear range it explodes" in str(flow.recurrences[0])
+
+
+def test_a_spectral_radius_of_zero_promises_nothing_where_a_unit_is_off() -> None:
+    config = RNNConfig(vocab_size=5, dim=2, n_layers=1, cell="rnn_relu")
+    model = build(config, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        layer = model.blocks[0]
+        layer.hidden_proj.weight.copy_(torch.tensor([[1.5, -1.5], [1.5, -1.5]]))
+        layer.input_proj.weight.zero_()
+        layer.input_proj.bias.copy_(torch.tensor([1e-6, -1.0]))
+    flow = gradient_flow(model, [1, 2, 3, 4] * 20, distance=30, windows=3)
+    assert flow.factor("layer 0 h") == pytest.approx(1.5, rel=0.1)
+    found = flow.recurrences[0]
+    assert found.spectral_radius < 1e-3
+    assert found.bound(1) == pytest.approx(3.0)
+    assert found.bound(2000) == math.inf
+    assert "3.000: it may vanish or explode" in str(found)
+    assert "0.000: in the layer's linear range it does not explode" in str(found)
+    with torch.no_grad():
+        layer.hidden_proj.weight.copy_(torch.eye(2))
+    found = gradient_flow(model, [1, 2, 3, 4] * 20, distance=3).recurrences[0]
+    assert "1.000: it cannot explode" in str(found)
+
+
+def test_what_are_no_numbers_is_refused() -> None:
+    model = made("rnn_relu")
+    with torch.no_grad():
+        model.blocks[0].hidden_proj.weight.copy_(20 * torch.eye(H))
+        model.blocks[0].input_proj.weight.zero_()
+        model.blocks[0].input_proj.bias.fill_(1e-30)  # on, and of no weight for the loss
+    says = r"the gradient of layer 0 h is inf at distance \d\d: more than float32 holds; give a smaller"
+    with pytest.raises(NonFiniteError, match=says):
+        gradient_flow(model, ids_of(60), distance=45)
+    with torch.no_grad():
+        model.lm_head.weight[3] = torch.nan
+    with pytest.raises(NonFiniteError, match="loss on this text is nan; are its weights damaged"):
+        gradient_flow(model, ids_of(60), distance=10)
+
+
+@pytest.mark.parametrize("width", [36, 80, 200])
+def test_the_table_fits_and_cuts_nothing(width: int) -> None:
+    norms = {
+        f"layer {i} {part}": tuple(1.234567e-5 * 0.9**d for d in range(1030))
+        for i in (0, 10)
+        for part in "hc"
+    }
+    said = io.StringIO()
+    flow = GradientFlow(norms=norms, windows=4, recurrences=(Recurrence(
+        layer=10, largest_singular_value=0.9, spectral_radius=0.5, gamma=1.0),), steps=1031)  # fmt: skip
+    print_gradients(Console(file=said, width=width), "lstm", flow)
+    lines = said.getvalue().split("\n")
+    assert "…" not in said.getvalue()
+    assert max(map(len, lines)) <= max(width, 45)
+    heading, row = (
+        next(line.split() for line in lines if begins in line) for begins in ("back", "layer 10 c")
+    )
+    shown = heading[2:-5]
+    assert shown[0] == "0"
+    assert len(row) == 3 + len(shown) + 2
+    assert (shown[-1] == "1024") == (width > 36)
+    assert len(shown) == {36: 1, 80: 4, 200: 12}[width]
+    assert row[3] == "1.2e-05"
+    assert row[-2:] == ["×0.900", "44"]
+
+
+def test_the_picture_ends_where_the_gradient_does_and_has_the_bound(tmp_path, monkeypatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self.axes[0]))
+    flow = gradient_flow(scaled(made("rnn_tanh", n_layers=2), 0.5), ids_of(200), distance=60, windows=2)
+    draw_gradients(
+        tmp_path / "one.png", {"small": flow, "gated": gradient_flow(made("gru"), ids_of(40), distance=9)}
+    )
+    axes = drawn[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    norms = flow.norms["layer 1 h"]
+    assert list(lines["small, layer 1 h"].get_ydata()) == [value / norms[0] for value in norms]
+    assert norms[-1] / norms[0] < 1e-12 == axes.get_ylim()[0]
+    bound = next(line for name, line in lines.items() if name.startswith("small, at most"))
+    assert list(bound.get_ydata()) == pytest.approx([0.5**d for d in range(61)], rel=1e-4)
+    assert not any(name.startswith("gated, at most") for name in lines)
+    assert "last layer" in axes.get_title()
 
 
 def test_an_open_forget_gate_carries_the_cells_gradient() -> None:

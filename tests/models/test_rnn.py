@@ -100,8 +100,16 @@ def test_the_forget_gate_starts_open_and_the_others_at_zero() -> None:
 def test_a_layer_of_relus_begins_as_the_identity() -> None:
     for block in made(cell="rnn_relu").blocks:
         assert torch.equal(block.hidden_proj.weight, torch.eye(20))
+        assert 0.0008 < block.input_proj.weight.std() < 0.0012
     for block in made(cell="rnn_tanh").blocks:
         assert block.hidden_proj.weight.abs().max() <= 1 / math.sqrt(20)
+
+
+@torch.no_grad()
+def test_a_state_that_adds_up_what_it_reads_stays_small_at_first() -> None:
+    model, tokens = made(cell="rnn_relu").eval(), tokens_of(1, 5001)
+    late = F.cross_entropy(model(tokens[:, :-1])[0, -500:], tokens[0, -500:])
+    assert late < math.log(29) + 0.1
 
 
 @pytest.mark.parametrize(
@@ -179,6 +187,12 @@ def test_operations_are_two_for_every_weight_of_a_matrix(cell: str) -> None:
         ({"cell": "gru", "projection": 4}, "projection belongs to an LSTM"),
         ({"cell": "gru", "forget_bias": 2.0}, "forget_bias belongs to an LSTM"),
         ({"cell": "lstm_1997", "forget_bias": 2.0}, "has no forget gate"),
+        ({"cell": "LSTM"}, "unknown cell 'LSTM'; did you mean 'lstm'\\?"),
+        ({"cell": "rnn"}, "unknown cell 'rnn'; did you mean 'rnn_tanh'\\?"),
+        ({"cell": "Elman"}, "unknown cell 'Elman'; did you mean 'rnn_tanh'\\?"),
+        ({"bias": False, "forget_bias": 0.0}, "forget_bias is a bias, and bias is false"),
+        ({"dim": 8, "projection": 8}, "projection narrows hidden_dim 8, so it is below that, not 8"),
+        ({"bidirectional": True}, "\\('bidirectional' belongs to seq2seq, rnn_classifier\\)"),
         ({"weight_drop": 1.0}, "weight_drop is a share"),
         ({"word_dropout": -0.1}, "word_dropout is a share"),
         ({"init_scale": 0.0}, "init_scale must be above 0"),
@@ -192,3 +206,7 @@ def test_operations_are_two_for_every_weight_of_a_matrix(cell: str) -> None:
 def test_a_wrong_setting_is_one_clear_line(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         config_from("rnn", **settings)
+
+
+def test_a_forget_bias_as_it_is_anyway_harms_no_cell() -> None:
+    assert config_from("rnn", cell="gru", forget_bias=1.0).cell == "gru"

@@ -233,11 +233,23 @@ def test_dropped_weights_are_dropped_for_a_whole_pass_and_in_training_only() -> 
         ({"cell": "lstmm"}, "did you mean 'lstm'"),
         ({"cell": "gru", "peephole": True}, "peephole belongs to an LSTM"),
         ({"cell": "rnn_tanh", "projection": 3}, "projection belongs to an LSTM"),
+        ({"cell": "lstm", "projection": 4}, "projection 4 is not allowed; give 1 to below hidden_dim 4"),
     ],
 )
 def test_what_no_cell_has_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Recurrent(dim=D, hidden_dim=H, **settings)
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_state_of_other_sizes_is_refused(settings: dict[str, Any], exact: bool) -> None:
+    layer = made(**settings)
+    x, state = inputs(layer)
+    fewer, narrow = tuple(part[:2] for part in state), (state[0][:, :2], *state[1:])
+    for wrong in (fewer, narrow, state[:-1]):
+        with pytest.raises(ConfigError, match=rf"a state of shapes \[.*\] does not fit {B} rows, which need"):
+            layer(x, wrong, exact=exact)
 
 
 def test_a_projection_brings_no_warning_of_pytorchs() -> None:

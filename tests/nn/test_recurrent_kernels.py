@@ -112,12 +112,29 @@ def test_which_kernel_runs() -> None:
         assert layer.kernel_for(large) == kernel
         assert layer.kernel_for(small) == layer.kernel != "fused"
         assert layer.kernel_for(large.double()) == layer.kernel
+        assert layer.kernel_for(large, starts=True) == "fused"
+        assert layer.kernel_for(small, starts=True) == "steps"
     wide = Recurrent(cell="lstm", dim=D, hidden_dim=400)
     with torch.autocast("cpu", torch.bfloat16):
         assert wide.kernel_for(large) == "fused"
         with torch.no_grad():
             assert wide.kernel_for(large) == "torch"
     assert wide.kernel_for(large) == "torch"
+
+
+def test_an_lstm_whose_rows_begin_anew_takes_no_python_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = made({"cell": "lstm"}, hidden=600)
+    with torch.no_grad():
+        layer.hidden_proj.weight.mul_(0.1)  # else a sum of 600 would multiply what rounding left
+    x = torch.randn(8, 9, D, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    starts = torch.rand(8, 9, generator=torch.Generator().manual_seed(2)) < 0.3
+    exact = layer(x, starts=starts, exact=True)
+    wanted = gradients(exact, [x, *layer.parameters()])
+    monkeypatch.setattr(Recurrent, "_steps", None)
+    found = layer(x, starts=starts)
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
+    for a, b in zip(wanted, gradients(found, [x, *layer.parameters()]), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm, projection", "rnn_relu"])

@@ -16,6 +16,7 @@ from wordloom.data import prepare
 from wordloom.data.labelled_documents import LabelledDocuments
 from wordloom.data.labels import LabelledCorpus
 from wordloom.errors import DataError, WordloomError
+from wordloom.evaluate import perplexity
 from wordloom.run import train
 from wordloom.text import Tokenizer
 
@@ -130,17 +131,25 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     from wordloom.run.labelled import labelled_corpus
 
     held_out = list(labelled_corpus(load_recipe(result.folder)).rows("validation"))
-    nats = {"A": 0.0, "B": 0.0}
+    nats, size = {"A": 0.0, "B": 0.0}, 0
     tokens = dict.fromkeys(nats, 0)
     for row in held_out:
         ids = [*lm.tokenizer.encode_ids(row.texts[0]), lm.tokenizer.eos_id]
         start = lm.tokenizer.token_to_id(f"<{row.label}>")
+        size += len(row.texts[0])
         nats[row.label] -= lm.score([start], [ids])[0].total
         tokens[row.label] += len(ids)
     for label, of_label in facts["labels"].items():
         assert of_label["loss"] == pytest.approx(nats[label] / tokens[label], rel=1e-5)
         assert of_label["texts"] == sum(row.label == label for row in held_out)
     assert loss == pytest.approx(sum(nats.values()) / sum(tokens.values()), rel=1e-5)
+    bits = next(score for score in facts["scores"] if score["name"] == "bits_per_byte")
+    assert bits["value"] == pytest.approx(sum(nats.values()) / math.log(2) / size, rel=1e-5)
+    assert "|start:label|" in bits["signature"]
+    printed = CliRunner().invoke(app, ["evaluate", str(result.folder), "--start", "eos"])
+    assert "start 'eos': nothing stands before a label; leave it out" in str(printed.exception)
+    with pytest.raises(WordloomError, match="start 'label' needs texts behind a token of the tokenizer's"):
+        perplexity(lm.model, lm.tokenizer, ["ax"], start="label")
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 import wordloom
+from wordloom.errors import CheckpointError
 from wordloom.evaluate import perplexity
-from wordloom.models import RNNConfig, build
+from wordloom.models import RNNConfig, build, config_from
+from wordloom.nn import programs
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import load_recipe
 from wordloom.run import train
+from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import prepare_recipe, recipe_corpus
 from wordloom.run.progress import TrainingProgress
 
@@ -162,6 +167,57 @@ def test_stopped_in_an_epoch_and_resumed_ends_like_one_left_alone(recurrent, tmp
     last = f"checkpoints/step-{resumed.step}"
     for name in ("model.safetensors", f"{last}/model.safetensors", f"{last}/trainer/state.safetensors"):
         assert (straight / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes(), name
+
+
+SHORT = ["train.schedule=constant", "train.epochs=none", "train.evaluate_every=0", "train.sample_every=0"]
+
+
+def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
+    run = train(recurrent(), [*SHORT, "train.steps=2"], out=tmp_path / "run").folder
+    folder = run / "checkpoints/step-2/trainer"
+    whole, facts = load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text())
+    first = next(name for name in whole if name.endswith("exp_avg"))
+    fewer = {name: part[:3] if "carried" in name else part for name, part in whole.items()}
+    none = {name: part for name, part in whole.items() if "carried" not in name}
+    less = {name: part for name, part in whole.items() if name != first}
+    older = {name: fact for name, fact in facts.items() if name != "tensors"}  # which no checkpoint had once
+    for state, said, says in (
+        (fewer, facts, r"'carried\.0\.0' in state\.safetensors is 3 x 16, and was written as 6 x 16; remove"),
+        (none, facts, r"'carried\.0\.0' in state\.safetensors is missing, and was written as 6 x 16; remove"),
+        (less, facts, rf"'{re.escape(first)}' in state\.safetensors is missing"),
+        (fewer, older, r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from"),
+        (none, older, r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier"),
+    ):
+        save_file({name: part.contiguous() for name, part in state.items()}, folder / "state.safetensors")
+        (folder / "state.json").write_text(json.dumps(said))
+        with pytest.raises(CheckpointError, match=says) as caught:
+            train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True)
+        assert "\n" not in str(caught.value)
+    save_file(whole, folder / "state.safetensors")
+    assert train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True).step == 4
+
+
+def test_the_start_says_which_kernel_runs_and_that_nothing_is_compiled(
+    recurrent, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(programs, "MINIMUM_ELEMENTS", 0)
+    settings = [*SHORT, "train.steps=1", "data.document_mask=true", "train.compile=on"]
+    train(recurrent(), settings, out=tmp_path / "run")
+    assert "eager (torch.compile has nothing to do: recurrent" in (said := capsys.readouterr().err)
+    assert f"lstm by the kernel '{'fused' if programs.ready() else 'steps'}'" in said
+
+
+@pytest.mark.parametrize("change", ["model.cell=gru", "model.cell=lstm_1997", "model.bias=false"])
+def test_a_presets_forget_bias_goes_with_its_gate(change):
+    family, settings = model_settings(load_recipe("lstm-ptb-small", [change]))
+    config = config_from(family, **settings)
+    assert (config.dim, config.init_scale) == (200, 0.1)
+    assert (config.cell, config.bias) != ("lstm", True)
+    kept = model_settings(load_recipe("lstm-ptb-small", ["model.cell=lstm"]))[1]
+    assert kept["forget_bias"] == 0.0
+    _, settings = model_settings(load_recipe("lstm-ptb-small", [change, "model.forget_bias=0.5"]))
+    with pytest.raises(wordloom.WordloomError, match="forget_bias"):
+        config_from(family, **settings)
 
 
 def test_the_rate_falls_by_epochs(recurrent, tmp_path):

@@ -11,6 +11,7 @@ import torch
 
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Loss, causal_lm
+from wordloom.training.hooks import Evaluate
 from wordloom.training.plan import make_plan
 from wordloom.training.trainer import Hook, Trainer, dropout_seed
 
@@ -175,6 +176,14 @@ def test_non_finite_loss_stops_before_the_optimizer_step(tiny_model, batches, se
         trainer.train_step()
     for a, b in zip(before, weights(trainer.model), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_validation_loss_that_is_no_number_stops_the_run(tiny_model, batches, settings):
+    hooks = [Evaluate(lambda model: {"loss": math.nan if trainer.step > 2 else 1.0}, every=2)]
+    trainer = Trainer(tiny_model(), causal_lm, batches, settings(), total_steps=12, seed=1, hooks=hooks)
+    trainer.last_checkpoint = "runs/x/checkpoints/step-2"
+    with pytest.raises(NonFiniteError, match=r"step 4: the validation loss is nan\. .*step-2\. Lower train"):
+        trainer.run()
 
 
 def test_non_finite_gradients_stop_too(tiny_model, batches, settings):

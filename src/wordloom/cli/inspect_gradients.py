@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from wordloom.cli.tables import plain_table
@@ -84,16 +85,30 @@ def _text(folder: str, file: str | None) -> str:
 
 
 def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
-    """Norms at a few distances, by what factor they fall and where they are a hundredth."""
+    """Norms at as many distances as fit, by what factor they fall and where they are a hundredth."""
     furthest = len(next(iter(flow.norms.values()))) - 1
-    shown = [d for d in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if d <= furthest]
+    distances = [d for d in (0, *(2**i for i in range(32))) if d <= furthest]
     console.print(Text(f"{name}: gradient of the loss at a token, {flow.windows} of them", style="bold"))
-    made = plain_table(None, "tokens back", *map(str, shown), "each", "below 1 % from")
-    for what, norms in flow.norms.items():
-        reach = flow.reach(what)
-        cells = [f"{norms[d]:.2g}" for d in shown]
-        made.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
-    console.print(made)
+    console.print(_fitting_table(console, flow, distances), crop=False)
     for recurrence in flow.recurrences:
         console.print(str(recurrence), highlight=False)
     console.print(f"longest way back: {flow.steps:,} steps\n", highlight=False)
+
+
+def _fitting_table(console: Console, flow: GradientFlow, distances: list[int]) -> Table:
+    """With as many of ``distances``, from the first to the last, as leave every cell whole."""
+    for n in range(len(distances), 0, -1):
+        made = _table(flow, [distances[round(i * (len(distances) - 1) / max(1, n - 1))] for i in range(n)])
+        made.width = console.measure(made, options=console.options.update_width(1000)).maximum
+        if made.width <= console.width:
+            break
+    return made
+
+
+def _table(flow: GradientFlow, distances: list[int]) -> Table:
+    made = plain_table(None, "tokens back", *map(str, distances), "a token", "<1 % from")
+    for what, norms in flow.norms.items():
+        reach = flow.reach(what)
+        cells = [f"{norms[d]:.2g}" for d in distances]
+        made.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
+    return made

@@ -8,7 +8,8 @@ What is counted, so that no choice flatters a model unseen:
 - ``start``: what stands before the first token.  A tokenizer that begins prompts with a token (LLaMA's
   BOS) begins documents with it; else the end-of-text token stands there, as between documents in training.
   A tokenizer with neither leaves the first token without a prediction: it is left out of loss and
-  perplexity, and costs log2(vocabulary) bits in bits per byte.
+  perplexity, and costs log2(vocabulary) bits in bits per byte.  ``label``: the ``prefix`` of each document, a
+  special token that is given, not scored, and no part of the text.
 - ``end``: the end-of-text token after the document is predicted too, and its bits are paid for, unless
   ``end="none"``.
 - Bits per byte divide the bits of the whole text, start to end, by the bytes of the raw text, so they are
@@ -35,6 +36,7 @@ from wordloom.models import context_limit
 
 if TYPE_CHECKING:
     from wordloom.data import Document
+    from wordloom.data.readers import Piece
     from wordloom.text import Specials, Tokenizer
 
 __all__ = ["Window", "perplexity", "strided_windows"]
@@ -64,7 +66,7 @@ def strided_windows(n: int, *, window: int, stride: int) -> Iterator[Window]:
 def perplexity(
     model: Any,
     tokenizer: Tokenizer,
-    documents: Iterable[Document | str | bytes],
+    documents: Iterable[Document | Piece | str | bytes],
     *,
     window: int | None = None,
     stride: int | None = None,

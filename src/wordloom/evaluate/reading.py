@@ -14,11 +14,12 @@ from wordloom.evaluate.likelihood import Ids
 
 if TYPE_CHECKING:
     from wordloom.data import Document
+    from wordloom.data.readers import Piece
     from wordloom.text import Specials, Tokenizer
 
 __all__ = ["End", "ReadText", "Reader", "Recovered", "Start", "recovered", "tokenizer_name"]
 
-Start = Literal["auto", "bos", "eos", "none"]
+Start = Literal["auto", "bos", "eos", "label", "none"]
 End = Literal["auto", "eos", "none"]
 
 
@@ -67,15 +68,18 @@ class Reader:
             start = "bos" if tokenizer.adds_bos else "eos" if eos is not None else "none"
         if end == "auto":
             end = "eos" if eos is not None else "none"
-        self.before = _token("start", start, {"bos": bos, "eos": eos})
+        self.of_label = start == "label"
+        self.before = [] if self.of_label else _token("start", start, {"bos": bos, "eos": eos})
         self.after = _token("end", end, {"eos": eos})
         self.start_name, self.end_name = ("no" if name == "none" else name for name in (start, end))
         self.byte_lengths = tokenizer.byte_lengths()
         self._hash = hashlib.sha256()
 
-    def read(self, document: Document | str | bytes) -> ReadText:
+    def read(self, document: Document | Piece | str | bytes) -> ReadText:
         """Tokenize a document; raises TokenizerError, with the document's name, for text it refuses."""
         text = document if isinstance(document, (str, bytes)) else document.text
+        prefix = str(getattr(document, "prefix", "")) if self.of_label else ""
+        before = self._label(prefix) if self.of_label else self.before
         try:
             ids = self.tokenizer.encode_batch([text], specials=self.specials)[0]
         except TokenizerError as error:
@@ -89,14 +93,15 @@ class Reader:
             raw, lines = text.encode(), text.count("\n")
             back = recovered(text, self.tokenizer.decode(ids))
         words = raw.split() if isinstance(text, bytes) else [word.encode() for word in text.split()]
-        self._hash.update(len(raw).to_bytes(8, "little") + raw)
+        read = prefix.encode() + raw
+        self._hash.update(len(read).to_bytes(8, "little") + read)
         sizes = None
         if self.byte_lengths is not None:
-            sizes = np.pad(self.byte_lengths[ids], (len(self.before), len(self.after)))
+            sizes = np.pad(self.byte_lengths[ids], (len(before), len(self.after)))
         return ReadText(
-            sequence=np.concatenate([self.before, ids, self.after]).astype(np.int64),
+            sequence=np.concatenate([before, ids, self.after]).astype(np.int64),
             token_bytes=sizes,
-            has_start=bool(self.before),
+            has_start=bool(before),
             bytes=len(raw),
             words=len(words),
             word_bytes=sum(map(len, words)) + len(words),
@@ -104,6 +109,15 @@ class Reader:
             unknown=0 if self.tokenizer.unk_id is None else int(np.sum(ids == self.tokenizer.unk_id)),
             recovered=back,
         )
+
+    def _label(self, prefix: str) -> list[int]:
+        label = self.tokenizer.token_to_id(prefix)
+        if label is None:
+            raise EvaluationError(
+                f"start 'label' needs texts behind a token of the tokenizer's, not {prefix!r}; allowed: "
+                "auto, bos, eos, none"
+            )
+        return [label]
 
     def digest(self) -> str:
         """Eight hex digits of the SHA-256 of all documents read so far, lengths included."""

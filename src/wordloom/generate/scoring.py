@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import check_ids, check_known, evaluating, next_logits
+from wordloom.generate.engine import check_finite, check_ids, check_known, evaluating, next_logits
 from wordloom.models import Memory, context_limit
 
 __all__ = ["next_logprobs", "score_ids", "score_targets"]
@@ -25,7 +25,8 @@ def score_ids(
 
     The prompt is read once; its keys and values serve every continuation.
 
-    Raises GenerationError for an empty prompt, an unknown id, or more than ``max_seq_len`` tokens.
+    Raises GenerationError for an empty prompt, an unknown id, more than ``max_seq_len`` tokens, or logits
+    that are no numbers.
     """
     check_ids([prompt], model.config.vocab_size)
     for number, continuation in enumerate(continuations):
@@ -72,6 +73,7 @@ def _hidden_after(
 
 
 def _token_scores(logits: Tensor, ids: Tensor) -> tuple[list[float], bool]:
+    check_finite(logits)
     chosen = logits.gather(1, ids[:, None])[:, 0]
     before = torch.arange(logits.shape[1], device=ids.device) < ids[:, None]
     # greedy takes the lowest id among equals: nothing above the chosen one, nothing equal before it
@@ -131,4 +133,5 @@ def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:
         )
     with evaluating(model), torch.inference_mode():
         logits = next_logits(model, [prompt], device=next(model.parameters()).device)[0]
+    check_finite(logits)
     return logits.float().log_softmax(dim=-1)

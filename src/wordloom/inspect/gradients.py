@@ -1,15 +1,19 @@
 """How far back a loss reaches: the gradient of the loss at one token with respect to what a model held of
 the tokens before it (Bengio, Simard & Frasconi 1994; Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063).
 
-In a recurrent model the way from token t to the loss at T leads through T - t steps, each of which multiplies
-by diag(f') U: where U's largest singular value is below 1 / gamma, gamma being the bound of |f'|, the
-gradient must vanish, and to explode it needs a spectral radius above 1 / gamma (their section 2; gamma is 1
-for tanh and ReLU, 1/4 for a sigmoid).  In a Transformer every token is one step of attention away, in every
-layer.
+In Elman's network the way from token t to the loss at T leads through T - t steps, each of which multiplies
+by diag(f') U.  With gamma the bound of |f'| (1 for tanh and ReLU, 1/4 for a sigmoid) and sigma U's largest
+singular value, all of them make (sigma gamma)^(T - t) at most: with sigma below 1 / gamma the gradient must
+vanish, and to explode it needs one above (Pascanu et al., section 2).  The spectral radius of U speaks of the
+linear model alone, f' being gamma everywhere: above 1 / gamma the gradient explodes, at or below it does not.
+It bounds no product in which f' changes the matrix: U = [[1.5, -1.5], [1.5, -1.5]] has radius 0, and a layer
+of ReLUs whose second unit is off multiplies by 1.5 a step.  In a Transformer every token is one step of
+attention away, in every layer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,13 +25,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wordloom.errors import ConfigError, GenerationError, WordloomError
+from wordloom.errors import ConfigError, GenerationError, NonFiniteError, WordloomError
 from wordloom.models import context_limit
 from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["GradientFlow", "Recurrence", "draw_gradients", "gradient_flow"]
 
 _GAMMA = {"rnn_tanh": 1.0, "rnn_relu": 1.0}  # the cells that the theory speaks of
+_DRAWN = 1e-12  # of the gradient at distance 0: what is smaller lies below the picture
 _FAR = 0.01  # of the gradient at distance 0: beyond where it falls below, little is learnt
 
 
@@ -47,17 +52,22 @@ class Recurrence:
     gamma: float
 
     def __str__(self) -> str:
-        sigma, radius, bound = self.largest_singular_value, self.spectral_radius, 1 / self.gamma
-        if sigma < bound:
+        sigma, radius, limit = self.largest_singular_value, self.spectral_radius, 1 / self.gamma
+        if sigma < limit:
             says = "it must vanish"
-        elif radius > bound:
-            says = "it may explode, and need not"
         else:
-            says = "it cannot explode, and need not vanish"
+            says = "it may vanish or explode" if sigma > limit else "it cannot explode"
+        linear = "explodes" if radius > limit else "does not explode"
         return (
-            f"layer {self.layer}: largest singular value of U {sigma:.3f}, spectral radius {radius:.3f}, "
-            f"1/gamma {bound:g}: {says}"
+            f"the gradient on its way through layer {self.layer}, where 1/gamma is {limit:g}:\n"
+            f"  largest singular value of U {sigma:.3f}: {says}\n"
+            f"  spectral radius of U {radius:.3f}: in the layer's linear range it {linear}"
         )
+
+    def bound(self, distance: int) -> float:
+        """What the gradient can be at most, in parts of that at distance 0, where no layer stands above."""
+        step = torch.tensor(self.largest_singular_value * self.gamma, dtype=torch.float64)
+        return float(step**distance)  # infinite where a float of Python's would be an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +96,13 @@ class GradientFlow:
         return max((d + 1 for d, small in enumerate(below) if not small), default=0)
 
     def factor(self, name: str) -> float:
-        """By what the norm is multiplied with every token further back, on the geometric mean."""
+        """By what the norm is multiplied with every token further back, on the geometric mean: as far back as
+        float32 tells it from 0."""
         norms = self.norms[name]
-        if len(norms) < 2 or norms[0] == 0:
+        furthest = max((d for d, value in enumerate(norms) if value), default=0)
+        if not furthest or norms[0] == 0:
             return 1.0
-        return float((norms[-1] / norms[0]) ** (1 / (len(norms) - 1)))
+        return float((norms[furthest] / norms[0]) ** (1 / furthest))
 
 
 def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows: int = 32) -> GradientFlow:
@@ -102,6 +114,7 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
     Raises:
         ConfigError: ``distance`` or ``windows`` below 1.
         GenerationError: fewer than ``distance`` + 2 tokens, or more than ``max_seq_len`` to read.
+        NonFiniteError: the loss or a gradient is infinite or no number.
     """
     if distance < 1 or windows < 1:
         raise ConfigError(f"distance and windows are 1 or more, not {distance} and {windows}")
@@ -132,6 +145,7 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
         parts = [next(found) for _ in steps]
         each = parts[0] if len(parts) == 1 else torch.stack(parts, dim=1)  # [B, T, D]
         norms[name] = tuple(reversed(each.float().norm(dim=-1).mean(dim=0).tolist()))
+    _check_finite(float(loss.detach()), norms)
     layers = [block for block in model.blocks if isinstance(block, Recurrent)]
     return GradientFlow(
         norms=norms,
@@ -139,6 +153,18 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
         recurrences=tuple(r for i, layer in enumerate(layers) if (r := _recurrence(i, layer)) is not None),
         steps=(distance if layers else 0) + len(model.blocks),
     )
+
+
+def _check_finite(loss: float, norms: Mapping[str, Sequence[float]]) -> None:
+    if not math.isfinite(loss):
+        raise NonFiniteError(f"the model's loss on this text is {loss:g}; are its weights damaged?")
+    for name, values in norms.items():
+        for distance, value in enumerate(values):
+            if not math.isfinite(value):
+                raise NonFiniteError(
+                    f"the gradient of {name} is {value:g} at distance {distance}: more than float32 holds; "
+                    "give a smaller distance"
+                )
 
 
 def _held(model: Any, rows: Tensor) -> tuple[dict[str, list[Tensor]], Tensor]:
@@ -185,7 +211,8 @@ def _recurrence(layer: int, block: Recurrent) -> Recurrence | None:
 
 
 def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
-    """Draw the norms of every model in ``flows`` over distance, in parts of the norm at distance 0.
+    """Draw the norms of every model in ``flows`` over distance, in parts of the norm at distance 0: of its
+    last layer, an LSTM's cell dashed, and dotted the bound of :class:`Recurrence` where there is one.
 
     Raises WordloomError without matplotlib, or where the file cannot be written.
     """
@@ -195,21 +222,27 @@ def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
         raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
-    colours = [f"C{i}" for i in range(10)]
-    for (model, flow), colour in zip(flows.items(), colours * len(flows), strict=False):
-        # the layer next to the loss stands for the model; its cell is dashed
-        top = max(int(name.split()[1]) for name in flow.norms)
-        for name, norms in flow.norms.items():
-            if int(name.split()[1]) != top:
-                continue
-            shares = [max(value / norms[0], 1e-12) if norms[0] else 1e-12 for value in norms]
-            what = name.removeprefix(f"layer {top} ")
-            label = f"{model}, {what}" if what == "c" else model
-            axes.plot(range(len(norms)), shares, "--" if what == "c" else "-", color=colour, label=label)
-    axes.axhline(_FAR, color="0.7", linewidth=0.8, zorder=0)
     axes.set_yscale("log")
-    axes.set_xlabel("tokens between what is held and the loss")
-    axes.set_ylabel("norm of the gradient, distance 0 = 1")
+    colours = {model: f"C{i % 10}" for i, model in enumerate(flows)}
+    for model, flow in flows.items():
+        last = max(int(name.split()[1]) for name in flow.norms)
+        for name, norms in flow.norms.items():
+            if name.startswith(f"layer {last} ") and norms[0]:
+                shares = [value / norms[0] for value in norms]
+                style = "--" if name.endswith(" c") else "-"
+                axes.plot(range(len(norms)), shares, style, color=colours[model], label=f"{model}, {name}")
+    low, high = axes.get_ylim()  # the bounds do not decide what is seen
+    axes.set_ylim(max(low, _DRAWN), high)
+    for model, flow in flows.items():
+        distances = range(len(next(iter(flow.norms.values()))))
+        for recurrence in flow.recurrences[-1:]:
+            bounds = [recurrence.bound(distance) for distance in distances]
+            label = rf"{model}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
+            axes.plot(distances, bounds, ":", color=colours[model], linewidth=1.2, label=label)
+    axes.axhline(_FAR, color="0.7", linewidth=0.8, zorder=0)
+    axes.set_title("How far back a loss reaches: the last layer of each model", fontsize=10)
+    axes.set_xlabel("tokens d between what is held and the loss")
+    axes.set_ylabel("norm of the gradient, d = 0 being 1")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
     for side in ("top", "right"):

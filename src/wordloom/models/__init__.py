@@ -209,7 +209,9 @@ def config_from(family: str, **settings: Any) -> Any:
             ours = _FOREIGN_OF.get(family, {}).get(key, _FOREIGN.get(key))
             if ours in allowed:
                 raise ConfigError(f"unknown model setting '{key}'; it is called '{ours}' here")
-            hint = did_you_mean(key, allowed)
+            having = [name for name in MODELS if key in {f.name for f in fields(MODELS[name].config)}]
+            elsewhere = f" ('{key}' belongs to {', '.join(having)})" if having else ""
+            hint = did_you_mean(key, allowed) + elsewhere
             raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {hint}")
         _check_type(key, value, str(allowed[key].type))
     return MODELS[family].config(**settings)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.errors import ConfigError, GenerationError, did_you_mean
-from wordloom.nn.recurrent import CELLS
+from wordloom.errors import ConfigError, GenerationError
+from wordloom.nn.recurrent import CELLS, unknown_cell
 
 __all__ = [
     "check_dropout",
@@ -77,17 +77,26 @@ def check_labels(config: Any) -> None:
 
 
 def check_recurrence(config: Any) -> None:
-    """Raise ConfigError unless ``cell`` is one of CELLS and ``init_scale`` and ``forget_bias`` are for it."""
+    """Raise ConfigError unless ``cell`` is one of CELLS, and ``init_scale``, ``projection`` and
+    ``forget_bias`` are for it."""
     kind = type(config).__name__
     if config.cell not in CELLS:
-        raise ConfigError(f"unknown cell {config.cell!r}; {did_you_mean(config.cell, CELLS)}")
+        raise ConfigError(unknown_cell(config.cell))
     scale = getattr(config, "init_scale", None)
     if scale is not None and not 0.0 < scale <= 10.0:
         raise ConfigError(f"{kind}.init_scale must be above 0 and at most 10, not {scale!r}")
     if not math.isfinite(config.forget_bias):
         raise ConfigError(f"{kind}.forget_bias must be a finite number, not {config.forget_bias!r}")
-    if config.forget_bias != type(config).forget_bias and "f" not in CELLS[config.cell]:
-        raise ConfigError(f"forget_bias belongs to an LSTM; cell {config.cell!r} has no forget gate")
+    if config.forget_bias != type(config).forget_bias:
+        if "f" not in CELLS[config.cell]:
+            raise ConfigError(f"forget_bias belongs to an LSTM; cell {config.cell!r} has no forget gate")
+        if not config.bias:
+            raise ConfigError("forget_bias is a bias, and bias is false; leave out either")
+    projection, width = getattr(config, "projection", None), config.hidden_dim or config.dim
+    if projection is not None and projection >= width:
+        raise ConfigError(
+            f"{kind}.projection narrows hidden_dim {width}, so it is below that, not {projection}"
+        )
 
 
 def dropout_or(value: float | None, default: float) -> float:

@@ -119,8 +119,9 @@ class RNN(nn.Module):
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 
         s is 1/sqrt(hidden_dim) in the layers and 0.1 in embedding and head; in a layer of ReLUs U is the
-        identity (Le et al. 2015).  With ``init_scale`` it is that everywhere, biases included, to which
-        ``forget_bias`` is added (Zaremba et al. draw from 0.1 in their small model and 0.05 in the medium).
+        identity and W normal with deviation 0.001 (Le et al. 2015): such a layer adds up what it reads,
+        without end.  With ``init_scale`` it is that everywhere, biases included, to which ``forget_bias`` is
+        added (Zaremba et al. draw from 0.1 in their small model and 0.05 in the medium).
         """
         scale, tied = self.config.init_scale, self.config.tie_embeddings
         for name, parameter in self.named_parameters():
@@ -133,7 +134,7 @@ class RNN(nn.Module):
         for block in self.blocks:
             assert isinstance(block, Recurrent)
             if scale is None and block.cell == "rnn_relu":
-                nn.init.eye_(block.hidden_proj.weight)
+                block.begin_as_identity(generator)
             if "f" in block.gates and block.input_proj.bias is not None:
                 block.input_proj.bias[block.rows("f")] += self.config.forget_bias
 

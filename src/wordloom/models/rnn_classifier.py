@@ -147,7 +147,8 @@ class RNNClassifier(nn.Module):
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Embeddings normal with deviation 1; the layers uniform from -s to s, s = 1/sqrt(hidden_dim), biases
-        zero but for an LSTM's forget gate, and the identity as U of ReLUs (Le et al. 2015).
+        zero but for an LSTM's forget gate; of ReLUs U is the identity and W normal with deviation 0.001 (Le
+        et al. 2015).
 
         The classifier starts at zero: before it has learnt, all classes are equally likely.
         """
@@ -162,7 +163,7 @@ class RNNClassifier(nn.Module):
             if not isinstance(layer, Recurrent):
                 continue
             if layer.cell == "rnn_relu":
-                nn.init.eye_(layer.hidden_proj.weight)
+                layer.begin_as_identity(generator)
             if "f" in layer.gates and layer.input_proj.bias is not None:
                 layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
         nn.init.zeros_(self.classifier.weight)

@@ -197,8 +197,9 @@ class Seq2Seq(nn.Module):
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 
         s is 0.1 in embeddings and head and 1/sqrt(hidden_dim) elsewhere; in a layer of ReLUs U is the
-        identity.  With ``init_scale`` it is that everywhere, biases included, to which ``forget_bias`` is
-        added (Sutskever et al. draw from 0.08, Luong et al. from 0.1).
+        identity and W normal with deviation 0.001 (Le et al. 2015).  With ``init_scale`` it is that
+        everywhere, biases included, to which ``forget_bias`` is added (Sutskever et al. draw from 0.08, Luong
+        et al. from 0.1).
         """
         scale = self.config.init_scale
         for name, parameter in self.named_parameters():
@@ -210,7 +211,7 @@ class Seq2Seq(nn.Module):
                 nn.init.uniform_(parameter, -s, s, generator=generator)
         for layer in self.blocks:
             if scale is None and layer.cell == "rnn_relu":
-                nn.init.eye_(layer.hidden_proj.weight)
+                layer.begin_as_identity(generator)
             if "f" in layer.gates and layer.input_proj.bias is not None:
                 layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
 

@@ -9,14 +9,17 @@ sigmoid, * multiplies element by element, and every gate has a W, a U and a b of
                       c' = f * c + i * g;  h' = o * tanh(c')        (Gers et al. 2000)
     lstm_1997         the same with f = 1                           (Hochreiter & Schmidhuber 1997)
     gru               r, z = s(W x + U h + b);  n = tanh(W x + U (r * h) + b)
-                      h' = (1 - z) * h + z * n                      (Cho et al. 2014, arXiv:1406.1078)
+                      h' = (1 - z) * h + z * n                      (Chung et al. 2014, arXiv:1412.3555)
     gru_reset_after   n = tanh(W x + b + r * (U h + b'))
                       h' = z * h + (1 - z) * n                      (cuDNN, torch.nn.GRU)
 
 The last two are different functions, not two spellings of one: in the first the reset gate stands before the
-product with U, in the second behind it.  With ``peephole`` an LSTM's gates see the cell through a weight of
-each component: i and f see c, o sees c' (Gers, Schraudolph & Schmidhuber 2002).  With ``projection`` its h is
-P (o * tanh(c')), [B, R] (Sak et al. 2014, arXiv:1402.1128).
+product with U, in the second behind it.  Whether z weighs the old or the new is a spelling: Cho et al. 2014
+(arXiv:1406.1078), who found the first, write z * h + (1 - z) * n.
+
+With ``peephole`` an LSTM's gates see the cell through a weight of each component: i and f see c, o sees c'
+(Gers, Schraudolph & Schmidhuber 2002).  With ``projection`` its h is P (o * tanh(c')), [B, R] (Sak et al.
+2014, arXiv:1402.1128).
 
 torch.nn carries two biases for each gate, of which only the sum counts; here it is one.
 """
@@ -37,7 +40,7 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear, product_dtype
 from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
 
-__all__ = ["CELLS", "Recurrent", "State"]
+__all__ = ["CELLS", "Recurrent", "State", "unknown_cell"]
 
 State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM
 
@@ -50,8 +53,20 @@ CELLS: dict[str, tuple[str, ...]] = {
     "gru": ("r", "z", "n"),
     "gru_reset_after": ("r", "z", "n"),
 }
+#: What others call a cell, and what it is called here.
+_FOREIGN = {
+    **dict.fromkeys(("rnn", "elman", "tanh", "vanilla", "srn", "simple_rnn", "simplernn"), "rnn_tanh"),
+    **dict.fromkeys(("relu", "irnn"), "rnn_relu"),
+}
 _WIDE = 400  # components from which on our own LSTM is the faster one in bfloat16
 _OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
+
+
+def unknown_cell(name: str) -> str:
+    """The line that says that ``name`` is none of CELLS, and which is meant."""
+    meant = _FOREIGN.get(name.lower(), name.lower())
+    hint = f"did you mean '{meant}'?" if meant in CELLS else did_you_mean(meant, CELLS)
+    return f"unknown cell {name!r}; {hint}"
 
 
 @contextmanager
@@ -68,7 +83,8 @@ class Recurrent(nn.Module):
     The model that has it fills all its parameters (``init_weights``): they are not initialised here.
 
     Attributes:
-        kernel: what computes it where no row begins anew: ``"torch"``, or ``"steps"``, one after another.
+        kernel: what computes it where our own does not and no row begins anew: ``"torch"``, or ``"steps"``,
+            one after another.
     """
 
     def __init__(
@@ -86,16 +102,18 @@ class Recurrent(nn.Module):
         (Merity et al. 2018, arXiv:1708.02182).
 
         Raises:
-            ConfigError: the cell is none of CELLS, or has no peephole or projection; a projection is below 1,
-                or ``weight_drop`` not from 0 to below 1.
+            ConfigError: the cell is none of CELLS, or has no peephole or projection; a projection is not from
+                1 to below ``hidden_dim``, or ``weight_drop`` not from 0 to below 1.
         """
         super().__init__()
         if not 0 <= weight_drop < 1:
             raise ConfigError(f"weight_drop {weight_drop:g} is not allowed; give 0 to below 1")
-        if projection is not None and projection < 1:
-            raise ConfigError(f"projection {projection} is not allowed; give 1 or more, or None")
+        if projection is not None and not 1 <= projection < hidden_dim:
+            raise ConfigError(
+                f"projection {projection} is not allowed; give 1 to below hidden_dim {hidden_dim}"
+            )
         if cell not in CELLS:
-            raise ConfigError(f"unknown cell {cell!r}; {did_you_mean(cell, CELLS)}")
+            raise ConfigError(unknown_cell(cell))
         lstm = cell.startswith("lstm")
         for name, given in (("peephole", peephole), ("projection", projection)):
             if given and not lstm:
@@ -122,6 +140,12 @@ class Recurrent(nn.Module):
         at = self.gates.index(gate) * self.hidden_dim
         return slice(at, at + self.hidden_dim)
 
+    @torch.no_grad()
+    def begin_as_identity(self, generator: torch.Generator | None = None) -> None:
+        """U the identity and W close to nothing, as layers of ReLUs start in Le et al. 2015."""
+        nn.init.eye_(self.hidden_proj.weight)
+        nn.init.normal_(self.input_proj.weight, std=0.001, generator=generator)
+
     def new_state(self, batch: int, like: Tensor) -> State:
         """Zeros, of the device and dtype of ``like``."""
         return tuple(like.new_zeros(batch, size) for size in self.state_dims)
@@ -143,29 +167,34 @@ class Recurrent(nn.Module):
             attend: [B, T], False where a row rests: its state stays what it was.
             starts: [B, T], True where a row begins anew: its state is zero before that step.
             exact: take one step after another as they are written here, whatever ``kernel`` says.
+
+        Raises ConfigError for a state of other sizes, which not every kernel would notice.
         """
         if state is None:
             state = self.new_state(len(x), x)
+        found = [tuple(part.shape) for part in state]
+        if found != (fitting := [(len(x), size) for size in self.state_dims]):
+            raise ConfigError(f"a state of shapes {found} does not fit {len(x)} rows, which need {fitting}")
         u = dropout(self.hidden_proj.weight, self.weight_drop, self.training)
-        if exact or self.recorded is not None:
+        kernel = "steps" if exact or self.recorded is not None else self.kernel_for(x, starts is not None)
+        if kernel == "steps":
             return self._steps(x, state, u, attend, starts)
-        if self.kernel_for(x) == "fused":
+        if kernel == "fused":
             return run_sequence(self._sequence(x, state, u, attend, starts))
-        if starts is not None or self.kernel == "steps":
-            return self._steps(x, state, u, attend, starts)
         return self._by_torch(x, state, u) if attend is None else self._packed(x, state, u, attend)
 
-    def kernel_for(self, x: Tensor) -> str:
-        """What computes x [B, T, D] where no row begins anew: ``"fused"``, our own of whole sequences on a
-        CPU (:mod:`wordloom.nn.recurrent_kernels`); ``"torch"``; or ``"steps"``, where neither does.
+    def kernel_for(self, x: Tensor, starts: bool = False) -> str:
+        """What computes x [B, T, D], in which rows begin anew or not: ``"fused"``, our own of whole sequences
+        on a CPU (:mod:`wordloom.nn.recurrent_kernels`); ``"torch"``; or ``"steps"``, where neither does.
 
-        Of LSTMs without more, torch's is as fast or faster, but for wide ones in training in bfloat16.
+        Of LSTMs without more, torch's is as fast or faster, but for wide ones in training in bfloat16; it
+        knows no rows that begin anew.
         """
         wide = torch.is_grad_enabled() and self.hidden_dim >= _WIDE and product_dtype(x) == torch.bfloat16
         plain = self.kernel == "torch" and self.cell.startswith("lstm") and self.state_proj is None
-        if (wide or not plain) and fits(x, self.hidden_dim):
+        if (wide or starts or not plain) and fits(x, self.hidden_dim):
             return "fused"
-        return self.kernel
+        return "steps" if starts else self.kernel
 
     def _sequence(
         self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None

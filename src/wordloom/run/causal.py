@@ -63,7 +63,7 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
 
 
 def _settle(trainer: Trainer, recipe: Recipe) -> str:
-    """Gradient checkpointing and compilation, and which attention kernel then runs."""
+    """Gradient checkpointing and compilation, and which kernel of attention or of recurrent layers runs."""
     s, model = recipe.train, trainer.model
     if s.gradient_checkpointing:
         checkpoint_blocks(model)
@@ -73,7 +73,8 @@ def _settle(trainer: Trainer, recipe: Recipe) -> str:
         rows = s.micro_batch_size or s.batch_size
         x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
         with trainer.precision.autocast():
-            return f"{compiled}, {layer.cell} by the kernel '{layer.kernel_for(x)}'"
+            kernel = layer.kernel_for(x, starts=recipe.data.document_mask)
+        return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
     attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
     tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
     kernel = running_kernel(

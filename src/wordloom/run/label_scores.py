@@ -5,27 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from wordloom.data.labelled_documents import LabelledDocuments, label_token
+from wordloom.errors import EvaluationError
 from wordloom.evaluate import Scores, perplexity
 
 __all__ = ["scores_after_labels"]
 
 
 def scores_after_labels(lm: Any, corpus: LabelledDocuments, **settings: Any) -> Scores:
-    """:func:`wordloom.evaluate.perplexity` of the validation texts after their labels, which are not scored.
+    """:func:`wordloom.evaluate.perplexity` of the validation texts after their labels, which are given:
+    neither scored, nor counted among the bytes.
 
     The notes, and ``labels`` in the details, hold the loss and the number of texts of each label.
+
+    Raises EvaluationError for a ``start`` other than "auto", "label" and "none".
     """
-    settings = {**settings, "specials": "interpret"}
-    if settings.get("start", "auto") == "auto":
-        settings["start"] = "none"  # nothing stands before a label, so nothing predicts it
-    documents = list(corpus.documents("validation"))
-    whole = perplexity(lm.model, lm.tokenizer, documents, **settings)
+    if (start := settings.pop("start", "auto")) not in ("auto", "label", "none"):
+        raise EvaluationError(f"start '{start}': nothing stands before a label; leave it out")
+    pieces = list(corpus.pieces("validation"))
+    whole = perplexity(lm.model, lm.tokenizer, pieces, start="label", **settings)
     notes, found = [], {}
     for label in corpus.labels:
-        own = [document for document in documents if str(document.text).startswith(label_token(label))]
+        own = [piece for piece in pieces if piece.prefix == label_token(label)]
         if not own:
             continue
-        scores = perplexity(lm.model, lm.tokenizer, own, **settings)
+        scores = perplexity(lm.model, lm.tokenizer, own, start="label", **settings)
         loss, n = scores["loss"].value, len(own)
         found[label] = {"loss": loss, "texts": n}
         notes.append(f"{label}: loss {loss:.4f} a token, {n:,} {'text' if n == 1 else 'texts'}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.models import PRESETS, family_of
+from wordloom.nn.recurrent import CELLS
 from wordloom.recipe import Recipe
 
 __all__ = ["model_settings"]
@@ -13,6 +14,8 @@ __all__ = ["model_settings"]
 
 def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
     """The family that ``[model]`` names and its settings, a preset's with what the recipe changes of them.
+
+    A preset's ``forget_bias`` goes where the recipe's ``cell`` has no forget gate, or its gates no bias.
 
     Raises RecipeError unless there is one of the two, and for a preset that is not known.
     """
@@ -24,4 +27,8 @@ def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
         return str(family), given
     if preset not in PRESETS:
         raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
-    return family_of(PRESETS[preset]), {**vars(PRESETS[preset]), **given}
+    settings = dict(vars(PRESETS[preset]))
+    gates = CELLS.get(str(given.get("cell")), ("f",))
+    if "f" not in gates or given.get("bias") is False:
+        settings.pop("forget_bias", None)
+    return family_of(PRESETS[preset]), {**settings, **given}

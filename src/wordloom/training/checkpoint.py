@@ -67,7 +67,7 @@ def write_checkpoint(
         tensors, values = trainer.state_dict()
         save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()},
                   temporary / "trainer" / "state.safetensors")  # fmt: skip
-        state = {**values, "environment": environment(trainer), **facts}
+        state = {**values, "environment": environment(trainer), **facts, "tensors": _shapes(tensors)}
         (temporary / "trainer" / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
         sync_folder(temporary)
         temporary.rename(final)
@@ -111,12 +111,26 @@ def read_state(
         values = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         if missing := [name for name in (*_STATE, *facts) if name not in values]:
             raise ValueError(f"state.json lacks {', '.join(missing)}")
-        return load_file(folder / "state.safetensors"), values
+        tensors = load_file(folder / "state.safetensors")
+        found = _shapes(tensors)
+        written = values.get("tensors", found)  # older checkpoints do not say
+        for name in sorted({*written, *found}):
+            if found.get(name) != written.get(name):
+                raise ValueError(
+                    f"'{name}' in state.safetensors is {found.get(name, 'missing')}, and was written as "
+                    f"{written.get(name, 'nothing')}"
+                )
+        return tensors, values
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise CheckpointError(
             f"cannot read the training state in {folder}: {error}; remove {checkpoint} to go on from the "
             "checkpoint before it"
         ) from None
+
+
+def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Of every tensor, as in ``8 x 32``."""
+    return {name: " x ".join(map(str, tensor.shape)) or "a number" for name, tensor in tensors.items()}
 
 
 def environment(trainer: Trainer) -> dict[str, Any]:

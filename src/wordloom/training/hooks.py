@@ -7,6 +7,7 @@ mode, and draws no random number of the training run's.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 import psutil
 import torch
 
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
@@ -45,7 +46,10 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 
 class Evaluate(Hook):
     """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the record, and
-    the ``signature`` of the settings that decide them."""
+    the ``signature`` of the settings that decide them.
+
+    Raises NonFiniteError where the loss among them is not finite.
+    """
 
     def __init__(
         self, function: Callable[[Any], dict[str, float]], *, every: int, signature: str = ""
@@ -60,7 +64,13 @@ class Evaluate(Hook):
             return
         began = time.perf_counter()
         with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
-            record["evaluation"] = self.function(model)
+            record["evaluation"] = figures = self.function(model)
+        if not math.isfinite(figures.get("loss", 0.0)):
+            raise NonFiniteError(
+                f"step {trainer.step}: the validation loss is {figures['loss']:g}. Last good checkpoint: "
+                f"{trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or train.clip, or take "
+                "another model.cell than rnn_relu, whose state can grow without end over a long text"
+            )
         record["evaluation_seconds"] = time.perf_counter() - began
         record["evaluation_signature"] = self.signature
 

@@ -91,8 +91,8 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
     """
     if settings.compile == "off" or (settings.compile == "auto" and device.type != "cuda"):
         return "eager"
-    if isinstance(model.blocks[0], Recurrent):  # its kernels are programs; a loop would be unrolled
-        return "eager"
+    if isinstance(model.blocks[0], Recurrent):  # a loop over steps would be unrolled
+        return "eager (torch.compile has nothing to do: recurrent kernels are programs of their own)"
     missing = _missing_compiler(device)
     if missing is not None:
         log.warning("train.compile '%s': %s; running without torch.compile", settings.compile, missing)

@@ -230,12 +230,13 @@ class Trainer:
         return tensors, values
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`."""
+        """The inverse of :meth:`state_dict`; raises CheckpointError for a carried state that does not fit."""
         self.optimizer.load_state_tensors(tensors)
         if self.average is not None:
             self.average.load_state_tensors(tensors)
         if isinstance(self.objective, TruncatedBPTT):
-            self.objective.load_state_tensors(tensors)
+            rows = self.settings.batch_size if values["step"] else 0
+            self.objective.load_state_tensors(tensors, self.model, rows)
         self.step, self.samples = values["step"], values["samples"]
         self.total_steps, self.seed = values["total_steps"], values["seed"]
         if self.optimizer.converged:
