@@ -390,7 +390,7 @@ def test_smooth_inverse_frequency_of_a_file(vectors, wv, lines, tmp_path):
 
 def test_a_models_tokens_embed_texts(checkpoint, tmp_path):
     (tmp_path / "t.txt").write_text("the king\n")
-    run("embed", checkpoint, tmp_path / "t.txt", "--out", tmp_path / "e.npy")
+    run("embed", checkpoint, tmp_path / "t.txt", "--method", "mean", "--out", tmp_path / "e.npy")
     tokens = open_vectors(checkpoint)
     ids = tokens.tokenizer.encode_ids("the king")
     assert np.allclose(np.load(tmp_path / "e.npy")[0], tokens.vectors[ids].mean(axis=0), atol=1e-6)

@@ -13,6 +13,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 import wordloom
@@ -279,3 +280,46 @@ def test_at_the_command(masked: Path, tmp_path: Path) -> None:
         refused = run.invoke(app, arguments)
         assert refused.exit_code != 0
         assert message in str(refused.exception or refused.output)
+
+
+def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
+    run = CliRunner()
+    texts = ["the cat sat", "", "the dog ran under the old tree"]
+    (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in texts))
+    want = load_encoder(masked).embed(texts, pooling="max", layer=1).vectors
+
+    def embed(*given: str, folder: Path = masked) -> Any:
+        return run.invoke(app, ["embed", str(folder), str(tmp_path / "t.txt"), *given])
+
+    asked = ("--pooling", "max", "--layer", "1")
+    for name in ("e.npy", "e.parquet", "e.jsonl"):
+        made = embed(*asked, "--out", str(tmp_path / name))
+        assert made.exit_code == 0, made.exception
+        assert "1 without a token: text 2" in made.stderr
+    read = parquet.read_table(tmp_path / "e.parquet").to_pydict()
+    assert read["text"] == texts
+    lines = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
+    for found in (np.load(tmp_path / "e.npy"), read["embedding"], [line["embedding"] for line in lines]):
+        np.testing.assert_allclose(np.array(found), want, atol=1e-6)
+    tokens = load_encoder(masked).embed_tokens(texts)
+    for name in ("t.parquet", "t.jsonl"):
+        embed("--level", "token", "--out", str(tmp_path / name))
+    rows = parquet.read_table(tmp_path / "t.parquet").to_pydict()
+    assert rows["token"] == [token for found in tokens for token in found.tokens]
+    assert rows["text"] == [i for i, found in enumerate(tokens) for _ in found.tokens]
+    np.testing.assert_allclose(
+        rows["embedding"], np.concatenate([found.vectors for found in tokens]), atol=1e-6
+    )
+    objects = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert [[t["id"] for t in found["tokens"]] for found in objects] == [
+        found.ids.tolist() for found in tokens
+    ]
+    gpt = folder_of(tmp_path / "gpt", "gpt2")
+    assert embed("--pooling", "last", folder=gpt).exit_code == 0
+    for wrong, message in (
+        (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot keep tokens"),
+        (("--out", str(tmp_path / "x.csv")), "does not say how to write vectors"),
+        (("--method", "mean", "--layer", "1"), "leave out --layer"),
+    ):
+        assert message in str(embed(*wrong).exception)
+    assert "first token of an encoder" in str(embed("--pooling", "cls", folder=gpt).exception)

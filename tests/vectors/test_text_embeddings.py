@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from wordloom.errors import VectorError
 from wordloom.vectors import KeyedVectors, TextEmbedder, TokenVectors, UnknownWordError, split_words
@@ -271,7 +272,7 @@ def batches(texts, rows, size=3):
 def test_files_of_vectors(vectors, tmp_path, n):
     rows = vectors.vectors[:n]
     texts = [f'line "{i}"\t☃' for i in range(n)]
-    for suffix in ("npy", "jsonl", "tsv"):
+    for suffix in ("npy", "jsonl", "tsv", "parquet"):
         assert write_embeddings(tmp_path / f"e.{suffix}", batches(texts, rows), 20) == n
     stored = np.load(tmp_path / "e.npy")
     assert stored.dtype == np.float32
@@ -282,7 +283,10 @@ def test_files_of_vectors(vectors, tmp_path, n):
     assert np.array_equal(np.array([line["embedding"] for line in lines], np.float32).reshape(n, 20), rows)
     tsv = [line.split("\t") for line in (tmp_path / "e.tsv").read_text().splitlines()]
     assert np.array_equal(np.array(tsv, dtype=np.float32).reshape(n, 20), rows)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["e.jsonl", "e.npy", "e.tsv"]
+    columns = parquet.read_table(tmp_path / "e.parquet").to_pydict()
+    assert columns["text"] == texts
+    assert np.array_equal(np.array(columns["embedding"], np.float32).reshape(n, 20), rows)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_file_is_whole_or_not_there(vectors, tmp_path):
@@ -293,12 +297,14 @@ def test_a_file_is_whole_or_not_there(vectors, tmp_path):
     (tmp_path / "e.npy").write_bytes(b"older")
     with pytest.raises(RuntimeError):
         write_embeddings(tmp_path / "e.npy", breaks(), 20)
+    with pytest.raises(RuntimeError):
+        write_embeddings(tmp_path / "e.parquet", breaks(), 20)
     assert [path.name for path in tmp_path.iterdir()] == ["e.npy"]
     assert (tmp_path / "e.npy").read_bytes() == b"older"
     with pytest.raises(
-        VectorError, match=r"does not say how to write vectors.*allowed: \.npy, \.jsonl, \.tsv"
+        VectorError, match=r"does not say how to write vectors.*allowed: \.npy, \.jsonl, \.tsv, \.parquet"
     ):
-        write_embeddings(tmp_path / "e.parquet", breaks(), 20)
+        write_embeddings(tmp_path / "e.hdf5", breaks(), 20)
     with pytest.raises(VectorError, match="cannot write"):
         write_embeddings(tmp_path / "e.npy" / "x.npy", breaks(), 20)
 

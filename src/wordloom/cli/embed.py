@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from wordloom.cli.embed_bags import embed_bags, holds_bags
-from wordloom.cli.usage import refuse
+from wordloom.cli.embed_model import Level, embed_model, holds_model
+from wordloom.cli.usage import is_given, refuse
 from wordloom.cli.vectors_output import ROWS, opened, tell
 from wordloom.errors import VectorError
 
@@ -25,6 +26,7 @@ __all__ = ["command"]
 
 _SIF = ("a", "counts", "fit_on", "component", "save_component")  # options of that method alone
 _WORDS = ("split", "cased", "no_phrases")  # how texts become words
+_OF_MODELS = ("level", "layer", "pooling", "too_long", "device", "dtype")  # of what reads whole texts
 
 
 def command(
@@ -33,8 +35,8 @@ def command(
         Path,
         typer.Argument(
             metavar="VECTORS",
-            help="Word vectors (a file or folder), a trained model: its token vectors, or bags of words that "
-            "'vectors documents' kept or a classifier is made of.",
+            help="A trained model: encoder, GPT, LLaMA or recurrent; word vectors (file or folder); or bags "
+            "of words that 'vectors documents' kept or a classifier is made of.",
         ),
     ],
     texts: Annotated[
@@ -43,15 +45,35 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A .npy, .jsonl or .tsv file; of bags .npz (scipy's) or .jsonl.  [default: JSON lines on "
-            "standard output]"
+            help="A .npy, .jsonl, .tsv or .parquet file; of bags .npz (scipy's) or .jsonl.  [default: JSON "
+            "lines on standard output]"
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     method: Annotated[
         Literal["mean", "sum", "sif"],
-        typer.Option(help="Of the words' vectors; sif: smooth inverse frequency, less what texts share."),
+        typer.Option(
+            help="Of the words' vectors, or a model's tokens' without context; sif: smooth inverse "
+            "frequency, less what texts share."
+        ),
     ] = "mean",
+    level: Annotated[
+        Level, typer.Option(help="models: a vector for each text, or each of its tokens.")
+    ] = "text",
+    pooling: Annotated[
+        Literal["mean", "sum", "max", "cls", "last"] | None,
+        typer.Option(help="models: of a text's tokens.  [default: the folder's own, else mean]"),
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(help="models: after so many layers; 0 is the embeddings.  [default: the last]", min=0),
+    ] = None,
+    too_long: Annotated[
+        Literal["error", "cut", "window"],
+        typer.Option(help="models: a text that is longer than is read at once."),
+    ] = "error",
+    device: Annotated[str, typer.Option(help="models: auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="models: auto (as stored), fp32, bf16, fp16.")] = "auto",
     normalize: Annotated[bool, typer.Option("--normalize", help="Bring vectors to length 1.")] = False,
     split: Annotated[
         Literal["words", "whitespace"] | None,
@@ -88,7 +110,7 @@ def command(
     rows: ROWS = None,
     batch_size: Annotated[int, typer.Option(help="Texts held at a time.", min=1)] = 1024,
 ) -> None:
-    """Turn each line of a text file into one vector."""
+    """Turn each line of a text file into one vector, or each of its tokens."""
     from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.embedding_files import (
         embedding_format,
@@ -103,9 +125,24 @@ def command(
         if path is not None and path.exists() and not overwrite:
             raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
     if holds_bags(model):
-        refuse(ctx, f"{model} holds bags of words", "method", *_SIF, *_WORDS, "rows")
+        refuse(ctx, f"{model} holds bags of words", "method", *_SIF, *_WORDS, "rows", *_OF_MODELS)
         embed_bags(model, iter(read_texts(texts)), out, normalize=normalize, batch_size=batch_size)
         return
+    if holds_model(model) and not any(is_given(ctx, name) for name in ("method", *_SIF, *_WORDS, "rows")):
+        given: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
+        embed_model(
+            model,
+            iter(read_texts(texts)),
+            out,
+            level=level,
+            batch_size=batch_size,
+            device=device,
+            dtype=dtype,
+            too_long=too_long,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        return
+    refuse(ctx, "of vectors of words by themselves there are no layers", *_OF_MODELS)
     if method != "sif":
         refuse(ctx, f"--method {method} weighs no frequencies", *_SIF)
     if component is not None:

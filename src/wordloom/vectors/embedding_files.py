@@ -24,12 +24,13 @@ __all__ = [
     "FORMATS",
     "embedding_format",
     "load_components",
+    "parquet_file",
     "read_texts",
     "save_components",
     "write_embeddings",
 ]
 
-FORMATS = (".npy", ".jsonl", ".tsv")
+FORMATS = (".npy", ".jsonl", ".tsv", ".parquet")
 
 Batches = Iterable[tuple[list[str], Vector]]
 
@@ -79,8 +80,9 @@ def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -
     """Write vectors [N, dim] as they come, and say how many: N.
 
     ``.npy`` holds them as float32; ``.tsv`` a line of numbers for each, tabs between; ``.jsonl`` an object
-    with ``text`` and ``embedding`` for each.  ``-`` is standard output, in JSON lines.  Numbers in text are
-    the shortest that read back to the same float32.  A file appears under its name when it is complete.
+    with ``text`` and ``embedding`` for each, ``.parquet`` such a row.  ``-`` is standard output, in JSON
+    lines.  Numbers in text are the shortest that read back to the same float32.  A file appears under its
+    name when it is complete.
 
     Raises VectorError for another ending, or a place that cannot be written.
     """
@@ -90,9 +92,44 @@ def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -
             sys.stdout.write("".join(_json_lines(texts, rows)))
             written += len(rows)
         return written
+    if embedding_format(path) == ".parquet":
+        return _write_parquet(Path(path), batches)
     write = {".npy": _write_npy, ".jsonl": _write_jsonl, ".tsv": _write_tsv}[embedding_format(path)]
     with new_file(Path(path)) as file:
         return write(file, batches, dim)
+
+
+@contextmanager
+def parquet_file(path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None]]:
+    """What adds columns of rows to a new .parquet file; it appears under its name when it is complete.
+
+    Raises VectorError without pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError:
+        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+    with new_file(path) as file, ParquetWriter(file, schema) as writer:
+
+        def add(columns: list[Any]) -> None:
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+
+        yield add
+
+
+def _write_parquet(path: Path, batches: Batches) -> int:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+    written = 0
+    with parquet_file(path, pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32()))])) as add:
+        for texts, rows in batches:
+            add([texts, list(rows)])
+            written += len(rows)
+    return written
 
 
 def _write_npy(file: IO[bytes], batches: Batches, dim: int) -> int:

@@ -1,0 +1,147 @@
+"""``wordloom embed`` by a trained model: vectors of texts, or of their tokens, as the model reads them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from wordloom.cli.vectors_output import tell
+from wordloom.errors import CheckpointError, VectorError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.run import Embedder
+    from wordloom.run.embedding import EmbedLedger, TokenVectors
+
+__all__ = ["Level", "embed_model", "holds_model"]
+
+Level = Literal["text", "token"]
+TOKEN_FORMATS = (".jsonl", ".parquet")
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether ``folder`` holds a trained model, and not word vectors or bags of words."""
+    others = ("vectors.json", "vocabulary.json")
+    return (folder / "config.json").exists() and not any((folder / name).exists() for name in others)
+
+
+def embed_model(
+    folder: Path,
+    lines: Iterator[str],
+    out: Path | None,
+    *,
+    level: Level,
+    batch_size: int,
+    device: str,
+    dtype: str,
+    **settings: Any,
+) -> None:
+    """Write the vectors of each of ``lines``, or of its tokens; ``settings`` are those of
+    :meth:`wordloom.run.TextEncoder.embedder` that were given."""
+    from wordloom.run.embedding import EmbedLedger
+    from wordloom.vectors.embedding_files import embedding_format, write_embeddings
+
+    if level == "token" and out is not None and out.suffix not in TOKEN_FORMATS:
+        hint = did_you_mean(out.suffix, TOKEN_FORMATS)
+        raise VectorError(f"'{out}' cannot keep tokens beside their vectors, by its ending; {hint}")
+    if out is not None:
+        embedding_format(out)
+    embedder, ledger = _embedder(folder, device, dtype, settings), EmbedLedger()
+    if level == "token":
+        written = _write_tokens(out, _token_batches(embedder, lines, batch_size, ledger))
+        what = f"{written:,} vectors of tokens"
+    else:
+
+        def batches() -> Iterator[tuple[list[str], Any]]:
+            while some := list(islice(lines, batch_size)):
+                for vectors in embedder.stream(some, ledger):
+                    yield some, vectors
+
+        written = write_embeddings("-" if out is None else out, batches(), embedder.dim)
+        what = f"{written:,} vectors"
+    notes = ledger.lines()
+    if out is not None:
+        notes.append(f"{what} of {embedder.dim} components written to {out}")
+    tell(notes)
+
+
+def _embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
+    from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load, load_encoder
+
+    if is_encoder(folder):
+        return load_encoder(folder, device=device, dtype=dtype).embedder(**settings)
+    if is_classifier(folder) or is_translator(folder):
+        raise CheckpointError(
+            f"{folder} makes no vectors of texts: take an encoder, a model that continues text, or with "
+            "--method the vectors of its tokens"
+        )
+    lm = load(folder, device=device, dtype=dtype)
+    if lm.tokenizer is None:
+        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
+    return Embedder(lm.model, lm.tokenizer, **settings)
+
+
+def _token_batches(
+    embedder: Embedder, lines: Iterator[str], batch_size: int, ledger: EmbedLedger
+) -> Iterator[list[tuple[str, TokenVectors]]]:
+    while some := list(islice(lines, batch_size)):
+        yield list(zip(some, embedder.tokens(some, ledger), strict=True))
+
+
+def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
+    """An object with ``text`` and ``tokens`` for each text, or a row with ``text`` (its number), ``token``,
+    ``id`` and ``embedding`` for each token; says how many tokens."""
+    if out is not None and out.suffix == ".parquet":
+        return _write_token_rows(out, batches)
+    written = 0
+    with _opened(out) as file:
+        for batch in batches:
+            for text, found in batch:
+                rows = zip(found.tokens, found.ids.tolist(), found.vectors, strict=True)
+                tokens = [
+                    {"token": token, "id": index, "embedding": vector.tolist()}
+                    for token, index, vector in rows
+                ]
+                file.write((json.dumps({"text": text, "tokens": tokens}, ensure_ascii=False) + "\n").encode())
+                written += len(tokens)
+    return written
+
+
+def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
+    import pyarrow as pa
+
+    from wordloom.vectors.embedding_files import parquet_file
+
+    schema = pa.schema(
+        [
+            ("text", pa.int64()),
+            ("token", pa.string()),
+            ("id", pa.int64()),
+            ("embedding", pa.list_(pa.float32())),
+        ]
+    )
+    number = written = 0
+    with parquet_file(out, schema) as add:
+        for batch in batches:
+            for _, found in batch:
+                n = len(found.ids)
+                add([[number] * n, found.tokens, found.ids.tolist(), list(found.vectors)])
+                number += 1
+                written += n
+    return written
+
+
+@contextmanager
+def _opened(out: Path | None) -> Iterator[IO[bytes]]:
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    from wordloom.vectors.whole_files import new_file
+
+    with new_file(out) as file:
+        yield file
