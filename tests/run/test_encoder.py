@@ -116,7 +116,7 @@ def folder_of(path: Path, family: str, **more: Any) -> Path:
         "bert": {"dim": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 12},
     }
     tokenizer = tokenizer_of(family)
-    config = config_from(family, vocab_size=tokenizer.vocab_size, **shapes[family], **more)
+    config = config_from(family, vocab_size=tokenizer.vocab_size, **{**shapes[family], **more})
     model = build(config, generator=torch.Generator().manual_seed(0))
     save_model(model, path, tokenizer=tokenizer)
     return path
@@ -140,6 +140,22 @@ def test_every_model_has_vectors_and_company_changes_none(tmp_path: Path, family
             np.testing.assert_allclose(together.vectors, means, atol=1e-5)
         assert together.ledger.empty == [3]
         assert together.ledger.tokens == sum(len(t.ids) for t in tokens)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tie_embeddings": True, "hidden_dim": 20},
+        {"cell": "lstm", "projection": 6, "hidden_dim": 20},
+        {"cell": "lstm", "projection": 6, "tie_embeddings": True},
+    ],
+)
+def test_recurrent_layers_have_widths_of_their_own(tmp_path: Path, more: dict[str, Any]) -> None:
+    lm = wordloom.load(folder_of(tmp_path / "m", "rnn", **more))
+    for layer in (None, 0, 1, 2):
+        embedder = Embedder(lm.model, lm.tokenizer, layer=layer)
+        assert embedder(["the cat sat", ""]).vectors.shape == (2, embedder.dim)
+        assert embedder.tokens(["the cat"])[0].vectors.shape == (2, embedder.dim)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6))
@@ -260,6 +276,8 @@ def test_pseudo_perplexity_hides_each_token_in_turn(masked: Path) -> None:
 def test_at_the_command(masked: Path, tmp_path: Path) -> None:
     run = CliRunner()
     lines = "the [MASK] sat\n[MASK] [MASK]\n"
+    without = run.invoke(app, ["predict", str(masked)], input="[MASK]\nthe cat\n")
+    assert "text 2: the text has no [MASK]" in str(without.exception)
     made = run.invoke(app, ["predict", str(masked), "--top", "2"], input=lines)
     assert made.exit_code == 0, made.output
     assert len(made.stdout.splitlines()) == 3  # a line for each mask

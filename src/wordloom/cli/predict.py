@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from wordloom.cli.usage import refuse
+from wordloom.errors import DataError
 
 __all__ = ["command"]
 
@@ -67,12 +68,16 @@ def command(
 
 
 def _fill(checkpoint: Path, texts: Iterator[str], top: int, device: str, *, json: bool) -> None:
-    """A line for each mask of each text: ``token probability`` of the likeliest, the best first."""
+    """A line for each mask of each text: ``token probability`` of the likeliest, the best first; in JSON, an
+    object for each text."""
     from wordloom.run import load_encoder
 
     encoder = load_encoder(checkpoint, device=device)
-    for text in texts:
-        found = encoder.fill(text, top)
+    for line, text in enumerate(texts, 1):
+        try:
+            found = encoder.fill(text, top)
+        except DataError as error:
+            raise DataError(f"text {line:,}: {error}") from None
         if json:
             masks = [[{"token": f.token, "probability": f.probability} for f in mask] for mask in found]
             print(json_module.dumps({"text": text, "masks": masks}, ensure_ascii=False))

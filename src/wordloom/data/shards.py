@@ -19,6 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from wordloom.data.accountant import Accountant, Segment
 from wordloom.data.cache import cache_folder
 from wordloom.data.corpus import Corpus, Part, Tally
 from wordloom.data.cutting import Cutter, cut_rule
@@ -67,16 +68,6 @@ class Progress(NamedTuple):
     bytes_total: int
     documents: int
     tokens: int
-
-
-class _Segment(NamedTuple):
-    text: str | bytes
-    origin: tuple[int, int]  # file, number of the document in it
-    start: int  # characters of the document before this segment
-    ends: bool  # it ends the document
-    whole: bool  # the document's end is its own, not the split's
-    marked: bool  # its first id is the tokenizer's mark of a text's beginning, which is not there
-    prefix: str = ""  # the special token before it
 
 
 def prepare(
@@ -228,7 +219,7 @@ def _write(
     split = corpus.describe_split()  # a tail split reads the corpus once for its length
     writer = ShardWriter(_temporary(target), vocab_size=tokenizer.vocab_size)
     try:
-        accountant = _Accountant(writer, end_id, tally)
+        accountant = Accountant(writer, end_id, tally)
         batches = _batches(corpus, tokenizer, part, tally, meter, workers)
         for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
             accountant.add(batch, ids)
@@ -297,14 +288,14 @@ def _batches(
     tally: Tally,
     meter: Meter,
     workers: int | None,
-) -> Iterator[list[_Segment]]:
+) -> Iterator[list[Segment]]:
     """The part in segments, about :data:`BATCH` characters of them at a time."""
     number: dict[str, int] = {}
     for position, source in enumerate(corpus.files(part)):
         number.setdefault(source.name, position)
     rule = cut_rule(tokenizer)
     cutter = Cutter(SEGMENT, rule)
-    batch: list[_Segment] = []
+    batch: list[Segment] = []
     size = start = 0
     for piece in corpus.pieces(part, tally=tally, meter=meter, workers=workers):
         texts = list(cutter.push(piece.text, last=piece.last))
@@ -314,7 +305,7 @@ def _batches(
             marked = rule == "lines" and start > 0
             prefix = "" if start else piece.prefix
             origin = (number[piece.source], piece.index)
-            batch.append(_Segment(text, origin, start, ends, whole, marked, prefix))
+            batch.append(Segment(text, origin, start, ends, whole, marked, prefix))
             start = 0 if ends else start + len(text)
             size += len(text)
             if size >= BATCH or len(batch) >= _MANY:
@@ -325,17 +316,17 @@ def _batches(
 
 
 def _encoded(
-    batches: Iterator[list[_Segment]],
+    batches: Iterator[list[Segment]],
     tokenizer: CorpusTokenizer,
     specials: Specials,
     files: list[Any],
     workers: int,
-) -> Iterator[tuple[list[_Segment], list[NDArray[Any]]]]:
+) -> Iterator[tuple[list[Segment], list[NDArray[Any]]]]:
     """Batches with their ids, in order, encoded in threads while the next ones are read.
 
     ``workers`` + 1 batches are under way at most, which bounds memory.
     """
-    pending: deque[tuple[list[_Segment], Future[list[NDArray[Any]]]]] = deque()
+    pending: deque[tuple[list[Segment], Future[list[NDArray[Any]]]]] = deque()
     threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenize")
     try:
         for batch in batches:
@@ -351,7 +342,7 @@ def _encoded(
 
 
 def _encode(
-    tokenizer: CorpusTokenizer, batch: list[_Segment], specials: Specials, files: list[Any]
+    tokenizer: CorpusTokenizer, batch: list[Segment], specials: Specials, files: list[Any]
 ) -> list[NDArray[Any]]:
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
     texts = [segment.text for segment in batch]
@@ -372,46 +363,7 @@ def _encode(
     ]
 
 
-def _prefix(segment: _Segment, tokenizer: CorpusTokenizer) -> list[int]:
+def _prefix(segment: Segment, tokenizer: CorpusTokenizer) -> list[int]:
     index = tokenizer.token_to_id(segment.prefix)
     assert index is not None, "LabelledDocuments.check() has looked for it"
     return [index]
-
-
-class _Accountant:
-    """Puts encoded segments together into documents: end tokens, positions, sizes."""
-
-    def __init__(self, writer: ShardWriter, end_id: int | None, tally: Tally) -> None:
-        self._writer = writer
-        self._tally = tally
-        self._end = None if end_id is None else np.array([end_id], dtype=writer.dtype)
-        self._begun = 0  # position of the first token of the document under way
-        self._size = 0  # bytes of it so far
-
-    def add(self, batch: list[_Segment], encoded: list[NDArray[Any]]) -> None:
-        ids: list[NDArray[Any]] = []
-        ends: list[int] = []
-        sizes: list[int] = []
-        origins: list[tuple[int, int]] = []
-        position = self._writer.tokens
-        for segment, some in zip(batch, encoded, strict=True):
-            ids.append(some)
-            position += some.size
-            self._size += _bytes_of(segment.text)
-            if not segment.ends:
-                continue
-            if position == self._begun:
-                self._tally.dropped["document(s) without a single token"] += 1
-            else:
-                if self._end is not None and segment.whole:
-                    ids.append(self._end)
-                    position += 1
-                ends.append(position)
-                sizes.append(self._size)
-                origins.append(segment.origin)
-            self._begun, self._size = position, 0
-        self._writer.add(np.concatenate(ids), ends, sizes, origins)
-
-
-def _bytes_of(text: str | bytes) -> int:
-    return len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode())

@@ -151,8 +151,9 @@ def _hidden_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterat
     places = torch.arange(1, len(ids) - 1, device=device)
     with evaluating(model):
         for some in torch.split(places, rows):
+            rows_of = torch.arange(len(some), device=device)
             tokens = whole.repeat(len(some), 1)  # [B, T]
-            tokens[torch.arange(len(some)), some] = mask
-            states = model.hidden(tokens)[torch.arange(len(some)), some]  # [B, D]
+            tokens[rows_of, some] = mask
+            states = model.hidden(tokens)[rows_of, some]  # [B, D]
             logits = model.lm_head(model.mlm_hidden(states)).float()
             yield F.cross_entropy(logits, whole[some], reduction="none")

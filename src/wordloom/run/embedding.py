@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,6 +20,7 @@ from wordloom.data.masked_batches import Marks
 from wordloom.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.models import context_limit, encodes
+from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "TokenVectors", "pooling_of"]
 
@@ -144,9 +147,10 @@ class Embedder:
     @property
     def dim(self) -> int:
         """Components of a vector."""
-        config = self.model.config
-        width = getattr(config, "projection", None) or getattr(config, "hidden_dim", None)
-        return int(config.dim if self.layer == 0 or hasattr(config, "n_heads") else width or config.dim)
+        if self.layer is None and not self.bidirectional:
+            return int(self.model.lm_head.in_features)
+        block = self.model.blocks[self.layer - 1] if self.layer else None
+        return int(block.state_dims[0] if isinstance(block, Recurrent) else self.model.config.dim)
 
     def stream(self, texts: Iterable[str], ledger: EmbedLedger) -> Iterator[NDArray[np.float32]]:
         """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come."""
@@ -172,7 +176,10 @@ class Embedder:
             ids[text] += piece[inside].tolist()
         made = []
         for text in range(len(texts)):
-            stacked = [np.empty((0, self.dim), np.float32), *(x for _, x in sorted(parts[text], key=_place))]
+            stacked = [
+                np.empty((0, self.dim), np.float32),
+                *(x for _, x in sorted(parts[text], key=itemgetter(0))),
+            ]
             spelled = [self.tokenizer.id_to_token(index) for index in ids[text]]
             made.append(TokenVectors(np.array(ids[text], np.int64), spelled, np.concatenate(stacked)))
         return made
@@ -223,10 +230,9 @@ class Embedder:
         pad = (self.marks.pad if self.marks else self.tokenizer.pad_id) or 0
         with evaluating(self.model):
             while order:
-                T = len(
-                    order[-1][2]
-                )  # the longest first, so that what will not fit into memory shows at once
-                rows, order = order[-max(1, _BATCH_TOKENS // T) :], order[: -max(1, _BATCH_TOKENS // T)]
+                T = len(order[-1][2])  # the longest first: what will not fit into memory shows at once
+                n = max(1, _BATCH_TOKENS // T)
+                rows, order = order[-n:], order[:-n]
                 tokens = np.full((len(rows), T), pad, np.int64)
                 lengths = np.array([len(piece) for _, _, piece in rows])
                 for row, (_, _, piece) in enumerate(rows):
@@ -246,30 +252,27 @@ class Embedder:
         return seen[0]
 
 
-class _watching:  # noqa: N801  used as a function
-    """Keeps what goes into the first block (layer 0), or comes out of the ``layer``-th."""
+@contextmanager
+def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
+    """A list that fills with what goes into the first block (layer 0), or comes out of the ``layer``-th."""
+    seen: list[Tensor] = []
 
-    def __init__(self, model: Any, layer: int) -> None:
-        self.seen: list[Tensor] = []
-        blocks: Sequence[nn.Module] = model.blocks
+    def before(_: nn.Module, given: tuple[Any, ...]) -> None:
+        seen.append(given[0])
 
-        def before(_: nn.Module, given: tuple[Any, ...]) -> None:
-            self.seen.append(given[0])
+    def after(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        seen.append(made[0] if isinstance(made, tuple) else made)
 
-        def after(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-            self.seen.append(made[0] if isinstance(made, tuple) else made)
-
-        self._hook = (
-            blocks[0].register_forward_pre_hook(before)
-            if layer == 0
-            else blocks[layer - 1].register_forward_hook(after)
-        )
-
-    def __enter__(self) -> list[Tensor]:
-        return self.seen
-
-    def __exit__(self, *_: object) -> None:
-        self._hook.remove()
+    blocks: Sequence[nn.Module] = model.blocks
+    hook = (
+        blocks[0].register_forward_pre_hook(before)
+        if layer == 0
+        else blocks[layer - 1].register_forward_hook(after)
+    )
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 class _Pooled:
@@ -291,7 +294,7 @@ class _Pooled:
             case "cls":
                 made = x[:, 0]
             case "last":
-                made = x[torch.arange(len(x)), lengths - 1]
+                made = x[torch.arange(len(x), device=x.device), lengths - 1]
         rows = made.double().cpu().numpy()
         for (text, place), row, n in zip(owners, rows, lengths.tolist(), strict=True):
             self._made[text].append((place, row, n))
@@ -302,7 +305,7 @@ class _Pooled:
         for i, made in enumerate(self._made):
             if not made:
                 continue
-            parts = [row for _, row, _ in sorted(made, key=_place)]
+            parts = [row for _, row, _ in sorted(made, key=itemgetter(0))]
             match self.pooling:
                 case "mean":
                     found[i] = np.sum(parts, axis=0) / sum(n for _, _, n in made)
@@ -318,9 +321,6 @@ class _Pooled:
             norms = np.linalg.norm(found, axis=1, keepdims=True)
             found = np.divide(found, norms, out=found, where=norms > 0)
         return found.astype(np.float32)
-
-
-_place: Callable[[tuple[Any, ...]], Any] = lambda part: part[0]  # noqa: E731
 
 
 class SentenceSettings(NamedTuple):
@@ -365,12 +365,12 @@ def _mode(path: Path) -> Pooling:
         "pooling_mode_cls_token": "cls",
         "pooling_mode_lasttoken": "last",
     }
-    set_ = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
-    if len(set_) != 1 or set_[0] not in ways:
+    asked = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
+    if len(asked) != 1 or asked[0] not in ways:
         raise CheckpointError(
-            f"{path} asks for {' and '.join(set_) or 'no pooling'}; allowed: one of {', '.join(ways)}"
+            f"{path} asks for {' and '.join(asked) or 'no pooling'}; allowed: one of {', '.join(ways)}"
         )
-    return ways[set_[0]]
+    return ways[asked[0]]
 
 
 def _read(path: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.model_settings import model_settings
-from wordloom.run.prepare import corpus_tokenizer, recipe_corpus
+from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.text import Tokenizer
@@ -72,7 +71,7 @@ def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
         settings=recipe.train,
         batches=data.batches,
         fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
-        ledger=data.ledger_json(),
+        ledger=ledger_json(data.batches, data.validation),
         build_model=build_model,
         settle=lambda trainer: _settle(trainer, recipe),
         evaluate=None if validation is None else _evaluator(recipe, validation),
@@ -92,12 +91,6 @@ class _Prepared:
     def fingerprint(self) -> str:
         parts = [self.batches.fingerprint] + ([self.validation.fingerprint] if self.validation else [])
         return hashlib.sha256("/".join(parts).encode()).hexdigest()
-
-    def ledger_json(self) -> str:
-        ledgers = {"train": self.batches.ledger.as_dict()}
-        if self.validation is not None:
-            ledgers["validation"] = self.validation.ledger.as_dict()
-        return json.dumps(ledgers, indent=1, ensure_ascii=False)
 
 
 def validation_scores(encoder: Any) -> Scores:

@@ -18,7 +18,14 @@ from wordloom.run.labelled import labelled_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import TOKENIZERS, Tokenizer
 
-__all__ = ["Prepared", "corpus_tokenizer", "prepare_recipe", "recipe_corpus", "recipe_tokenizer"]
+__all__ = [
+    "Prepared",
+    "corpus_tokenizer",
+    "ledger_json",
+    "prepare_recipe",
+    "recipe_corpus",
+    "recipe_tokenizer",
+]
 
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
@@ -42,10 +49,15 @@ class Prepared:
         return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
     def ledger_json(self) -> str:
-        ledgers = {"train": self.batches.ledger.as_dict()}
-        if self.validation is not None:
-            ledgers["validation"] = self.validation.ledger.as_dict()
-        return json.dumps(ledgers, indent=1, ensure_ascii=False)
+        return ledger_json(self.batches, self.validation)
+
+
+def ledger_json(batches: Any, validation: Any | None) -> str:
+    """JSON of what became of the text of both parts."""
+    ledgers = {"train": batches.ledger.as_dict()}
+    if validation is not None:
+        ledgers["validation"] = validation.ledger.as_dict()
+    return json.dumps(ledgers, indent=1, ensure_ascii=False)
 
 
 def recipe_corpus(recipe: Recipe) -> AnyCorpus:

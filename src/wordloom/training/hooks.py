@@ -66,10 +66,11 @@ class Evaluate(Hook):
         with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
             record["evaluation"] = figures = self.function(model)
         if not math.isfinite(figures.get("loss", 0.0)):
+            grows = getattr(trainer.model.config, "cell", None) == "rnn_relu"
             raise NonFiniteError(
                 f"step {trainer.step}: the validation loss is {figures['loss']:g}. Last good checkpoint: "
-                f"{trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or train.clip, or take "
-                "another model.cell than rnn_relu, whose state can grow without end over a long text"
+                f"{trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or train.clip"
+                + (", or take another model.cell: the state of rnn_relu can grow without end" * grows)
             )
         record["evaluation_seconds"] = time.perf_counter() - began
         record["evaluation_signature"] = self.signature
