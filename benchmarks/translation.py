@@ -4,11 +4,12 @@
                                      [--beams 5 1] [--batch 32] [--every 1] [--max-new-tokens 100]
                                      [--rounds 5] [--threads N] [--cpu-time]
 
-Both sides take the same sentences in the same batches, longest first, in float32 on as many threads, with
-one limit of new tokens, and make texts of texts: tokenizing and decoding are in the times.  Rounds alternate
-and medians are printed, a JSON line for each number of beams.  ``ratio`` is ours over theirs in sentences a
-second.
-``limit`` is ours if nothing but the decoder's matrix products took time, at the speed of large ones here.
+Both sides take the same sentences in the same batches, in the order of their lengths, in float32 on as many
+threads, with one limit of new tokens, and make texts of texts: tokenizing and decoding are in the times.  We
+are given all of them at once, as translate() takes a file; transformers batch by batch, as generate() takes
+them.  Rounds alternate and medians are printed, a JSON line for each number of beams.  ``ratio`` is ours
+over theirs in sentences a second.  ``limit`` is ours if nothing but the decoder's matrix products took time,
+at the speed of large ones here.
 
 Then every translation is compared, id by id.  Those that differ are printed with both scores, computed anew
 in float64: ``tie`` says whether they are nearer than float32 tells apart (1e-4).  --cpu-time measures the
@@ -61,7 +62,7 @@ def main() -> None:
     texts = [pair.source for pair in corpus.pairs()]
     texts.sort(key=lambda text: len(ours.translator.source_tokenizer.encode(text).ids))
     batches = [texts[start : start + given.batch] for start in range(0, len(texts), given.batch)]
-    batches = batches[:: -given.every]
+    batches = batches[:: given.every]
     sentences = sum(map(len, batches))
     products = speed_of_products(clock)
     report({"run": given.run, "sentences": sentences, "batch": given.batch, "threads": given.threads,
@@ -69,7 +70,7 @@ def main() -> None:
     for beams in given.beams:
         pairs = [(ours.search(batch, beams), theirs.search(batch, beams)) for batch in batches]  # and warm up
         sides: dict[str, Any] = {"ours": ours, "theirs": theirs}
-        calls = {name: partial(all_texts, side, batches, beams) for name, side in sides.items()}
+        calls = {name: partial(side.texts, batches, beams) for name, side in sides.items()}
         median = in_turns({name: partial(seconds, clock, call) for name, call in calls.items()}, given.rounds)
         report({
             "beams": beams,
@@ -85,11 +86,6 @@ def main() -> None:
 def report(line: dict[str, Any]) -> None:
     """One JSON line, with the machine's load: other programs on its cores make every figure worthless."""
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}, ensure_ascii=False), flush=True)
-
-
-def all_texts(side: Any, batches: list[list[str]], beams: int) -> None:
-    for batch in batches:
-        side.texts(batch, beams)
 
 
 def seconds(clock: Callable[[], float], call: Callable[[], Any]) -> float:
@@ -109,8 +105,10 @@ class Ours:
         self.translator: Translator = load_translator(given.run, device="cpu", dtype="fp32")
         self.limit = given.max_new_tokens
 
-    def texts(self, batch: list[str], beams: int) -> list[str]:
-        made = self.translator.translate(batch, beams=beams, batch_size=len(batch), max_new_tokens=self.limit)
+    def texts(self, batches: list[list[str]], beams: int) -> list[str]:
+        texts = [text for batch in batches for text in batch]
+        size = len(batches[0])
+        made = self.translator.translate(texts, beams=beams, batch_size=size, max_new_tokens=self.limit)
         return [best.text for (best,) in made]
 
     def rows(self, batch: list[str]) -> list[list[int]]:
@@ -182,8 +180,9 @@ class Theirs:
             max_new_tokens=self.limit, bad_words_ids=[[pad]],
         )  # fmt: skip
 
-    def texts(self, batch: list[str], beams: int) -> list[str]:
-        return self.tokenizer.batch_decode(self._generate(batch, beams), skip_special_tokens=True)
+    def texts(self, batches: list[list[str]], beams: int) -> list[str]:
+        made = (self._generate(batch, beams) for batch in batches)
+        return [text for some in made for text in self.tokenizer.batch_decode(some, skip_special_tokens=True)]
 
     def search(self, batch: list[str], beams: int) -> list[list[int]]:
         """As :meth:`texts`, but ids, the end included."""

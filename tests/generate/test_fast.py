@@ -155,7 +155,8 @@ def test_attention_over_part_of_a_cache_is_numpys(
     numbers = np.random.default_rng(seed)
     q = 3 * numbers.standard_normal((2, 3 * E), dtype=np.float32)
     keys, values = (stored(numbers.standard_normal((S, E), dtype=np.float32), bfloat16) for _ in range(2))
-    out, weights = np.full((2, 3 * E), np.float32(7)), np.zeros(S, dtype=np.float32)
+    out = np.full((2, 3 * E), np.float32(7))
+    weights = np.zeros(fast.whole_vectors(S), dtype=np.float32)
     kernels.attend(
         out, q, 1, 1, E, keys.ctypes.data, values.ctypes.data, start, stop, 0.3, weights,
         np.empty(0, dtype=keys.dtype),

@@ -188,3 +188,19 @@ def test_what_has_no_program_runs_the_modules(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("wordloom.generate.fast_transformer.MOST_WEIGHTS", 1000)
     assert accelerate(left) is left
     assert fast.accelerate(model) is model  # without sources there is nothing to write from
+
+
+def test_what_is_kept_of_weights_serves_other_sources() -> None:
+    model = made()
+    kept: dict[str, Any] = {}
+    for sources in (SOURCES, SOURCES[:1], SOURCES[::-1]):
+        reader = read(model, sources)
+        one = Conditioned(model, reader.memory, kept=kept)
+        start = START[:1] * len(sources)
+        assert_same(beam_search(one, start, **GIVEN), beam_search(reader, start, **GIVEN, fast=False))
+    decoder = kept["decoder"]
+    assert decoder.bound
+    packed = decoder.packed
+    beam_search(Conditioned(model, reader.memory, kept=kept), start, **GIVEN)
+    assert kept["decoder"] is decoder
+    assert decoder.packed is packed  # laid out once

@@ -60,12 +60,16 @@ class Conditioned:
     """``model`` writing from ``memory``: row b of every prefix belongs to row b of the memory.
 
     Everything a CausalLM has and that is not here is the model's own: ``lm_head``, ``parameters()`` ...
+
+    ``kept`` is for several memories of one model, of which no weight changes meanwhile: what is laid out of
+    them for the first is found there by the next.
     """
 
-    def __init__(self, model: Any, memory: Memory) -> None:
+    def __init__(self, model: Any, memory: Memory, *, kept: dict[str, Any] | None = None) -> None:
         self.model = model
         self.memory = memory
         self.config = model.config
+        self.kept = kept
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)

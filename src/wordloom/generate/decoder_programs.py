@@ -23,9 +23,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
-from wordloom.generate.kernels import activate, attend, layer_norm, load, remember, rotate, share
+from wordloom.generate.kernels import activate, attend, layer_norm, load, remember, rotate, share, softmax
 from wordloom.nn.program_parts import exp
-from wordloom.nn.vector_registers import LANES, add_rows, panel, tile
+from wordloom.nn.vector_registers import LANES, dot_at, mix_at, panel
 
 __all__ = [
     "LANES", "PANEL", "Choice", "Head", "Room", "Step", "Weights", "decode", "likeliest", "logits", "pack",
@@ -46,7 +46,6 @@ LOWEST = np.float32(-3e38)
 
 _four_wide, _one_wide = panel(4, VECTORS), panel(1, VECTORS)
 _four_narrow, _one_narrow = panel(4, 1), panel(1, 1)
-_one_by_one = tile(1, 1)
 
 
 @_intrinsic
@@ -111,7 +110,7 @@ class Room(NamedTuple):
     queries: np.ndarray  # [R, D]
     mixed: np.ndarray  # [R, D]
     wide: np.ndarray  # [R, F]
-    weights: np.ndarray  # [threads, H, longest]
+    weights: np.ndarray  # [threads, H, longest], whole vectors of them
 
 
 # -- products ------------------------------------------------------------------------------------------------
@@ -174,38 +173,20 @@ def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weigh
             for head in range(2 * H):  # of queries and keys
                 rotate(qkv, r, head * E, w.rotary[0, T - 1], w.rotary[1, T - 1])
         remember(like, places[r, T - 1] + offset, 0, qkv, r, D, 2 * D)
-        query, out = qkv[r].ctypes.data, mixed[r].ctypes.data
-        for t in range(T):
-            keys = places[r, t] + offset
-            for h in range(H):
-                to = weights[h, t:].ctypes.data
-                _one_by_one(like, keys + 4 * h * E, 0, 1, query + 4 * h * E, E, to, 0, 0, False)
+        query, out, there = qkv[r].ctypes.data, mixed[r].ctypes.data, places[r].ctypes.data
         for h in range(H):
-            _softmax(weights[h, :T], w.scale)
-        for d in range(D):
-            mixed[r, d] = np.float32(0)
-        for t in range(T):
-            values = places[r, t] + offset + 4 * D
-            for h in range(H):
-                factor = weights[h, t]
-                add_rows(
-                    like, out + 4 * h * E, values + 4 * h * E, 1, 0, weights[h, t:].ctypes.data, 0, whole
-                )
-                for e in range(h * E + whole, (h + 1) * E):
-                    mixed[r, e] += factor * load(like, values, e)
-
-
-@_leaf
-def _softmax(weights: Any, scale: float) -> None:
-    largest = weights[0]
-    for t in range(weights.shape[0]):
-        largest = max(largest, weights[t])
-    total = np.float32(0)
-    for t in range(weights.shape[0]):
-        weights[t] = exp((weights[t] - largest) * np.float32(scale))
-        total += weights[t]
-    for t in range(weights.shape[0]):
-        weights[t] /= total
+            head = weights[h]
+            at, factors = 4 * h * E, head.ctypes.data
+            dot_at(factors, there, T, offset + at, query + at, whole)
+            for e in range(h * E + whole, (h + 1) * E):
+                for t in range(T):
+                    head[t] += qkv[r, e] * load(like, places[r, t] + offset, e)
+            softmax(head, T, w.scale)
+            mix_at(out + at, there, T, offset + 4 * D + at, factors, whole)
+            for e in range(h * E + whole, (h + 1) * E):
+                mixed[r, e] = np.float32(0)
+                for t in range(T):
+                    mixed[r, e] += head[t] * load(like, places[r, t] + offset + 4 * D, e)
 
 
 @_program

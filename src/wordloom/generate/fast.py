@@ -27,7 +27,10 @@ from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
 from wordloom.nn.linear import has_amx, widens
 
-__all__ = ["Accelerated", "FastModel", "Team", "accelerate", "compiling", "one_thread", "stacked", "team_of"]
+__all__ = [
+    "Accelerated", "FastModel", "Team", "accelerate", "compiling", "one_thread", "stacked", "team_of",
+    "whole_vectors",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ def accelerate(model: Any) -> Any:
     if isinstance(model, Conditioned):
         from wordloom.generate.fast_transformer import FastTransformer
 
-        return FastTransformer(model.model, model.memory)
+        return FastTransformer(model.model, model.memory, kept=model.kept)
     if isinstance(model, RNN):
         from wordloom.generate.fast_rnn import FastRNN
 
@@ -133,6 +136,8 @@ _teams: dict[int, Team] = {}
 def team_of(weights: int) -> Team:
     """As many threads as PyTorch uses, fewer for a model too small to share; kept for the next cache."""
     threads = min(torch.get_num_threads(), max(1, weights // WEIGHTS_PER_THREAD))
+    if threads == 1:
+        return Team(1)  # a team runs one program at a time, and several models may run beside one another
     if threads not in _teams:
         _teams[threads] = Team(threads)
     return _teams[threads]
@@ -302,7 +307,7 @@ class FastModel(Accelerated):
         widths = {"x": D, "q": queries, "k": keys, "v": keys, "mixed": queries, "gate": F, "up": F * gated}
         arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
         normed = np.zeros((self.team.threads, R, D), dtype=np.float32)
-        scores = np.zeros((self.team.threads, self.length), dtype=np.float32)
+        scores = np.zeros((self.team.threads, whole_vectors(self.length)), dtype=np.float32)
         return self.programs.Room(**arrays, normed=normed, scores=scores)
 
     def _bind(self, length: int) -> Any:
@@ -334,6 +339,11 @@ def _linears(block: Any) -> list[nn.Linear]:
     first = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
     gate = [feed_forward.gate_proj] if isinstance(feed_forward, GatedFeedForward) else []
     return [*first, *gate, feed_forward.up_proj, feed_forward.down_proj]
+
+
+def whole_vectors(n: int) -> int:
+    """``n``, or so many more that they fill up vector registers, which hold 8 or 16."""
+    return -(-n // 16) * 16
 
 
 def stacked(vectors: list[list[Tensor | None]]) -> np.ndarray:

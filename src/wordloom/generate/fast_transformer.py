@@ -2,7 +2,7 @@
 likeliest continuations, as :mod:`wordloom.generate.fast` has for models that only continue text.
 
 Sources are read by the modules as before.  The weights are laid out anew for each cache, so a model in
-training is searched as it is.
+training is searched as it is; once for all where :class:`Conditioned` says that they stay as they are.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from wordloom.generate.fast import (
     one_thread,
     stacked,
     team_of,
+    whole_vectors,
 )
 from wordloom.models import Memory
 
@@ -82,14 +83,16 @@ class FastTransformer(Accelerated, Conditioned):
     What ``hidden`` returns is overwritten by its next call.
     """
 
-    def __init__(self, model: Any, memory: Memory, decoder: Decoder | None = None) -> None:
-        super().__init__(model, memory)
-        self.decoder = decoder or Decoder(model)
+    def __init__(self, model: Any, memory: Memory, *, kept: dict[str, Any] | None = None) -> None:
+        super().__init__(model, memory, kept=kept)
+        self.decoder: Decoder = ({} if kept is None else kept).setdefault("decoder", Decoder(model))
 
     def new_cache(self, batch: int, length: int) -> Any:
-        """An empty cache; the programs see the weights as they are now."""
-        self.decoder.bind(length)
-        return DecoderPlaces(self.model, self.memory)
+        """An empty cache; the programs see the weights as they are now, or as they were for the first."""
+        if self.kept is None or not self.decoder.bound:
+            self.decoder.bind()
+        self.decoder.reach(length)
+        return DecoderPlaces(self.model, self.memory, self.decoder.blocks)
 
     def hidden(self, tokens: Tensor, *, attend: None = None, cache: Any = None) -> Tensor:
         """tokens [B, T] -> [B, T, D], float32 where there is a cache, else the model's own dtype."""
@@ -119,7 +122,9 @@ class FastTransformer(Accelerated, Conditioned):
 
     def select(self, rows: Tensor) -> FastTransformer:
         """The same model writing from these sources, in this order."""
-        return FastTransformer(self.model, self.memory.select(rows), self.decoder)
+        chosen = FastTransformer(self.model, self.memory.select(rows), kept=self.kept)
+        chosen.decoder = self.decoder  # which goes on with caches of ours
+        return chosen
 
 
 class DecoderPlaces:
@@ -131,8 +136,9 @@ class DecoderPlaces:
 
     attend: Tensor | None = None
 
-    def __init__(self, model: Any, memory: Memory) -> None:
+    def __init__(self, model: Any, memory: Memory, spare: list[np.ndarray]) -> None:
         self.length = 0
+        self.spare = spare
         self.sources = np.stack(_spans(memory), axis=1).astype(np.int64)
         self.source_length = memory.values.shape[1]
         self.places = np.empty((len(self.sources), 0), dtype=np.int64)
@@ -145,10 +151,16 @@ class DecoderPlaces:
 
     def append(self) -> None:
         """Make room for the keys and values of a token more of every row."""
-        block = np.empty((len(self.sources), *self.block_shape), dtype=np.float32)
+        rows = len(self.sources)
+        block = self.spare.pop() if self.spare else None
+        if block is None or len(block) < rows:
+            block = np.empty((rows, *self.block_shape), dtype=np.float32)
         self.blocks.append(block)
-        new = block.ctypes.data + block.strides[0] * np.arange(len(block))
+        new = block.ctypes.data + block.strides[0] * np.arange(rows)
         self.places = np.concatenate([self.places, new[:, None]], axis=1)
+
+    def __del__(self) -> None:
+        self.spare.extend(self.blocks)  # memory that was written to is quicker than new memory
 
     def layer(self, index: int) -> Any:
         return self.read[index]
@@ -167,15 +179,17 @@ class Decoder:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.bound = False
+        self.length = 0
+        self.blocks: list[np.ndarray] = []  # those of caches that are done with
         self.room: Room | None = None
         self.choice: Choice | None = None
 
-    def bind(self, length: int) -> None:
-        """See the weights as they are now, for up to ``length`` tokens."""
+    def bind(self) -> None:
+        """See the weights as they are now."""
         model, c = self.model, self.model.config
         if not self.bound:
             self.team: Team = team_of(_weights(model))
-        self.length = length
+        self.length = 0
         layers = [_linears(block) for block in model.decoder_blocks]
         self.packed = [
             [pack(_together([linear.weight for linear in some])) for some in layer] for layer in layers
@@ -185,15 +199,12 @@ class Decoder:
             for block in model.decoder_blocks
         ]
         norms.append([model.final_norm or norms[0][0]] * 3)
-        rotary = torch.zeros(2, 0, c.dim // c.n_heads // 2)
-        if model.rotary is not None:
-            rotary = torch.stack(model.rotary.angles(torch.arange(length)))  # [2, length, E/2]
         self.weights = Weights(
             matrices=np.array([[matrix.data_ptr() for matrix in layer] for layer in self.packed]),
             biases=stacked([[_bias(some) for some in layer] for layer in layers]),
             gains=stacked([[norm.weight for norm in layer] for layer in norms]),
             offsets=stacked([[norm.bias for norm in layer] for layer in norms]),
-            rotary=rotary.numpy(),
+            rotary=np.zeros((2, 0, c.dim // c.n_heads // 2), dtype=np.float32),
             heads=c.n_heads,
             scale=float(model.decoder_blocks[0].attention.scale),
             eps=float(c.norm_eps),
@@ -210,10 +221,19 @@ class Decoder:
         )
         self.bound = True
 
+    def reach(self, length: int) -> None:
+        """Be ready for ``length`` tokens of a row."""
+        if length <= self.length:
+            return
+        self.length = length
+        if self.model.rotary is not None:
+            angles = torch.stack(self.model.rotary.angles(torch.arange(length)))  # [2, length, E/2]
+            self.weights = self.weights._replace(rotary=angles.numpy())
+
     def step(self, tokens: Tensor, cache: DecoderPlaces) -> Tensor:
         """tokens [R, 1] -> [R, D] float32."""
         if cache.length >= self.length:
-            self.bind(2 * self.length)
+            self.reach(2 * self.length)
         R = len(tokens)
         room = self._room(R, max(self.length, cache.source_length))
         x = torch.from_numpy(room.x[:R])
@@ -257,7 +277,7 @@ class Decoder:
             widths = {"x": c.dim, "normed": c.dim, "qkv": 3 * c.dim, "queries": c.dim, "mixed": c.dim,
                       "wide": c.ffn_dim}  # fmt: skip
             arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
-            weights = np.zeros((self.team.threads, c.n_heads, longest), dtype=np.float32)
+            weights = np.zeros((self.team.threads, c.n_heads, whole_vectors(longest)), dtype=np.float32)
             self.room = Room(**arrays, weights=weights)
         return self.room
 

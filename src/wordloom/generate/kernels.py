@@ -19,11 +19,12 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
+from wordloom.nn.program_parts import exp
 from wordloom.nn.vector_registers import LANES, add_rows, tile
 
 __all__ = [
-    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "exp", "layer_norm", "project",
-    "remember", "rms_norm", "rotate", "share",
+    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project",
+    "remember", "rms_norm", "rotate", "share", "softmax",
 ]  # fmt: skip
 
 # sums may be reordered, which vectors need, but NaN and infinity stay what they are
@@ -31,16 +32,11 @@ _SUMS = {"contract", "reassoc", "nsz", "arcp"}
 # (types end where numba's begin: what these decorate is Any)
 _leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
 _exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
 
 _intrinsic: Any = numba_intrinsic
 
 RELU, GELU, GELU_TANH, SILU = range(4)
-
-
-@_intrinsic
-def _float_of(_typing: Any, bits: Any) -> Any:
-    """The float32 that has these 32 bits."""
-    return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.FloatType())
 
 
 def _element(builder: Any, like: Any, address: Any, index: Any) -> Any:
@@ -150,38 +146,30 @@ def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
 
 @_leaf
 def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
-    """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`."""
+    """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`.
+
+    ``out`` may be ``x``.  It is all that is read: of two arrays that may be one, no vectors would be made.
+    """
     R, D = x.shape
+    copied = out.ctypes.data != x.ctypes.data
     for r in range(R):
+        if copied:
+            for d in range(D):
+                out[r, d] = x[r, d]
         mean = np.float32(0)
         for d in range(D):
-            mean += x[r, d]
+            mean += out[r, d]
         mean /= np.float32(D)
         squares = np.float32(0)
         for d in range(D):
-            squares += (x[r, d] - mean) * (x[r, d] - mean)
+            squares += (out[r, d] - mean) * (out[r, d] - mean)
         scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
-        for d in range(D):
-            out[r, d] = (x[r, d] - mean) * scale * gain[d]
         if offset.shape[0]:
             for d in range(D):
-                out[r, d] += offset[d]
-
-
-@_exact
-def exp(x: Any) -> Any:
-    """e^x in float32 within 2 units in the last place, in operations that vectorise (Cephes, expf)."""
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
-    n = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
-    x = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
-    y = np.float32(1.9875691500e-4)
-    y = y * x + np.float32(1.3981999507e-3)
-    y = y * x + np.float32(8.3334519073e-3)
-    y = y * x + np.float32(4.1665795894e-2)
-    y = y * x + np.float32(1.6666665459e-1)
-    y = y * x + np.float32(5.0000001201e-1)
-    y = y * x * x + x + np.float32(1)
-    return y * _float_of(np.uint32(np.int32(n) + np.int32(127)) << np.uint32(23))
+                out[r, d] = (out[r, d] - mean) * scale * gain[d] + offset[d]
+        else:
+            for d in range(D):
+                out[r, d] = (out[r, d] - mean) * scale * gain[d]
 
 
 @_exact
@@ -204,7 +192,7 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
                 row[f] = half * row[f] * (one + np.float32(math.erf(row[f] * np.float32(0.70710678))))
         else:
             for f in range(n):
-                row[f] = max(row[f], np.float32(0))
+                row[f] = np.float32(0) if row[f] < np.float32(0) else row[f]  # NaN stays, and max() no vector
 
 
 @_exact
@@ -242,6 +230,33 @@ def _stored(_typing: Any, like: Any, value: Any) -> Any:
     return like.dtype(like, types.float32), generate
 
 
+@_unordered
+def _highest(weights: Any, n: int) -> Any:
+    """The largest; where there is a NaN, any number: their softmax is NaN whatever was taken off."""
+    highest = weights[0]
+    for s in range(n):
+        highest = weights[s] if weights[s] > highest else highest
+    return highest
+
+
+@_leaf
+def softmax(weights: Any, n: int, scale: float) -> None:
+    """weights [n] = softmax(weights * scale), scale > 0; ``weights`` is a whole number of vectors long.
+
+    With -inf behind the last, the loops below are vectors to their end: of few weights, as most texts have,
+    the rest of a loop would take longer than its vectors.
+    """
+    whole = (n + LANES - 1) // LANES * LANES
+    for s in range(n, whole):
+        weights[s] = -np.inf
+    highest, factor, total = _highest(weights, whole), np.float32(scale), np.float32(0)
+    for s in range(whole):
+        weights[s] = exp((weights[s] - highest) * factor)
+        total += weights[s]
+    for s in range(whole):
+        weights[s] /= total
+
+
 @_leaf
 def attend(
     out: Any, q: Any, r: int, head: int, E: int, keys: int, values: int, start: int, stop: int,
@@ -249,24 +264,15 @@ def attend(
 ) -> None:  # fmt: skip
     """out[r, head] = softmax(q[r, head] . keys * scale) values over cached positions start to stop.
 
-    ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S.
-    No positions at all give zeros.
+    ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S, as
+    :func:`softmax` wants it.  No positions at all give zeros.
     """
     n, size, at = stop - start, like.itemsize, head * E
     query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)
     first, factors = keys + start * E * size, weights.ctypes.data
     for s in range(0, n, 4):
         _one_by_four(like, first + s * E * size, E, min(4, n - s), query, E, factors + 4 * s, 0, 1, False)
-    largest = np.float32(-np.inf)
-    for s in range(n):
-        weights[s] *= scale
-        largest = max(largest, weights[s])
-    total = np.float32(0)
-    for s in range(n):
-        weights[s] = exp(weights[s] - largest)
-        total += weights[s]
-    for s in range(n):
-        weights[s] /= total
+    softmax(weights, n, scale)
     for e in range(E):
         out[r, at + e] = np.float32(0)
     first, whole = values + start * E * size, E - E % LANES

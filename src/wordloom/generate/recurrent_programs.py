@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from wordloom.generate.kernels import exp, project, share
+from wordloom.generate.kernels import project, share
 from wordloom.nn.meeting import meet
+from wordloom.nn.program_parts import exp
 
 __all__ = ["State", "Weights", "step"]
 

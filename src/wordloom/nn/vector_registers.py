@@ -18,7 +18,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LANES", "add_rows", "copy_rows", "fetch_rows", "panel", "spread", "sum_rows", "tile"]
+__all__ = [
+    "LANES", "add_rows", "copy_rows", "dot_at", "fetch_rows", "mix_at", "panel", "spread", "sum_rows", "tile",
+]  # fmt: skip
 
 _intrinsic: Any = intrinsic
 
@@ -181,12 +183,13 @@ class _Writer:
 
     def stretches(self, D: Any, body: Any) -> None:
         """``body(k, count)`` for every stretch of ``count`` vectors, at element k, of a row."""
-        step = self.number(self.HELD * LANES)
-        whole = self.builder.mul(self.builder.sdiv(D, step), step)
-        for first, last, count in ((self.number(0), whole, self.HELD), (whole, D, 1)):
+        first = self.number(0)
+        for count in (self.HELD, 2, 1):
             by = self.number(count * LANES)
+            last = self.builder.mul(self.builder.sdiv(D, by), by)
             with cgutils.for_range_slice(self.builder, first, last, by, self.i64) as (k, _):
                 body(k, count)
+            first = last
 
     def slots(self, count: int) -> list[Any]:
         return [cgutils.alloca_once(self.builder, self.vector) for _ in range(count)]  # type: ignore[no-untyped-call]
@@ -283,6 +286,60 @@ def add_rows(
         w.stretches(D, stretch)
 
     return _rows_kernel(body, like, *[types.int64] * 7)
+
+
+@_intrinsic
+def dot_at(_typing: Any, out: Any, places: Any, n: Any, offset: Any, x: Any, D: Any) -> Any:
+    """out [n] = the products of x [D] with D floats ``offset`` bytes behind each of the n addresses."""
+
+    def body(w: _Writer, out: Any, places: Any, n: Any, offset: Any, x: Any, D: Any) -> None:
+        out, x, b = w.floats(out), w.floats(x), w.builder
+        places = b.inttoptr(places, w.i64.as_pointer())
+        kind = ir.FunctionType(w.vector, [w.vector] * 3)
+        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
+        kind, name = ir.FunctionType(w.f32, [w.f32, w.vector]), f"llvm.vector.reduce.fadd.v{LANES}f32"
+        add_up = cgutils.get_or_insert_function(b.module, kind, name)  # type: ignore[no-untyped-call]
+        (total,) = w.slots(1)
+        with w.times(n) as loop:
+            row = w.floats(b.add(b.load(b.gep(places, [loop.index])), offset))
+            b.store(ir.Constant(w.vector, [0.0] * LANES), total)
+
+            def stretch(k: Any, count: int) -> None:
+                for u in range(count):
+                    b.store(b.call(fma, [w.load(x, k, u), w.load(row, k, u), b.load(total)]), total)
+
+            w.stretches(D, stretch)
+            one = b.call(add_up, [ir.Constant(w.f32, -0.0), b.load(total)], fastmath=["reassoc"])
+            b.store(one, b.gep(out, [loop.index]))
+
+    return _rows_kernel(body, *[types.int64] * 6)
+
+
+@_intrinsic
+def mix_at(_typing: Any, out: Any, places: Any, n: Any, offset: Any, factors: Any, D: Any) -> Any:
+    """out [D] = the sum of factors[i] times the D floats ``offset`` bytes behind each of the n addresses."""
+
+    def body(w: _Writer, out: Any, places: Any, n: Any, offset: Any, factors: Any, D: Any) -> None:
+        out, factors, b = w.floats(out), w.floats(factors), w.builder
+        places = b.inttoptr(places, w.i64.as_pointer())
+        kind = ir.FunctionType(w.vector, [w.vector] * 3)
+        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
+        held = w.slots(w.HELD)
+
+        def stretch(k: Any, count: int) -> None:
+            for u in range(count):
+                b.store(ir.Constant(w.vector, [0.0] * LANES), held[u])
+            with w.times(n) as loop:
+                factor = w.repeated(b.load(b.gep(factors, [loop.index])))
+                row = w.floats(b.add(b.load(b.gep(places, [loop.index])), offset))
+                for u in range(count):
+                    b.store(b.call(fma, [factor, w.load(row, k, u), b.load(held[u])]), held[u])
+            for u in range(count):
+                w.store(b.load(held[u]), out, k, u)
+
+        w.stretches(D, stretch)
+
+    return _rows_kernel(body, *[types.int64] * 6)
 
 
 @_intrinsic

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +22,7 @@ from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit, translates
 from wordloom.run.arriving import arriving
 from wordloom.run.dtypes import choose_dtype
+from wordloom.run.side_by_side import side_by_side
 from wordloom.run.vocabularies import read_vocabularies
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
@@ -66,6 +68,7 @@ class _Part(NamedTuple):
 
 
 Write: TypeAlias = Callable[[Sequence[_Part]], list[list[Hypothesis]]]
+WriteAll: TypeAlias = Callable[[list[list[_Part]]], list[list[list[Hypothesis]]]]
 
 
 @dataclass(kw_only=True)
@@ -150,11 +153,13 @@ class Translator:
         pools = arriving(given, read_ahead) if live else _lists(given, read_ahead)
         parted = partial(self._parts, overlong=overlong, place=place)
         joined = partial(self._joined, n_best=n_best, length_penalty=length_penalty)
-        return _translations(pools, parted, write, joined, batch_size)
+        written = partial(side_by_side, self.model, write)
+        return _translations(pools, parted, written, joined, batch_size)
 
     def _searching(self, search: dict[str, Any]) -> Write:
         self._check_room(search["max_new_tokens"])
-        return lambda parts: self.search([part.row for part in parts], **search)
+        kept = threading.local()  # batches are searched side by side, each by a thread with its own
+        return lambda parts: self.search([part.row for part in parts], kept=vars(kept), **search)
 
     def _drawing(self, sampling: Sampling) -> Write:
         if sampling.past == "error":
@@ -239,10 +244,13 @@ class Translator:
 
     # -- what is written -----------------------------------------------------------------------------------
 
-    def search(self, rows: Sequence[Sequence[int]], **settings: Any) -> list[list[Hypothesis]]:
-        """Hypotheses for sources as :meth:`read` takes them; ``settings`` are beam search's."""
+    def search(
+        self, rows: Sequence[Sequence[int]], *, kept: dict[str, Any] | None = None, **settings: Any
+    ) -> list[list[Hypothesis]]:
+        """Hypotheses for sources as :meth:`read` takes them; ``settings`` are beam search's, and ``kept`` is
+        as in :class:`~wordloom.generate.Conditioned`."""
         return beam_search(
-            Conditioned(self.model, self.read(rows)),
+            Conditioned(self.model, self.read(rows), kept=kept),
             [[self.pad_id]] * len(rows),
             eos_ids=[self.eos_id],
             forced_eos_id=self.forced_eos_id,
@@ -330,7 +338,7 @@ def _refuse_search(search: dict[str, Any]) -> None:
 def _translations(
     pools: Iterator[list[str]],
     parted: Callable[[Sequence[str], int], tuple[list[list[_Part]], GenerationError | None]],
-    write: Write,
+    write: WriteAll,
     joined: Callable[[list[list[Hypothesis]]], list[Translation]],
     batch_size: int,
 ) -> Iterator[list[Translation]]:
@@ -338,10 +346,9 @@ def _translations(
     for pool in pools:
         texts, wrong = parted(pool, done)
         parts = sorted((part for text in texts for part in text), key=lambda part: len(part.row))
-        found: dict[int, list[Hypothesis]] = {}
-        for start in range(0, len(parts), batch_size):
-            some = parts[start : start + batch_size]
-            found.update(zip((part.number for part in some), write(some), strict=True))
+        batches = [parts[start : start + batch_size] for start in range(0, len(parts), batch_size)]
+        made = [each for some in write(batches) for each in some]
+        found = dict(zip((part.number for part in parts), made, strict=True))
         for text in texts:
             yield joined([found[part.number] for part in text])
         if wrong is not None:
