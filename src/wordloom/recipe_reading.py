@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wordloom.errors import RecipeError, did_you_mean
 
-__all__ = ["BUDGETS", "AnyRecipe", "Strict", "read_recipe", "shipped_recipes"]
+__all__ = ["BUDGETS", "AnyRecipe", "Strict", "override_value", "read_recipe", "shipped_recipes"]
 
 BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
 
@@ -30,9 +30,12 @@ class Strict(BaseModel):
 # Other tools' names for our settings, so that the error can say ours.
 _FOREIGN = {
     "max_steps": "steps", "max_iters": "steps", "num_iterations": "steps", "max_tokens": "tokens",
-    "num_train_epochs": "epochs", "max_time": "minutes", "block_size": "seq_len", "max_seq_length": "seq_len",
+    "num_train_epochs": "epochs", "num_epochs": "epochs", "n_epochs": "epochs", "max_epochs": "epochs",
+    "max_time": "minutes", "block_size": "seq_len", "max_seq_length": "seq_len",
     "max_length": "seq_len", "sequence_length": "seq_len", "global_batch_size": "batch_size",
-    "per_device_train_batch_size": "micro_batch_size", "device_batch_size": "micro_batch_size",
+    "per_gpu_batch_size": "batch_size", "per_gpu_train_batch_size": "batch_size",
+    "per_device_batch_size": "batch_size", "per_device_train_batch_size": "batch_size",
+    "train_batch_size": "batch_size", "device_batch_size": "micro_batch_size",
     "gradient_accumulation_steps": "micro_batch_size", "lr": "learning_rate", "max_lr": "learning_rate",
     "warmup_iters": "warmup_steps", "lr_warmup_steps": "warmup_steps", "min_lr": "final_share",
     "lr_scheduler_type": "schedule", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "epsilon",
@@ -44,6 +47,12 @@ _FOREIGN = {
     "text_column_name": "text_column", "label_column_name": "label_column", "alpha": "l2",
     "val_split_fraction": "validation_fraction", "dataset": "train", "dataset_name": "train",
 }  # fmt: skip
+
+# What is said beside our name in [train], where theirs means a batch, or an epoch, of each device.
+_OF_ALL_DEVICES = {
+    "batch_size": "and is of all devices together; what goes through at a time is 'train.micro_batch_size'",
+    "epochs": "and counts steps of 'train.batch_size', which is of all devices together",
+}
 
 
 def shipped_recipes(folder: str = "recipes") -> dict[str, Path]:
@@ -153,12 +162,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise RecipeError(
             f"cannot read the override {override!r}; write it as table.key=value, e.g. train.steps=500"
         )
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    if value == "none":
-        value = None
+    value = override_value(text)
     table = values
     for name in names[:-1]:
         table = table.setdefault(name, {})
@@ -168,6 +172,15 @@ def _apply(values: dict[str, Any], override: str) -> None:
         table.pop(names[-1], None)
     else:
         table[names[-1]] = value
+
+
+def override_value(text: str) -> Any:
+    """What stands behind ``key=``, read as TOML or as a bare string; ``none`` is None."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    return None if value == "none" else value
 
 
 def _explain(error: ValidationError, kind: type[Strict]) -> str:
@@ -181,13 +194,15 @@ def _explain(error: ValidationError, kind: type[Strict]) -> str:
     if first["type"] == "extra_forbidden":
         table, key = first["loc"][:-1], str(first["loc"][-1])
         allowed = _keys_of(kind, table)
-        if _FOREIGN.get(key) in allowed:
-            ours = ".".join([*map(str, table), _FOREIGN[key]])
-            return f"unknown key '{where}'; it is called '{ours}' here{more}"
+        ours = _FOREIGN.get(key, key)
+        if ours in allowed:
+            return f"unknown key '{where}'; it is called {_called(table, ours)}{more}"
         if table and key in _keys_of(kind, ()):
             return f"unknown key '{where}'; it is called '{key}' here{more}"
-        elsewhere = [name for name in kind.model_fields if key in _keys_of(kind, (name,))]
+        elsewhere = [name for name in kind.model_fields if ours in _keys_of(kind, (name,))]
         if not table and elsewhere:
+            if ours != key:
+                return f"unknown key '{where}'; it is called {_called(elsewhere[:1], ours)}{more}"
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
         return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"
     if first["type"] == "missing":
@@ -195,6 +210,12 @@ def _explain(error: ValidationError, kind: type[Strict]) -> str:
     if first["type"] == "value_error":
         return str(first["ctx"]["error"]) + more
     return f"'{where}' cannot be {given!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}"
+
+
+def _called(table: Sequence[int | str], ours: str) -> str:
+    """Our name for what another tool calls otherwise, and what else differs."""
+    note = _OF_ALL_DEVICES.get(ours) if list(table) == ["train"] else None
+    return f"'{'.'.join([*map(str, table), ours])}' here" + (f", {note}" if note else "")
 
 
 def _keys_of(kind: type[Strict], table: Sequence[int | str]) -> list[str]:

@@ -65,7 +65,7 @@ def test_a_mistake_ends_the_process_with_code_2():
 
 def test_every_verb_has_a_line():
     said = run("--help").stdout
-    verbs = "train evaluate generate chat translate predict tokenize data vectors embed inspect demo"
+    verbs = "train sweep evaluate generate chat translate predict tokenize data vectors embed inspect demo"
     for verb in verbs.split():
         assert f"  {verb} " in said
 

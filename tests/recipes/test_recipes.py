@@ -123,6 +123,18 @@ def test_overrides_make_room_for_themselves():
     [
         ("train.max_iters=5", "'train.max_iters'; it is called 'train.steps' here"),
         ("train.lr=5", "'train.lr'; it is called 'train.learning_rate' here"),
+        (
+            "train.per_gpu_batch_size=8",
+            "'train.batch_size' here, and is of all devices together; what goes through at a time is "
+            "'train.micro_batch_size'",
+        ),
+        ("train.per_device_train_batch_size=8", "'train.batch_size' here, and is of all devices together"),
+        ("per_gpu_batch_size=8", "'train.batch_size' here, and is of all devices together"),
+        (
+            "train.num_epochs=2",
+            "'train.epochs' here, and counts steps of 'train.batch_size', which is of",
+        ),
+        ("train.num_train_epochs=2", "'train.epochs' here, and counts"),
         ("train.stpes=5", "did you mean 'steps'"),
         ("learning_rate=1", "did you mean 'train.learning_rate'"),
         ("train.steps=0", "greater than or equal to 1"),

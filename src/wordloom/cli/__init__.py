@@ -22,6 +22,7 @@ from wordloom.cli import (
     generate,
     inspect,
     predict,
+    sweep,
     tokenize,
     train,
     translate,
@@ -48,6 +49,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 app.command("train")(train.command)
+app.command("sweep")(sweep.command)
 app.command("evaluate")(evaluate.command)
 app.command("predict")(predict.command)
 app.command("generate")(generate.command)

@@ -1,0 +1,148 @@
+"""``wordloom sweep RECIPE key=v1,v2 [key=...]``."""
+
+from __future__ import annotations
+
+import json as json_module
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wordloom.cli.tables import plain_table
+from wordloom.errors import WordloomError
+
+__all__ = ["command"]
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="The name of a shipped recipe, or a .toml file.")],
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE[,VALUE]...",
+            help="Settings that replace the recipe's; each combination of those with several is a run.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of all runs.  [default: runs/RECIPE-sweep]")
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", help="Start each run from the weights of this checkpoint.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="The figure of the validation part that decides.")] = "loss",
+    maximize: Annotated[bool, typer.Option("--maximize", help="The highest is best.")] = False,
+    minimize: Annotated[bool, typer.Option("--minimize", help="The lowest is best.")] = False,
+    median: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Compare by the median over this key, such as seed.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs; train nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the runs and the best as JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what runs.")] = False,
+) -> None:
+    """Train a recipe with every combination of settings, and tell the best on the validation part.
+
+    The same command goes on after Ctrl-C and trains nothing twice; to redo a run, remove its folder.  The
+    exit code is 1 where a run failed.
+    """
+    import logging
+
+    from wordloom.run.grid import split_settings
+    from wordloom.run.load import next_command
+    from wordloom.run.progress import TrainingProgress
+    from wordloom.run.sweep import sweep
+
+    if maximize and minimize:
+        raise WordloomError("--maximize and --minimize exclude one another; give one of them")
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
+    grid, overrides = split_settings(settings)
+    progress = TrainingProgress()
+    result = sweep(
+        recipe,
+        grid,
+        overrides,
+        out=out,
+        start_from=start_from,
+        metric=metric,
+        higher=True if maximize else False if minimize else None,
+        median=median,
+        dry_run=dry_run,
+        progress=progress,
+    )
+    if json:
+        print(json_module.dumps(result.as_dict(), ensure_ascii=False, indent=1, default=str))
+    else:
+        _print(result)
+    if dry_run:
+        progress.say(f"{result.count('waiting') + result.count('stopped')} of {len(result.runs)} to train")
+    elif result.stopped:
+        progress.say("stopped; the same command goes on")
+    elif result.best is not None:
+        progress.say(f"best: {shlex.quote(str(result.best.folder))}")
+        progress.say(f"  {next_command(result.best.folder)}")
+    for run in result.runs:
+        if run.state == "failed":
+            progress.say(f"failed: {run.folder.name}: {run.reason}; to redo it, remove its folder")
+    if result.count("failed") and not dry_run:
+        raise typer.Exit(1)
+
+
+def _print(result: Any) -> None:
+    """The runs, and what they come to over the key of ``--median``; the best are marked."""
+    from rich.console import Console
+    from rich.text import Text
+
+    keys = list(result.runs[0].settings)
+    names = list(dict.fromkeys(name for run in result.runs for name in run.metrics))
+    runs = plain_table(None, "", *(_short(key, keys) for key in keys), *names, "steps", "seconds", "")
+    for run in result.runs:
+        figures = (f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names)
+        measured = (f"{run.steps:,}", f"{run.seconds:.1f}") if run.steps else ("", "")
+        best = run is result.best
+        runs.add_row(
+            "*" if best and not result.groups else "",
+            *(Text(_value(value)) for value in run.settings.values()), *figures, *measured,
+            "" if run.state == "done" else run.state,
+            style="bold" if best else None,
+        )  # fmt: skip
+    tables = [runs]
+    if result.groups:
+        keys = list(result.groups[0].settings)
+        groups = plain_table(
+            None,
+            "",
+            *(_short(key, keys) for key in keys),
+            f"median {result.metric}",
+            "lowest",
+            "highest",
+            "runs",
+        )
+        for group in result.groups:
+            best = any(run is result.best for run in group.runs)
+            figures = ("" if v is None else f"{v:.4f}" for v in (group.median, group.low, group.high))
+            groups.add_row(
+                "*" if best else "",
+                *(Text(_value(value)) for value in group.settings.values()),
+                *figures, f"{group.done} of {len(group.runs)}",
+                style="bold" if best else None,
+            )  # fmt: skip
+        tables.append(groups)
+    width = Console().width
+    for number, table in enumerate(tables):  # whole, also where the window is narrow or a pipe has no width
+        if number:
+            print()
+        whole = Console(width=1000).measure(table).maximum
+        Console(width=max(width, whole), highlight=False).print(table)
+
+
+def _short(key: str, keys: list[str]) -> str:
+    """The last part of a key where that names no other column."""
+    last = [*(name.rpartition(".")[2] for name in keys), "steps", "seconds"]
+    part = key.rpartition(".")[2]
+    return part if last.count(part) == 1 else key
+
+
+def _value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

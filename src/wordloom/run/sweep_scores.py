@@ -1,0 +1,252 @@
+"""What the runs of a sweep have come to: read from their folders, compared, written as tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from wordloom.errors import RecipeError, did_you_mean
+from wordloom.recipe import Recipe
+from wordloom.run.folder import RunFolder, refuse_changes, write_text
+from wordloom.run.grid import Combination
+from wordloom.training.checkpoint import checkpoint_steps
+
+__all__ = ["Metric", "SweepGroup", "SweepRun", "best_run", "groups_of", "read_run", "work", "write_tables"]
+
+_LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
+_HIGHER = (
+    *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
+    *("masked_accuracy", "next_sentence_accuracy"),
+)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """By which figure of the validation part runs are compared; ``higher`` is better, or lower."""
+
+    name: str
+    higher: bool
+
+    @classmethod
+    def named(cls, name: str, higher: bool | None) -> Metric:
+        """Known figures have their direction; raises RecipeError where it is not known, or another given."""
+        if higher is None:
+            if name not in (*_LOWER, *_HIGHER):
+                raise RecipeError(
+                    f"whether a higher {name!r} is better is not known: add --maximize or --minimize; or "
+                    f"{did_you_mean(name, (*_LOWER, *_HIGHER))}"
+                )
+            higher = name in _HIGHER
+        elif name in (*_LOWER, *_HIGHER) and higher != (name in _HIGHER):
+            better, option = ("higher", "--minimize") if name in _HIGHER else ("lower", "--maximize")
+            raise RecipeError(f"a {better} {name} is better; leave out {option}")
+        return cls(name, higher)
+
+    def check(self, figures: Collection[str]) -> None:
+        """Raise RecipeError where an evaluation has no such figure."""
+        if self.name not in figures:
+            raise RecipeError(
+                f"these runs evaluate no {self.name!r} on their validation part; --metric takes "
+                f"{', '.join(figures)}"
+            )
+
+    def cost(self, value: float | None) -> float:
+        """What the best has least of."""
+        if value is None or not math.isfinite(value):
+            return math.inf
+        return -value if self.higher else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRun:
+    """One combination: its settings, where it is, how far it came, and its figures of the validation part.
+
+    ``state`` is "waiting", "stopped" (to be gone on with), "failed" (``reason`` says why) or "done";
+    ``seconds`` are of training and evaluation.
+    """
+
+    settings: dict[str, Any]
+    folder: Path
+    state: Literal["waiting", "stopped", "failed", "done"]
+    metrics: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+    work: float = 0.0  # of the whole run, to compare with that of others
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "settings": self.settings,
+            "folder": self.folder.name,
+            "state": self.state,
+            "metrics": self.metrics,
+            "steps": self.steps,
+            "seconds": round(self.seconds, 1),
+            **({"reason": self.reason} if self.reason else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepGroup:
+    """Runs that differ in one key alone, such as their seed: the median of their figures and its range.
+
+    ``median``, ``low`` and ``high`` are None until all ``runs`` are done.
+    """
+
+    settings: dict[str, Any]
+    runs: list[SweepRun]
+    median: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def done(self) -> int:
+        return sum(run.state == "done" for run in self.runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "settings": self.settings,
+            "runs": len(self.runs),
+            "done": self.done,
+            "median": self.median,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+def read_run(combination: Combination, folder: Path) -> SweepRun:
+    """What ``folder`` says of its run; raises RecipeError where that is of another recipe."""
+    recipe = combination.recipe
+    if not (folder / "recipe.toml").exists():
+        return SweepRun(settings=combination.settings, folder=folder, state="waiting", work=work(recipe))
+    saved = RunFolder(folder, resume=True, force=False).saved_recipe(Recipe)
+    try:
+        refuse_changes(recipe, saved, free=())
+    except RecipeError as error:
+        raise RecipeError(f"{folder}: {error}, or remove this folder") from None
+    lines = _lines(folder / "metrics.jsonl")
+    steps = checkpoint_steps(folder)
+    state: Literal["stopped", "failed", "done"] = "stopped"
+    reason = ""
+    if (folder / "config.json").exists() and (not steps or _ended(folder, steps[-1])):
+        state = "done"
+    elif (folder / "failed.json").exists():
+        state = "failed"
+        reason = json.loads((folder / "failed.json").read_text(encoding="utf-8"))["reason"]
+    return SweepRun(
+        settings=combination.settings,
+        folder=folder,
+        state=state,
+        metrics=_figures(lines, best=recipe.train.keep_best),
+        steps=max((line["step"] for line in lines), default=0),
+        seconds=sum(line.get("seconds", 0.0) for line in lines),
+        reason=reason,
+        work=work(recipe),
+    )
+
+
+def _ended(folder: Path, step: int) -> bool:
+    """Whether nothing is left to do after the checkpoint of ``step``: checkpoints may be removed then."""
+    try:
+        path = folder / "checkpoints" / f"step-{step}" / "trainer" / "state.json"
+        return bool(step >= json.loads(path.read_text(encoding="utf-8"))["total_steps"])
+    except (OSError, ValueError, KeyError):
+        return False  # what is wrong is said by the run that goes on with it
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of ``metrics.jsonl``: a kill may have broken the last one."""
+    found = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return found
+
+
+def _figures(lines: Sequence[dict[str, Any]], *, best: bool) -> dict[str, float]:
+    """Those of the weights that the folder holds: the last evaluation's, or the best one's by its loss."""
+    evaluations = [line for line in lines if line["kind"] == "evaluate"]
+    if not evaluations:
+        return {}
+    kept = min(evaluations, key=lambda line: line["loss"]) if best else evaluations[-1]
+    return {
+        key: value
+        for key, value in kept.items()
+        if isinstance(value, int | float) and key not in ("step", "seconds")
+    }
+
+
+def work(recipe: Recipe) -> float:
+    """How much a run does, in a unit that runs with a budget of the same kind share."""
+    s = recipe.train
+    if s.steps is not None:
+        return float(s.steps * (1 if s.optimizer == "lbfgs" else s.batch_size * s.seq_len))
+    return float(s.tokens or s.epochs or s.flops or s.minutes or 1)
+
+
+def best_run(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> SweepRun | None:
+    """The run with the best figure, of equal ones the one with the smaller budget, then the earlier; of
+    ``groups`` the one with the best median, and in it the run that is nearest to the median."""
+    if groups:
+        complete = [group for group in groups if math.isfinite(metric.cost(group.median))]
+        if not complete:
+            return None
+        chosen = min(complete, key=lambda group: (metric.cost(group.median), group.runs[0].work))
+        middle = chosen.median
+        assert middle is not None
+        return min(chosen.runs, key=lambda run: abs(run.metrics[metric.name] - middle))
+    scored = [run for run in runs if run.state == "done"]
+    scored = [run for run in scored if math.isfinite(metric.cost(run.metrics.get(metric.name)))]
+    return min(scored, key=lambda run: (metric.cost(run.metrics[metric.name]), run.work), default=None)
+
+
+def groups_of(runs: Sequence[SweepRun], over: str | None, metric: Metric) -> list[SweepGroup]:
+    """The runs by all their settings but ``over``; none where that is None."""
+    if over is None:
+        return []
+    together: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        rest = {key: value for key, value in run.settings.items() if key != over}
+        together.setdefault(json.dumps(rest, default=str), []).append(run)
+    return [_group(members, over, metric) for members in together.values()]
+
+
+def _group(runs: list[SweepRun], over: str, metric: Metric) -> SweepGroup:
+    values = [run.metrics.get(metric.name) for run in runs if run.state == "done"]
+    known = sorted(value for value in values if value is not None and math.isfinite(value))
+    whole = len(known) == len(runs)
+    return SweepGroup(
+        settings={key: value for key, value in runs[0].settings.items() if key != over},
+        runs=runs,
+        median=median(known) if whole else None,
+        low=known[0] if whole else None,
+        high=known[-1] if whole else None,
+    )
+
+
+def write_tables(folder: Path, runs: Sequence[SweepRun], best: SweepRun | None) -> None:
+    """``table.tsv`` and ``table.jsonl``, a line for each run; each is replaced whole."""
+    rows = [{**run.as_dict(), "best": run is best} for run in runs]
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    write_text(folder / "table.jsonl", "".join(lines))
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+    header = [*runs[0].settings, "state", *names, "steps", "seconds", "best", "folder"]
+    table = [header]
+    for run in runs:
+        table.append(
+            [
+                *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
+                run.state,
+                *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
+                *(str(run.steps), f"{run.seconds:.1f}", "best" if run is best else "", run.folder.name),
+            ]
+        )
+    write_text(folder / "table.tsv", "".join("\t".join(row) + "\n" for row in table))
