@@ -26,13 +26,17 @@ __all__ = [
     "OBJECTIVES",
     "Loss",
     "Objective",
+    "Regression",
     "Translation",
     "TruncatedBPTT",
+    "WithLanguageModel",
     "causal_lm",
     "classification",
     "linear_cross_entropy",
     "masked_lm",
     "objective",
+    "question_answering",
+    "token_classification",
 ]
 
 # Logits made at once, in bytes, whatever the vocabulary and the precision.
@@ -72,10 +76,84 @@ def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: floa
 
 
 def classification(model: Any, batch: LabelBatch) -> Loss:
-    """Softmax cross-entropy of the logits [B, C] that ``model(*inputs)`` gives against targets [B]."""
-    logits = model(*batch.inputs).float().t()[None]  # [1, C, B]: of few classes PyTorch's softmax is slow
-    total = F.cross_entropy(logits, batch.targets[None], ignore_index=IGNORE, reduction="sum")
+    """Softmax cross-entropy of the logits [B, C] that ``model(*inputs)`` gives against targets [B]; of
+    choices -inf is the logit of one that is none."""
+    return Loss(_class_nats(model(*batch.inputs), batch.targets), (batch.targets != IGNORE).sum())
+
+
+def _class_nats(logits: Tensor, targets: Tensor) -> Tensor:
+    logits = logits.float().t()[None]  # [1, C, B]: of few classes PyTorch's softmax is slow
+    return F.cross_entropy(logits, targets[None], ignore_index=IGNORE, reduction="sum")
+
+
+class Regression:
+    """Squared error of the numbers [B] that ``model(*inputs)`` gives against targets [B], float."""
+
+    def __call__(self, model: Any, batch: LabelBatch) -> Loss:
+        total = _squared_errors(model(*batch.inputs), batch.targets)
+        return Loss(total, torch.tensor(len(batch.targets), device=total.device))
+
+    def counts(self, batch: LabelBatch) -> list[int]:
+        """All rows: any number is a target, that of IGNORE too."""
+        return [len(batch.targets)]
+
+
+def _squared_errors(answers: Tensor, targets: Tensor) -> Tensor:
+    return F.mse_loss(answers.float(), targets.float(), reduction="sum")
+
+
+def token_classification(model: Any, batch: LabelBatch) -> Loss:
+    """Softmax cross-entropy of the logits [B, T, C] that ``model(*inputs)`` gives against targets [B, T]."""
+    scored = batch.targets != IGNORE
+    logits = model(*batch.inputs)[scored].float()  # [n, C]
+    return Loss(F.cross_entropy(logits, batch.targets[scored], reduction="sum"), scored.sum())
+
+
+def question_answering(model: Any, batch: LabelBatch) -> Loss:
+    """Softmax cross-entropy over a row's tokens, of where the answer starts and of where it ends (Devlin et
+    al. 2018, section 4.2); targets [B, 2].
+
+    Padding takes no part, so that a row's loss is its own whatever stands beside it.
+    """
+    logits = model(*batch.inputs).float()  # [B, T, 2]
+    logits = logits.masked_fill(~batch.inputs[2][..., None], -torch.inf)  # type: ignore[index]
+    total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, reduction="sum")
     return Loss(total, (batch.targets != IGNORE).sum())
+
+
+class WithLanguageModel:
+    """A task's loss, and beside it, by ``language_model_weight``, the next-token cross-entropy of the very
+    texts: L = L_task + weight * L_lm, each a mean (Radford et al. 2018, equation 5).
+
+    The model is a :class:`wordloom.models.TaskModel` that still has the head of its language model; of
+    choices and of both orders (tokens [B, K, T]) every row is a text.
+
+    Args:
+        task: :func:`classification` (of choices, too) or :class:`Regression`.
+    """
+
+    def __init__(self, task: Objective | type[Regression], language_model_weight: float) -> None:
+        self.numbers = task is Regression
+        self.language_model_weight = language_model_weight
+
+    def __call__(self, model: Any, batch: LabelBatch) -> Loss:
+        tokens, segments, attend = batch.inputs
+        assert tokens is not None
+        assert attend is not None
+        hidden = model.hidden(tokens, segments, attend)  # [.., T, D]
+        answers = model.answers(hidden, attend)
+        task = (_squared_errors if self.numbers else _class_nats)(answers, batch.targets)
+        following = tokens[..., 1:].masked_fill(~attend[..., 1:], IGNORE).flatten(0, -2)  # [R, T - 1]
+        lm = _next_token_loss(model.body.lm_head, hidden[..., :-1, :].flatten(0, -3), following)
+        total = torch.stack([task, self.language_model_weight * lm.total])
+        return Loss(total, torch.tensor(self.counts(batch), device=total.device))
+
+    def counts(self, batch: LabelBatch) -> list[int]:
+        """Items of both terms: rows, and tokens that follow one."""
+        attend = batch.inputs[2]
+        assert attend is not None
+        rows = len(batch.targets) if self.numbers else int((batch.targets != IGNORE).sum())
+        return [rows, int(attend[..., 1:].sum())]
 
 
 def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
@@ -184,9 +262,13 @@ class Translation:
 
 
 #: By name; a class is made anew for every run, since it remembers.
-OBJECTIVES: dict[str, Objective | type[TruncatedBPTT] | type[Translation]] = {
+OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
     "classification": classification,
+    "regression": Regression,
+    "multiple_choice": classification,
+    "token_classification": token_classification,
+    "question_answering": question_answering,
     "truncated_bptt": TruncatedBPTT,
     "translation": Translation,
     "masked_lm": masked_lm,
@@ -194,9 +276,12 @@ OBJECTIVES: dict[str, Objective | type[TruncatedBPTT] | type[Translation]] = {
 }
 
 
-def objective(name: str, *, label_smoothing: float = 0.0) -> Objective:
-    """The objective called ``name``, with nothing remembered; ``label_smoothing`` is translation's."""
+def objective(name: str, *, label_smoothing: float = 0.0, language_model_weight: float = 0.0) -> Objective:
+    """The objective called ``name``, with nothing remembered; ``label_smoothing`` is translation's and
+    ``language_model_weight`` that of classification, regression and multiple choice."""
     found = OBJECTIVES[name]
+    if (found is classification or found is Regression) and language_model_weight:
+        return WithLanguageModel(found, language_model_weight)
     if found is Translation:
         return Translation(label_smoothing)
     return found() if isinstance(found, type) else found

@@ -62,11 +62,17 @@ class DataSettings(Strict):
     document_mask: bool = False  # attention stays within a document
     mask_document_starts: bool | None = None  # first tokens unscored; None: as document_mask
     # of labelled rows: columns by name, or by number from 1; None: as the data set says, else text and label
-    text_column: str | int | None = None
+    text_column: str | int | list[str | int] | None = None  # two, for pairs of texts
     label_column: str | int | None = None
     header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
     unique: bool = False  # of rows with equal text and label the first alone
-    too_long: Literal["error", "cut"] = "error"  # a text to classify of more tokens than train.seq_len
+    # a text of labelled rows of more tokens than train.seq_len; a window: of token_classification alone
+    too_long: Literal["error", "window", "cut"] = "error"
+    both_orders: bool = False  # rows of two texts by a causal model: read both ways, whose sum answers
+    # of questions about texts: windows of train.seq_len tokens that begin so many apart, and the question's
+    doc_stride: int = Field(128, ge=1)
+    max_query: int = Field(64, ge=1)
+    no_answer: bool = False  # whether a question may have none
     # of pairs: the other side of parallel files, or its column in tables and named sets
     targets: str | list[str] | None = None
     validation_targets: str | list[str] | None = None
@@ -146,6 +152,10 @@ class TokenizerSettings(Strict):
 _OF_ROWS: dict[str, tuple[str, ...]] = {
     "data": ("text_column", "label_column", "header", "unique", "too_long")
 }
+_OF_LABELS: dict[str, tuple[str, ...]] = {
+    "data": ("text_column", "label_column", "header", "unique", "label_prefix")
+}
+_OF_QUESTIONS: dict[str, tuple[str, ...]] = {"data": ("doc_stride", "max_query", "no_answer")}
 _OF_TEXT_AFTER_LABELS: dict[str, tuple[str, ...]] = {"data": ("field", "separator", "too_long")}
 _OF_TEXT: dict[str, tuple[str, ...]] = {
     "data": (
@@ -161,7 +171,7 @@ _OF_PAIRS: dict[str, tuple[str, ...]] = {
         *("max_source_tokens", "max_target_tokens", "overlong"),
     ),
     "tokenizer": ("separate", "source_vocab_size", "source_path"),
-    "train": ("batch_tokens", "label_smoothing"),
+    "train": ("batch_tokens", "label_smoothing", "cross_attention"),
 }
 _OF_MASKS: dict[str, tuple[str, ...]] = {
     "masking": tuple(MaskingSettings.model_fields),
@@ -191,7 +201,8 @@ class Recipe(Strict):
     start_from: str | None = None  # a checkpoint whose weights and tokenizer the run begins with (--from)
     result: Result | None = None
     data: DataSettings
-    tokenizer: TokenizerSettings
+    # left out where a run begins with a checkpoint, whose tokenizer it takes
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings.model_construct)
     model: dict[str, Any] = Field(
         default_factory=dict
     )  # ``family`` or ``preset``, and settings of that family's config
@@ -217,8 +228,12 @@ class Recipe(Strict):
         objective = self.train.objective
         if objective == "translation":
             others = [_OF_TEXT, _OF_ROWS, _OF_TEXT_OR_ROWS]
-        elif objective == "classification":
+        elif objective in ("classification", "regression"):
             others = [_OF_TEXT, _OF_PAIRS]
+        elif objective in ("question_answering", "multiple_choice"):
+            others = [_OF_TEXT, _OF_PAIRS, _OF_LABELS]
+        elif objective == "token_classification":
+            others = [_OF_TEXT, _OF_PAIRS, {"data": ("header", "unique")}]
         elif objective.startswith("masked_lm"):
             others = [_OF_ROWS, _OF_PAIRS, _OF_WRITERS]
         else:
@@ -227,6 +242,12 @@ class Recipe(Strict):
                 others.append({"data": ("order",)})
         if not objective.startswith("masked_lm"):
             others.append(_OF_MASKS)
+        if objective != "question_answering":
+            others.append(_OF_QUESTIONS)
+        if objective not in ("classification", "regression"):
+            others.append({"data": ("both_orders",)})
+        if objective not in ("classification", "regression", "multiple_choice"):
+            others.append({"train": ("language_model_weight",)})
         if objective != "masked_lm+next_sentence":
             others.append({"data": ("sentences",)})
         allowed = {"specials", "header"} if objective == "translation" else set()
@@ -235,6 +256,15 @@ class Recipe(Strict):
             for settings in others
             for table, names in settings.items()
         ]
+
+    @model_validator(mode="after")
+    def _windows_of_words(self) -> Recipe:
+        if self.data.too_long == "window" and self.train.objective != "token_classification":
+            raise ValueError(
+                'data.too_long "window" is for train.objective "token_classification", whose answers are of '
+                'words; take "error" or "cut"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _something_to_evaluate(self) -> Recipe:
@@ -248,7 +278,9 @@ class Recipe(Strict):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, nothing left out but what is None, and what is hidden where nothing is."""
-        unused = None if self.train.objective.startswith("masked_lm") else {"masking"}
+        unused = set() if self.train.objective.startswith("masked_lm") else {"masking"}
+        if self.tokenizer.kind is None and self.tokenizer.path is None:
+            unused.add("tokenizer")
         return self.model_dump(mode="json", exclude_none=True, exclude=unused)
 
     def to_toml(self) -> str:

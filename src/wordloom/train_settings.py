@@ -8,7 +8,10 @@ from pydantic import Field, model_validator
 
 from wordloom.recipe_reading import BUDGETS, Strict
 
-__all__ = ["TrainSettings", "without_effect"]
+__all__ = ["HEADS", "TrainSettings", "without_effect"]
+
+#: Objectives of a head that answers; all others are those of language models.
+HEADS = ("classification", "regression", "multiple_choice", "token_classification", "question_answering")
 
 
 class TrainSettings(Strict):
@@ -30,12 +33,22 @@ class TrainSettings(Strict):
         "causal_lm",
         "truncated_bptt",
         "classification",
+        "regression",
+        "multiple_choice",
+        "token_classification",
+        "question_answering",
         "translation",
         "masked_lm",
         "masked_lm+next_sentence",
     ] = "causal_lm"
     batch_tokens: int = Field(4096, ge=1)  # translation: target tokens of a batch, of which batch_size counts
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # translation: share of the target given to all words
+    cross_attention: Literal["fresh", "copied"] = (
+        "fresh"  # translation begun with a BERT: as its own attention
+    )
+    # classification, regression and multiple_choice by a causal model: share of the loss of its texts' next
+    # tokens that is added
+    language_model_weight: float = Field(0.0, ge=0, le=1)
     # masked_lm: rows of this length in the last share of the steps (Devlin et al. 2018, appendix A.2)
     long_seq_len: int | None = Field(None, ge=1)
     long_share: float = Field(0.1, gt=0, lt=1)
@@ -101,7 +114,7 @@ class TrainSettings(Strict):
             )
         if self.optimizer == "lbfgs":
             self._check_lbfgs()
-        if self.precision == "bf16-head" and self.objective == "classification":
+        if self.precision == "bf16-head" and self.objective in HEADS:
             raise ValueError(
                 'train.precision "bf16-head" is for the head of a language model; take fp32 or bf16'
             )

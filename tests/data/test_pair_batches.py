@@ -212,6 +212,22 @@ def test_a_start_token_of_its_own(tmp_path):
     assert (batch.prefix[padding] == PAD).all()
 
 
+def test_sources_that_begin_with_a_token(tmp_path):
+    pairs = some_pairs(50)
+    batches = PairBatches(shards_of(pairs, tmp_path), batch_tokens=100, start_id=PAD, source_start_id=9)
+    made = epoch_of(batches)
+    found = []
+    for batch in made:
+        assert (batch.source[:, 0] == 9).all()
+        assert batch.source_attend[:, 0].all()
+        rest = batch._replace(source=batch.source[:, 1:], source_attend=batch.source_attend[:, 1:])
+        found += read(rest)
+    assert sorted(found) == sorted(pairs)
+    real = sum(int(batch.source_attend.sum()) for batch in made)
+    assert batches.real_shares()[0] == pytest.approx(real / sum(batch.source.numel() for batch in made))
+    assert batches.tokens_per_sample[0] == pytest.approx(real / len(made))
+
+
 def test_an_error_names_the_pairs_of_the_batch(tmp_path):
     batches = PairBatches(shards_of(some_pairs(30), tmp_path), batch_tokens=100)
     numbers = sorted(batches.pair_numbers(1, 2).tolist())
@@ -227,6 +243,7 @@ def test_fingerprint_is_that_of_everything_that_decides_the_batches(tmp_path):
         {"order": "sequential"},
         {"padding": 0.1},
         {"start_id": 5},
+        {"source_start_id": 5},
     ]
     prints = [PairBatches(shards, **each).fingerprint for each in changed]
     assert len(set(prints)) == len(changed)
@@ -256,6 +273,7 @@ def test_the_ledger_says_what_is_padding(tmp_path):
         ({"seed": -1}, "seed=-1"),
         ({"padding": 1.0}, "0 <= padding < 1"),
         ({"start_id": 31}, "start_id=31 is not allowed; 0 <= start_id < 31"),
+        ({"source_start_id": -1}, "source_start_id=-1 is not allowed; 0 <= source_start_id < 31"),
     ],
 )
 def test_impossible_settings(tmp_path, changed: dict, says: str) -> None:

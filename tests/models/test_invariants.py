@@ -331,6 +331,8 @@ COUNTS = {
     "bert-tiny": 4_385_920,
     "roberta-base": 124_645_632,
     "roberta-large": 355_359_744,
+    "bert2bert-base": 246_177_594,
+    "bert2bert-large": 809_665_718,
 }
 
 

@@ -135,14 +135,8 @@ def test_base_model_folders_have_no_prefix_and_no_head(folder_pair: Any, tmp_pat
 @pytest.mark.parametrize(
     ("head", "case", "told"),
     [
-        ("GPT2ForSequenceClassification", "gpt2", "a sequence classification head"),
-        ("GPT2ForTokenClassification", "gpt2", "a token classification head"),
-        ("GPT2ForQuestionAnswering", "gpt2", "a question answering head"),
         ("GPT2DoubleHeadsModel", "gpt2", "a multiple choice head"),
         ("OpenAIGPTDoubleHeadsModel", "openai-gpt", "a multiple choice head"),
-        ("OpenAIGPTForSequenceClassification", "openai-gpt", "a sequence classification head"),
-        ("LlamaForSequenceClassification", "llama", "a sequence classification head"),
-        ("LlamaForQuestionAnswering", "llama", "a question answering head"),
     ],
 )
 def test_heads_of_other_tasks_are_told_once_and_left(

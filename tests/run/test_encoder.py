@@ -89,13 +89,33 @@ def test_states_are_transformers_own_at_every_layer(trained: TextEncoder) -> Non
     assert np.abs(pooled - states[6][:, 0].numpy()).max() < 1e-4
 
 
+def cosines_of(encoder: TextEncoder, word: str, texts: list[str], **settings: Any) -> Any:
+    """[n, n] cosines of the vectors that ``word`` has in n texts."""
+    found = encoder.embed_tokens(texts, **settings)
+    vectors = np.stack([text.vectors[text.tokens.index(word)] for text in found])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors @ vectors.T
+
+
 def test_a_word_has_another_vector_in_another_sentence(trained: TextEncoder) -> None:
-    """Each bank is nearest to the other one of its kind: of a river, and with money."""
-    texts = [*SENTENCES[:3], "The river bank was muddy after the flood."]
-    found = np.stack([t.vectors[t.tokens.index("bank")] for t in trained.embed_tokens(texts)])
-    found /= np.linalg.norm(found, axis=1, keepdims=True)
-    nearest = (found @ found.T - 2 * np.eye(4)).argmax(1)
-    assert nearest.tolist() == [3, 2, 1, 0]
+    """The figures of docs/encoders.md: banks of one meaning are nearer than any two of different meanings;
+    each mole is nearest to the other of its kind; and the embeddings alone tell hardly anything apart."""
+    river = [SENTENCES[0], "The river bank was muddy after the flood."]
+    cosines = cosines_of(trained, "bank", [*river, *SENTENCES[1:3]])
+    assert cosines[[0, 2], [1, 3]] == pytest.approx([0.90, 0.84], abs=0.006)
+    assert cosines[:2, 2:].ravel() == pytest.approx([0.79, 0.80, 0.82, 0.77], abs=0.006)
+    assert cosines_of(trained, "bank", [*river, *SENTENCES[1:3]], layer=0).min() > 0.94
+    moles = [
+        "The mole dug a tunnel under the lawn.",
+        "A blind mole pushed up heaps of earth in our garden.",
+        "One mole of carbon weighs twelve grams.",
+        "How many molecules are in a mole of water?",
+        "The agency found a mole who sold secrets to the enemy.",
+        "The spy had been a mole in the ministry for years.",
+    ]
+    cosines = cosines_of(trained, "mole", moles)
+    assert cosines[[0, 2, 4], [1, 3, 5]] == pytest.approx([0.94, 0.82, 0.96], abs=0.006)
+    assert (cosines - 2 * np.eye(6)).argmax(1).tolist() == [1, 0, 3, 2, 5, 4]
 
 
 # ------------------------------------------------------------------------------------- any model
@@ -306,8 +326,8 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in texts))
     want = load_encoder(masked).embed(texts, pooling="max", layer=1).vectors
 
-    def embed(*given: str, folder: Path = masked) -> Any:
-        return run.invoke(app, ["embed", str(folder), str(tmp_path / "t.txt"), *given])
+    def embed(*given: str, folder: Path = masked, text: str = "t.txt") -> Any:
+        return run.invoke(app, ["embed", str(folder), str(tmp_path / text), *given])
 
     asked = ("--pooling", "max", "--layer", "1")
     for name in ("e.npy", "e.parquet", "e.jsonl"):
@@ -319,6 +339,12 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
     for found in (np.load(tmp_path / "e.npy"), read["embedding"], [line["embedding"] for line in lines]):
         np.testing.assert_allclose(np.array(found), want, atol=1e-6)
+    (tmp_path / "full.txt").write_text(f"{texts[0]}\n{texts[2]}\nthe cat\n")
+    pytest.importorskip("sklearn")
+    grouped = embed(*asked, "--cluster", "3", "--json", text="full.txt")
+    groups = json.loads(grouped.stdout)["clusters"]
+    assert [group["nearest"][0]["text"] for group in groups] == [texts[0], texts[2], "the cat"]
+    assert "3 texts, " in grouped.stderr
     tokens = load_encoder(masked).embed_tokens(texts)
     for name in ("t.parquet", "t.jsonl"):
         embed("--level", "token", "--out", str(tmp_path / name))

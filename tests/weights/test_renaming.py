@@ -21,7 +21,12 @@ SHAPE: dict[str, Any] = {"vocab_size": 11, "max_seq_len": 8, "dim": 12, "n_layer
 @st.composite
 def configs(draw: st.DrawFn) -> Any:
     family = draw(st.sampled_from(TEXT_MODELS))
-    extra: dict[str, Any] = {"tie_embeddings": draw(st.booleans()), "n_layers": draw(st.integers(1, 12))}
+    has = {field.name for field in fields(MODELS[family].config)}
+    extra: dict[str, Any] = {"n_layers": draw(st.integers(1, 12))}
+    if "tie_embeddings" in has:
+        extra["tie_embeddings"] = draw(st.booleans())
+    if family == "bert_generation":
+        extra |= {"n_decoder_layers": draw(st.sampled_from([None, 1, 4])), "source_vocab_size": 9}
     if family == "llama":
         extra |= {
             "attention_bias": draw(st.booleans()),
@@ -45,7 +50,6 @@ def configs(draw: st.DrawFn) -> Any:
             "attention_bias": draw(st.booleans()),
             "output_bias": draw(st.booleans()),
         }
-    has = {field.name for field in fields(MODELS[family].config)}
     shape = {key: value for key, value in SHAPE.items() if key in has}
     return config_from(family, **shape | extra)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from wordloom.cli.embed_bags import embed_bags, holds_bags
+from wordloom.cli.embed_clusters import OPTIONS, Grouping
 from wordloom.cli.embed_model import Level, embed_model, holds_model
 from wordloom.cli.usage import is_given, refuse
 from wordloom.cli.vectors_output import ROWS, opened, tell
@@ -45,8 +46,8 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A .npy, .jsonl, .tsv or .parquet file; of bags .npz (scipy's) or .jsonl.  [default: JSON "
-            "lines on standard output]"
+            help="A .npy, .jsonl, .tsv or .parquet file; of bags .npz (scipy's) or .jsonl; of clusters, each "
+            "text's, .tsv or .jsonl.  [default: JSON lines on standard output]"
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
@@ -109,8 +110,31 @@ def command(
     ] = None,
     rows: ROWS = None,
     batch_size: Annotated[int, typer.Option(help="Texts held at a time.", min=1)] = 1024,
+    cluster: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="Group the texts by their vectors and show the groups.  FILE may be a named set (sst2/dev).",
+        ),
+    ] = None,
+    cluster_method: Annotated[
+        Literal["kmeans", "agglomerative"], typer.Option(help="clusters: how; agglomerative is Ward's.")
+    ] = "kmeans",
+    seed: Annotated[int, typer.Option(help="clusters: of k-means and t-SNE.", min=0)] = 0,
+    text_column: Annotated[
+        str | None, typer.Option(help="clusters: FILE is a table, and its texts are in this column.")
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(help="clusters: FILE is a table, and this column is to be compared with the clusters."),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="clusters: draw them into this .png, .svg or .pdf file.")
+    ] = None,
+    plot: Annotated[Literal["pca", "tsne"], typer.Option(help="clusters: how the plane is found.")] = "pca",
+    json: Annotated[bool, typer.Option("--json", help="clusters: print JSON.")] = False,
 ) -> None:
-    """Turn each line of a text file into one vector, or each of its tokens."""
+    """Turn each line of a text file into one vector, or each of its tokens; or group the lines by theirs."""
     from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.embedding_files import (
         embedding_format,
@@ -121,19 +145,43 @@ def command(
     )
     from wordloom.vectors.word_counts import read_counts
 
-    for path in (out, save_component):
+    for path in (out, save_component, png):
         if path is not None and path.exists() and not overwrite:
             raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
+    groups: Grouping | None = None
+    if cluster is None:
+        refuse(ctx, "without --cluster K there are no groups", *OPTIONS)
+    else:
+        refuse(ctx, "clusters are of whole texts", "level")
+        if png is None:
+            refuse(ctx, "without --png nothing is drawn", "plot")
+        groups = Grouping.of(
+            texts,
+            text_column=text_column,
+            label_column=label_column,
+            k=cluster,
+            method=cluster_method,
+            seed=seed,
+            out=out,
+            png=png,
+            plot=plot,
+            json=json,
+        )
+
+    def lines() -> Iterator[str]:
+        return iter(read_texts(texts) if groups is None else groups.texts)
+
     if holds_bags(model):
         refuse(ctx, f"{model} holds bags of words", "method", *_SIF, *_WORDS, "rows", *_OF_MODELS)
-        embed_bags(model, iter(read_texts(texts)), out, normalize=normalize, batch_size=batch_size)
+        embed_bags(model, lines(), out, normalize=normalize, batch_size=batch_size, groups=groups)
         return
     if holds_model(model) and not any(is_given(ctx, name) for name in ("method", *_SIF, *_WORDS, "rows")):
         given: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
         embed_model(
             model,
-            iter(read_texts(texts)),
+            lines(),
             out,
+            groups=groups,
             level=level,
             batch_size=batch_size,
             device=device,
@@ -147,7 +195,7 @@ def command(
         refuse(ctx, f"--method {method} weighs no frequencies", *_SIF)
     if component is not None:
         refuse(ctx, "--component is what was learnt before", "fit_on", "save_component")
-    if out is not None:
+    if out is not None and groups is None:
         embedding_format(out)
     wv = opened(model, rows)
     words, notes = _words(ctx, wv, model, split=split, cased=cased, no_phrases=no_phrases)
@@ -160,25 +208,28 @@ def command(
         components=None if component is None else load_components(component),
     )
     learns = method == "sif" and component is None
-    with _readable(texts, twice=learns and fit_on is None) as lines:
+    with _readable(texts, lines, twice=learns and fit_on is None and groups is None) as again:
         if learns:
-            embedder.fit(lines() if fit_on is None else read_texts(fit_on), batch_size=batch_size)
+            embedder.fit(again() if fit_on is None else read_texts(fit_on), batch_size=batch_size)
             if save_component is not None:
                 assert embedder.components is not None
                 save_components(save_component, embedder.components)
         met = TextReport(0, 0, 0, [])
 
         def batches() -> Iterator[tuple[list[str], Any]]:
-            stream = embedder.stream(lines(), batch_size=batch_size, normalize_embeddings=normalize)
+            stream = embedder.stream(again(), batch_size=batch_size, normalize_embeddings=normalize)
             for batch, vectors, further in stream:
                 met.add(further)
                 yield batch, vectors
 
-        n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
+        if groups is None:
+            n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
+        else:
+            groups.take(batches())
     notes.insert(0, str(met))
     if embedder.frequencies_from == "rank":
         notes.append("no counts came with the vectors: frequencies are estimated from ranks, by Zipf's law")
-    if out is not None:
+    if out is not None and groups is None:
         notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
     tell(notes)
 
@@ -218,12 +269,14 @@ def _words(
 
 
 @contextmanager
-def _readable(texts: str, *, twice: bool) -> Iterator[Callable[[], Iterable[str]]]:
+def _readable(
+    texts: str, lines: Callable[[], Iterable[str]], *, twice: bool
+) -> Iterator[Callable[[], Iterable[str]]]:
     """What begins to read the texts; standard input, to be read ``twice``, waits in a file."""
     from wordloom.vectors.embedding_files import read_texts
 
     if texts != "-" or not twice:
-        yield lambda: read_texts(texts)
+        yield lines
         return
     with tempfile.NamedTemporaryFile(prefix="wordloom-texts-") as kept:
         shutil.copyfileobj(sys.stdin.buffer, kept)

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from wordloom.cli.vectors_output import tell
 from wordloom.errors import VectorError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.cli.embed_clusters import Grouping
 
 __all__ = ["embed_bags", "holds_bags"]
 
@@ -25,13 +28,20 @@ def holds_bags(folder: Path) -> bool:
 
 
 def embed_bags(
-    folder: Path, lines: Iterator[str], out: Path | None, *, normalize: bool, batch_size: int
+    folder: Path,
+    lines: Iterator[str],
+    out: Path | None,
+    *,
+    normalize: bool,
+    batch_size: int,
+    groups: Grouping | None = None,
 ) -> None:
-    """Write the features of each of ``lines`` by the bags in ``folder``: scipy's .npz, or JSON lines."""
+    """Write the features of each of ``lines`` by the bags in ``folder``: scipy's .npz, or JSON lines; or hand
+    them to ``groups``."""
     from wordloom.data.vectorizer import unit_rows
     from wordloom.vectors import TextReport
 
-    if out is not None and out.suffix not in FORMATS:
+    if out is not None and groups is None and out.suffix not in FORMATS:
         hint = did_you_mean(out.suffix, FORMATS)
         raise VectorError(f"'{out}' cannot keep sparse rows, by its ending; {hint}")
     vectorizer, weigh = _opened(folder)
@@ -45,6 +55,10 @@ def embed_bags(
             rows = weigh(counted.rows)
             yield batch, unit_rows(rows) if normalize else rows
 
+    if groups is not None:
+        groups.take(batches())
+        tell([str(met)])
+        return
     n = _write(out, batches(), vectorizer.terms)
     notes = [str(met)]
     if out is not None:

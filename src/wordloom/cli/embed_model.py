@@ -14,6 +14,7 @@ from wordloom.cli.vectors_output import tell
 from wordloom.errors import CheckpointError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
+    from wordloom.cli.embed_clusters import Grouping
     from wordloom.run import Embedder
     from wordloom.run.embedding import EmbedLedger, TokenVectors
 
@@ -38,17 +39,18 @@ def embed_model(
     batch_size: int,
     device: str,
     dtype: str,
+    groups: Grouping | None = None,
     **settings: Any,
 ) -> None:
-    """Write the vectors of each of ``lines``, or of its tokens; ``settings`` are those of
-    :meth:`wordloom.run.TextEncoder.embedder` that were given."""
+    """Write the vectors of each of ``lines``, or of its tokens, or hand those of texts to ``groups``;
+    ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder` that were given."""
     from wordloom.run.embedding import EmbedLedger
     from wordloom.vectors.embedding_files import embedding_format, write_embeddings
 
     if level == "token" and out is not None and out.suffix not in TOKEN_FORMATS:
         hint = did_you_mean(out.suffix, TOKEN_FORMATS)
         raise VectorError(f"'{out}' cannot keep tokens beside their vectors, by its ending; {hint}")
-    if out is not None:
+    if out is not None and groups is None:
         embedding_format(out)
     embedder, ledger = _embedder(folder, device, dtype, settings), EmbedLedger()
     if level == "token":
@@ -61,6 +63,10 @@ def embed_model(
                 for vectors in embedder.stream(some, ledger):
                     yield some, vectors
 
+        if groups is not None:
+            groups.take(batches())
+            tell(ledger.lines())
+            return
         written = write_embeddings("-" if out is None else out, batches(), embedder.dim)
         what = f"{written:,} vectors"
     notes = ledger.lines()

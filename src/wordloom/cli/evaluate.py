@@ -163,7 +163,17 @@ def command(
     Each score has a 95 % interval and a signature of its settings.
     """
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
+    from wordloom.run.headed import is_headed
 
+    if is_headed(checkpoint):
+        from wordloom.cli.headed import evaluate_headed
+
+        others = (*_TEXT, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
+        refuse(ctx, f"{checkpoint} answers questions", *others)
+        began = time.perf_counter()
+        scores = evaluate_headed(checkpoint, sources or [], device=device, dtype=dtype)
+        _print(scores, checkpoint, "answers", began, json=json)
+        return
     if is_classifier(checkpoint):
         refuse(
             ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT, *_PAIRS, *_SEARCH

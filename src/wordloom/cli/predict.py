@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from wordloom.cli.usage import refuse
+from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
 
 __all__ = ["command"]
@@ -21,36 +21,58 @@ _AT_ONCE = 1 << 12  # texts held at a time
 
 def command(
     ctx: typer.Context,
-    checkpoint: Annotated[Path, typer.Argument(help="The folder of a trained classifier or encoder.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The folder of a trained classifier, encoder, or model that answers.")
+    ],
     sources: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILE", help="Files with one text per line, or .jsonl.  [default: stdin]"),
     ] = None,
     field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
+    text_column: Annotated[
+        list[str] | None,
+        typer.Option(help="classifiers: the column of a table, by name or number from 1; twice for pairs."),
+    ] = None,
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
-    top: Annotated[int, typer.Option(help="encoders: tokens for each mask.", min=1)] = 5,
+    top: Annotated[
+        int, typer.Option(help="encoders: tokens for each mask; answers: spans of each, with --json.", min=1)
+    ] = 5,
+    cut: Annotated[
+        bool, typer.Option("--cut", help="answers: cut a question that is too long, and say how many.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per text, with every label's probability.")
     ] = False,
 ) -> None:
-    """Tell the class of each text: its label and probability, one line per line of the FILE, in order.  Of an
-    encoder: the likeliest tokens for each mask in it."""
-    from wordloom.data import documents
-    from wordloom.run import is_encoder, load_classifier
+    """Tell the class of each text: its label and probability, one line per line of the FILE, in order.
 
+    Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
+    words with their labels, or for each question the likeliest choice, or the answer, its first character and
+    the one behind its last, and its probability."""
+    from wordloom.cli.headed import predict_headed
+    from wordloom.run import is_encoder, load_classifier
+    from wordloom.run.headed import is_headed, task_in
+
+    if is_headed(checkpoint):
+        task = task_in(checkpoint)
+        if task != "question_answering":
+            refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "cut", "top")
+        if task in ("question_answering", "multiple_choice"):
+            refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
+        texts = _texts(sources, field, text_column, encoding_errors)
+        predict_headed(checkpoint, sources or [], texts, top=top, device=device, cut=cut, json=json)
+        return
+    refuse(ctx, f"{checkpoint} answers no questions", "cut")
     fills = is_encoder(checkpoint)
     if not fills:
         refuse(ctx, f"{checkpoint} fills in no masks", "top")
         classifier = load_classifier(checkpoint, device=device)
-    texts: Iterator[str] = (
-        str(document.text)
-        for document in documents(
-            sources or ["-"], field=field, separator="line", encoding_errors=encoding_errors
-        )
-    )
+    elif text_column is not None:
+        raise UsageError("--text-column: an encoder fills masks in texts, one a line; leave it out")
+    texts = _texts(sources, field, text_column, encoding_errors)
     if fills:
         _fill(checkpoint, texts, top, device, json=json)
         return
@@ -65,6 +87,24 @@ def command(
             else:
                 print(f"{label}\t{row[best]:.4f}")
     sys.stdout.flush()
+
+
+def _texts(
+    sources: list[str] | None, field: str, columns: list[str] | None, encoding_errors: Any
+) -> Iterator[Any]:
+    """A text for each line, or what stands in the ``columns`` of each row: a text, or a pair."""
+    from wordloom.data import documents
+    from wordloom.data.labels import labelled_rows
+
+    if columns is None:
+        for document in documents(
+            sources or ["-"], field=field, separator="line", encoding_errors=encoding_errors
+        ):
+            yield str(document.text)
+        return
+    named = [int(name) if name.isdecimal() else name for name in columns]
+    for row in labelled_rows(sources or ["-"], text=named, labels=False, encoding_errors=encoding_errors):
+        yield row.texts if len(row.texts) > 1 else row.texts[0]
 
 
 def _fill(checkpoint: Path, texts: Iterator[str], top: int, device: str, *, json: bool) -> None:

@@ -130,7 +130,7 @@ TASKS: dict[str, DatasetInfo] = {
         "STS-B, sentence similarity: 5,749 / 1,500",
         "research use",
         "tab-separated with header (index, ..., sentence1, sentence2, score)",
-        None,  # a score is no label
+        Columns(("sentence1", "sentence2"), None, score="score"),
     ),
     "squad-sample": DatasetInfo(
         title="SQuAD v1.1, 24 of the 48 dev articles and 4,000 training questions",

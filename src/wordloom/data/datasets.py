@@ -61,7 +61,7 @@ class DatasetInfo:
         format: how :func:`~wordloom.data.documents` reads it; ``None`` where it is no running text.
         field, separator: reader settings, where they differ from the defaults.
         layout: what the files hold, for those who parse them.
-        columns: where a table of labelled rows keeps texts and label; ``None`` for anything else.
+        columns: where a table of labelled or scored rows keeps what; ``None`` for anything else.
         about_bytes: an approximate size where exact ones are not known.
         notes: what a user must know; for a set that may not be distributed, what to do instead.
     """
@@ -102,11 +102,13 @@ class Columns(NamedTuple):
         label: the column of the label; ``None`` for texts without one.
         header: whether the first line of a .csv or .tsv names its columns; ``None``: it does where a column
             is given by name.
+        score: the column of a number that is no label, but to be predicted as it is; ``None`` for none.
     """
 
     texts: tuple[str | int, ...]
     label: str | int | None
     header: bool | None = None
+    score: str | int | None = None
 
 
 class Fetched(NamedTuple):

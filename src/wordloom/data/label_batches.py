@@ -21,7 +21,7 @@ from wordloom.data.batches import _PERMUTATION
 from wordloom.data.permutation import keyed, permute
 from wordloom.errors import DataError
 
-__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches", "LabelLedger"]
+__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches", "LabelLedger", "ScoreLedger"]
 
 _PASS = 1 << 14  # rows of a pass over all of them
 
@@ -47,6 +47,7 @@ class LabelBatch(NamedTuple):
         inputs: the arguments of the model's ``forward``, in its order; :class:`Bags` for bags of words,
             :class:`~wordloom.data.sequence_batches.Sequences` for sequences of tokens.
         targets: ``[B]`` int64, the class of each; :data:`~wordloom.data.IGNORE` where nothing is scored.
+            Or float32, the number that each has.
     """
 
     inputs: tuple[Tensor | None, ...]
@@ -80,8 +81,7 @@ class LabelLedger:
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
-        labels = ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
-        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; labels: {labels}"]
+        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; {self._answers()}"]
         if self.repeated:
             lines.append(f"left out: {self.repeated:,} more rows repeat text and label of an earlier one")
         if self.unknown:
@@ -102,12 +102,27 @@ class LabelLedger:
         """The ledger as plain JSON values."""
         return asdict(self)
 
+    def _answers(self) -> str:
+        return "labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreLedger(LabelLedger):
+    """The account of rows with a number each: the lowest, the highest, and their mean."""
+
+    lowest: float
+    highest: float
+    mean: float
+
+    def _answers(self) -> str:
+        return f"scores: {self.lowest:g} to {self.highest:g}, {self.mean:.4g} on average"
+
 
 class LabelBatches:
     """Rows with their classes, numbered without end; what a row is, a subclass says.
 
     Args:
-        targets: [N] classes.
+        targets: [N] classes, or numbers (of a float dtype).
         places: of each row, for error reports.
         seed: names the order; 0 <= seed < 2**63.
         order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
@@ -119,7 +134,7 @@ class LabelBatches:
 
     def __init__(
         self,
-        targets: NDArray[np.int64],
+        targets: NDArray[np.int64] | NDArray[np.float32],
         *,
         places: Sequence[str] = (),
         seed: int = 0,
@@ -131,7 +146,8 @@ class LabelBatches:
             raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
         self.samples_per_epoch: int = len(targets)
         self.seed, self.order, self.places = seed, order, places
-        self._targets = np.ascontiguousarray(targets, dtype=np.int64)
+        kind = np.float32 if np.issubdtype(targets.dtype, np.floating) else np.int64
+        self._targets: NDArray[Any] = np.ascontiguousarray(targets, dtype=kind)
 
     def batch(self, start: int, count: int) -> LabelBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
@@ -192,7 +208,7 @@ class BagBatches(LabelBatches):
     def __init__(
         self,
         counts: Any,
-        targets: NDArray[np.int64],
+        targets: NDArray[np.int64] | NDArray[np.float32],
         *,
         places: Sequence[str] = (),
         seed: int = 0,

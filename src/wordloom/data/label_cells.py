@@ -21,7 +21,7 @@ _LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many
 
 
 def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    """Line number of every row, its texts, and its label unless ``columns.label`` is None."""
+    """Line number of every row, its texts, and its label and score unless these columns are None."""
     match file.format:
         case "csv" | "tsv":
             return _separated(file, columns, errors)
@@ -46,7 +46,7 @@ def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]
 
 def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
     """Line number and wanted cells of every row of a .csv or .tsv."""
-    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
+    wanted = _wanted(columns)
     named = any(isinstance(column, str) for column in wanted)
     headed = named if columns.header is None else columns.header
     if named and not headed:
@@ -67,6 +67,10 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
                 + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
             )
         yield line, [row[place] for place in places]
+
+
+def _wanted(columns: Columns) -> list[str | int]:
+    return [*columns.texts, *(column for column in (columns.label, columns.score) if column is not None)]
 
 
 def _fields(n: int) -> str:
@@ -92,6 +96,11 @@ def _place(column: str | int, first: list[str], file: Source, columns: Columns) 
 
 def _missing(place: str, column: str, there: Iterable[str], columns: Columns) -> str:
     what, _, _ = missing_field(place, column, list(there)).partition(" Say which one:")
+    if columns.score is not None:
+        return (
+            f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which "
+            "one holds the text and which the score"
+        )
     one, other = ("text", "label") if columns.label is not None or len(columns.texts) == 1 else _SIDES
     return (
         f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
@@ -154,13 +163,13 @@ def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
     from wordloom.data.parquet import parquet_rows
 
     wanted = _names(file, columns)
-    whole = [] if columns.label is None else [wanted[-1]]
-    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole), 1):
+    whole, numbers = ([str(name)] if name is not None else [] for name in (columns.label, columns.score))
+    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole, numbers=numbers), 1):
         yield number, list(row)
 
 
 def _names(file: Source, columns: Columns) -> list[str]:
-    wanted = [*columns.texts, *([] if columns.label is None else [columns.label])]
+    wanted = _wanted(columns)
     for column in wanted:
         if not isinstance(column, str):
             raise DataError(f"{file.name}: its columns have names; say which, not the number {column}")

@@ -92,7 +92,7 @@ def labelled_rows(
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
-    for file, known in _of_one_kind(_tables(sources, lists=label == FILE)):
+    for file, known in _of_one_kind(_tables(sources, lists=label == FILE, scored=not labels)):
         if file.format == "text" and (text is not None or header is not None):
             raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
         texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
@@ -172,10 +172,11 @@ class LabelledCorpus:
     def _refuse_shared_files(self) -> None:
         if not self.validation_sources:
             return
+        lists = self.label == FILE
         trained_on = {
-            os.path.realpath(file.path) for file, _ in _tables(self.sources, lists=self.label == FILE)
+            os.path.realpath(file.path) for file, _ in _tables(self.sources, lists=lists, scored=True)
         }
-        for file, _ in _tables(self.validation_sources, lists=self.label == FILE):
+        for file, _ in _tables(self.validation_sources, lists=lists, scored=True):
             if os.path.realpath(file.path) in trained_on:
                 raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
 
@@ -229,10 +230,12 @@ def _of_one_kind(files: Iterable[tuple[Source, Columns]]) -> list[tuple[Source, 
     return found
 
 
-def _tables(sources: Sources, *, lists: bool = False) -> Iterator[tuple[Source, Columns]]:
+def _tables(
+    sources: Sources, *, lists: bool = False, scored: bool = False
+) -> Iterator[tuple[Source, Columns]]:
     """The files that ``sources`` stand for, and where those of a named set keep what.
 
-    ``lists``: a .txt is one too.
+    ``lists``: a .txt is one too; ``scored``: a named set may have scores for labels.
     """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
@@ -242,7 +245,7 @@ def _tables(sources: Sources, *, lists: bool = False) -> Iterator[tuple[Source, 
         path = os.path.expanduser(item)
         if names_dataset(item):
             info = files_of(item)[0]
-            if info.columns is None:
+            if info.columns is None or (info.columns.score is not None and not scored):
                 raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
             for known in local_files(item):
                 yield _described(str(known), lists=info.columns.label == FILE), info.columns

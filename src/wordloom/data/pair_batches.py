@@ -39,7 +39,7 @@ class PairBatch(NamedTuple):
     """Sources, and the targets that a decoder is to find one token at a time.  B rows, all padded right.
 
     Attributes:
-        source: ``[B, S]`` int64, each with the end token.
+        source: ``[B, S]`` int64, each with the end token, and what begins them where they begin with a token.
         source_attend: ``[B, S]`` bool, True where a token is real.
         prefix: ``[B, T]`` int64, the start token and the target: what the decoder has before each position.
         targets: ``[B, T]`` int64, the target and the end token; :data:`~wordloom.data.IGNORE` after it.
@@ -68,6 +68,7 @@ class PairBatches:
         padding: at most this share of the positions of both sides is empty, where batches of this size allow
             it; 0 <= padding < 1.  More of it makes wider buckets, so pairs meet more others.
         start_id: the token that begins a prefix.  Default: the target tokenizer's pad, as Marian has it.
+        source_start_id: the token that begins a source, as a BERT's [CLS]; None: none does.
 
     Raises:
         DataError: a setting out of range, or a tokenizer without end or start token.
@@ -82,6 +83,7 @@ class PairBatches:
         order: PairOrder = "permutation",
         padding: float = 0.08,
         start_id: int | None = None,
+        source_start_id: int | None = None,
     ) -> None:
         if order not in ORDERS:
             raise DataError(f"order='{order}' is not known; {did_you_mean(order, ORDERS)}")
@@ -100,8 +102,13 @@ class PairBatches:
             raise DataError("the target tokenizer has no pad token to begin a prefix with; give a start_id")
         if not 0 <= start < shards.target.vocab_size:
             raise DataError(f"start_id={start} is not allowed; 0 <= start_id < {shards.target.vocab_size}")
-        self.start_id = start
-        buckets = make_buckets(shards.lengths + 1, batch_tokens=batch_tokens, padding=self.padding)
+        if source_start_id is not None and not 0 <= source_start_id < shards.source.vocab_size:
+            allowed = f"0 <= source_start_id < {shards.source.vocab_size}"
+            raise DataError(f"source_start_id={source_start_id} is not allowed; {allowed}")
+        self.start_id, self.source_start_id = start, source_start_id
+        self._before = int(source_start_id is not None)
+        self._sizes: Ints = shards.lengths + np.array([[1 + self._before], [1]])  # [2, N] with begin and end
+        buckets = make_buckets(self._sizes, batch_tokens=batch_tokens, padding=self.padding)
         self._pairs, self._bucket_ends = buckets.pairs, buckets.ends
         self._batches = buckets.batches
         self._batch_ends = np.cumsum(buckets.batches)  # [buckets] batches up to each bucket's last
@@ -123,10 +130,13 @@ class PairBatches:
         real_source, real = (
             np.arange(each.max()) < each[:, None] for each in lengths
         )  # [B, S - 1], [B, T - 1]
-        source = np.full((len(pairs), real_source.shape[1] + 1), self.shards.source.pad_id or 0, np.int64)
-        source[:, :-1][real_source] = _tokens(self.shards.source, pairs, lengths[0])
-        source[rows, lengths[0]] = self._ends[0]
-        attend = np.arange(source.shape[1]) <= lengths[0][:, None]
+        width = real_source.shape[1] + 1 + self._before
+        source = np.full((len(pairs), width), self.shards.source.pad_id or 0, np.int64)
+        if self.source_start_id is not None:
+            source[:, 0] = self.source_start_id
+        source[:, self._before : -1][real_source] = _tokens(self.shards.source, pairs, lengths[0])
+        source[rows, lengths[0] + self._before] = self._ends[0]
+        attend = np.arange(width) < self._sizes[0, pairs][:, None]
         target = _tokens(self.shards.target, pairs, lengths[1])
         prefix = np.full((len(pairs), real.shape[1] + 1), self.shards.target.pad_id or 0, np.int64)
         prefix[:, 0] = self.start_id
@@ -174,7 +184,7 @@ class PairBatches:
     def real_shares(self, epoch: int = 0) -> tuple[float, float]:
         """The shares of the source and of the target positions of an epoch that are not padding."""
         positions = np.zeros(2, np.int64)
-        lengths = self.shards.lengths + 1  # [2, N]
+        lengths = self._sizes
         for bucket in range(len(self._batches)):
             first, stop = self._span(bucket)
             edges = self._edges(bucket)
@@ -187,7 +197,7 @@ class PairBatches:
     @cached_property
     def tokens_per_sample(self) -> tuple[float, float]:
         """Source and target tokens of a batch, end tokens included, padding not; the mean over an epoch."""
-        source, target = (self.shards.lengths + 1).sum(1) / self.samples_per_epoch
+        source, target = self._sizes.sum(1) / self.samples_per_epoch
         return float(source), float(target)
 
     def document_ids(self, start: int, count: int) -> list[str]:
@@ -205,6 +215,8 @@ class PairBatches:
             "padding": self.padding,
             "start_id": self.start_id,
         }
+        if self.source_start_id is not None:
+            settings["source_start_id"] = self.source_start_id
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -212,7 +224,7 @@ class PairBatches:
         """The shards' ledger, with what batches pad; of a permutation, in its first epoch."""
         ledger = self.shards.ledger
         source, target = self.real_shares()
-        tokens = (self.shards.lengths + 1).sum(1)
+        tokens = self._sizes.sum(1)
         how = "anew each epoch" if self.order == "permutation" else "the same every time, short ones first"
         notes = [
             *ledger.notes,

@@ -26,12 +26,17 @@ def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> It
 
 
 def parquet_rows(
-    file: Source, names: Sequence[str], meter: Meter | None = None, *, whole_numbers: Sequence[str] = ()
+    file: Source,
+    names: Sequence[str],
+    meter: Meter | None = None,
+    *,
+    whole_numbers: Sequence[str] = (),
+    numbers: Sequence[str] = (),
 ) -> Iterator[tuple[Any, ...]]:
     """The columns ``names`` of each row, None where a cell is null; all hold text.
 
-    The columns in ``whole_numbers`` may hold those or booleans instead.  Raises DataError as
-    :func:`parquet_texts`.
+    The columns in ``whole_numbers`` may hold those or booleans instead, those in ``numbers`` any numbers.
+    Raises DataError as :func:`parquet_texts`.
     """
     try:
         import pyarrow as pa
@@ -52,7 +57,9 @@ def parquet_rows(
         try:
             table = pq.ParquetFile(content)
             for name in names:
-                _check_column(file, table.schema_arrow, name, whole_numbers=name in whole_numbers)
+                _check_column(
+                    file, table.schema_arrow, name, whole=name in whole_numbers, any_number=name in numbers
+                )
             groups = table.metadata.num_row_groups
             for group in range(groups):
                 for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
@@ -67,7 +74,7 @@ def parquet_rows(
             raise DataError(f"{file.name}: not a readable Parquet file ({what}); write it again") from error
 
 
-def _check_column(file: Source, schema: Any, name: str, *, whole_numbers: bool) -> None:
+def _check_column(file: Source, schema: Any, name: str, *, whole: bool, any_number: bool) -> None:
     """Raise DataError unless the column is there and holds what is wanted of it."""
     from pyarrow import types
 
@@ -80,7 +87,10 @@ def _check_column(file: Source, schema: Any, name: str, *, whole_numbers: bool) 
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
         return
-    if whole_numbers and (types.is_integer(kind) or types.is_boolean(kind)):
+    if whole and (types.is_integer(kind) or types.is_boolean(kind)):
         return
-    wanted = "text (string) or whole numbers" if whole_numbers else "text (string)"
+    if any_number and (types.is_integer(kind) or types.is_floating(kind)):
+        return
+    others = " or whole numbers" if whole else " or numbers" if any_number else ""
+    wanted = "text (string)" + others
     raise DataError(f"{file.name}: column '{name}' holds {kind}, not {wanted}")

@@ -113,7 +113,7 @@ class SequenceLabelBatches(LabelBatches):
     def __init__(
         self,
         rows: TokenRows,
-        targets: NDArray[np.int64],
+        targets: NDArray[np.int64] | NDArray[np.float32],
         *,
         pad_id: int = 0,
         places: Sequence[str] = (),

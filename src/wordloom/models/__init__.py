@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models import bert, gpt, gpt2, llama, rnn, roberta, transformer
+from wordloom.models import bert, bert_generation, gpt, gpt2, llama, rnn, roberta, transformer
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.bert import Bert, BertConfig, Encoded
+from wordloom.models.bert_generation import BertGeneration, BertGenerationConfig
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
@@ -23,6 +24,7 @@ from wordloom.models.rnn import RNN, RNNConfig
 from wordloom.models.rnn_classifier import RNNClassifier, RNNClassifierConfig
 from wordloom.models.roberta import Roberta, RobertaConfig
 from wordloom.models.seq2seq import Seq2Seq, Seq2SeqConfig
+from wordloom.models.task_model import TaskConfig, TaskModel
 from wordloom.models.transformer import Transformer, TransformerConfig
 from wordloom.nn.cache import Cache
 
@@ -36,6 +38,8 @@ __all__ = [
     "BagOfWordsConfig",
     "Bert",
     "BertConfig",
+    "BertGeneration",
+    "BertGenerationConfig",
     "CausalLM",
     "Encoded",
     "Encoder",
@@ -53,6 +57,8 @@ __all__ = [
     "Seq2Seq",
     "Seq2SeqConfig",
     "SequenceToSequence",
+    "TaskConfig",
+    "TaskModel",
     "Transformer",
     "TransformerConfig",
     "build",
@@ -136,8 +142,10 @@ MODELS: dict[str, Family] = {
     "transformer": Family(TransformerConfig, Transformer),
     "bert": Family(BertConfig, Bert),
     "roberta": Family(RobertaConfig, Roberta),
+    "bert_generation": Family(BertGenerationConfig, BertGeneration),
     "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
     "rnn_classifier": Family(RNNClassifierConfig, RNNClassifier),
+    "task_model": Family(TaskConfig, TaskModel),
 }
 
 PRESETS: dict[str, Any] = {
@@ -148,6 +156,7 @@ PRESETS: dict[str, Any] = {
     **transformer.PRESETS,
     **bert.PRESETS,
     **roberta.PRESETS,
+    **bert_generation.PRESETS,
 }
 
 # Other libraries' names for our settings, so that the error can say ours.
@@ -176,6 +185,7 @@ _FOREIGN_OF_BERT = {
 _FOREIGN_OF = {
     "bert": _FOREIGN_OF_BERT,
     "roberta": _FOREIGN_OF_BERT,
+    "bert_generation": {**_FOREIGN_OF_BERT, "pad_token_id": "padding_idx"},
     "rnn": _FOREIGN_OF_RNN,
     "rnn_classifier": _FOREIGN_OF_RNN,
     "seq2seq": {
@@ -201,8 +211,9 @@ def family_of(config: Any) -> str:
 
 def config_from(family: str, **settings: Any) -> Any:
     """The config of ``family`` from plain values; raises ConfigError naming what is unknown or mistyped."""
-    if family not in MODELS:
-        raise ConfigError(f"unknown model family {family!r}; {did_you_mean(family, MODELS)}")
+    if family not in MODELS or family == "task_model":  # a body and a head, which a task puts on it
+        known = [name for name in MODELS if name != "task_model"]
+        raise ConfigError(f"unknown model family {family!r}; {did_you_mean(family, known)}")
     allowed = {field.name: field for field in fields(MODELS[family].config)}
     for key, value in settings.items():
         if key not in allowed:

@@ -63,7 +63,7 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
         raise ConfigError(f"context is a number of keys above 0, not {context}")
     layers = head = 0
     for name, linear in _linears(_module(model)):
-        if name in ("lm_head", "classifier", "pooler", "next_sentence"):
+        if name.rpartition(".")[2] in ("lm_head", "classifier", "pooler", "next_sentence"):
             head += 2 * linear.weight.numel()
         else:
             layers += 2 * linear.weight.numel()

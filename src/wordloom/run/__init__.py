@@ -2,6 +2,7 @@
 
 from wordloom.run.averaging import average
 from wordloom.run.classifier import TextClassifier
+from wordloom.run.clusters import Clusters, cluster_texts
 from wordloom.run.embedding import Embedded, Embedder
 from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
 from wordloom.run.load import (
@@ -18,6 +19,7 @@ from wordloom.run.translation_scores import translation_scores
 from wordloom.run.translator import Translation, Translator, load_translator
 
 __all__ = [
+    "Clusters",
     "Embedded",
     "Embedder",
     "LanguageModel",
@@ -27,6 +29,7 @@ __all__ = [
     "Translation",
     "Translator",
     "average",
+    "cluster_texts",
     "is_classifier",
     "is_encoder",
     "is_translator",

@@ -11,12 +11,14 @@ import torch
 from wordloom.data.labels import LabelledCorpus, sorted_labels
 from wordloom.data.vectorizer import BagVectorizer, Counted, smooth_idf
 from wordloom.errors import RecipeError, did_you_mean
-from wordloom.models import MODELS, build, family_of
+from wordloom.models import MODELS, TaskConfig, build, family_of
 from wordloom.models.cost import skeleton
 from wordloom.recipe import Recipe
+from wordloom.run.fine_tuning import fine_tuned, fine_tuning_task
 from wordloom.run.labelled import (
     Rows,
     classifier_config,
+    cut_or_error,
     held_out,
     labelled_batches,
     labelled_corpus,
@@ -37,11 +39,17 @@ __all__ = ["classification_task"]
 def classification_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Softmax classification of the recipe's labelled rows; ``given`` is a checkpoint to begin with."""
     family = recipe.model.get("family")
-    if given is not None and not recipe.model:
-        family = family_of(load_config(given))
+    if "preset" in recipe.model or fine_tuned(family):
+        return fine_tuning_task(recipe, given, progress)
+    if given is not None and not (family and family in CLASSIFIERS):
+        config = load_config(given)
+        family = family_of(config)
+        if isinstance(config, TaskConfig) or fine_tuned(family):
+            return fine_tuning_task(recipe, given, progress)
     if family is None:
         raise RecipeError(
-            f'give model.family, for train.objective "classification": {", ".join(CLASSIFIERS)}'
+            f'give model.family, for train.objective "classification": {", ".join(CLASSIFIERS)}; or a '
+            "pretrained model to begin with (--from)"
         )
     if family not in CLASSIFIERS:
         known = "is no classifier" if family in MODELS else "is unknown"
@@ -64,8 +72,8 @@ def _refuse(recipe: Recipe, what: str, **unused: Sequence[str]) -> None:
 def bag_of_words_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.BagOfWords` over the words of the training rows."""
     s = recipe.train
-    networks = ("seq_len", "attention_backend", "gradient_checkpointing", "compile")
-    _refuse(recipe, "a bag of words", train=networks, data=("too_long",))
+    networks = ("seq_len", "attention_backend", "gradient_checkpointing", "compile", "language_model_weight")
+    _refuse(recipe, "a bag of words", train=networks, data=("too_long", "both_orders"))
     if s.precision not in ("auto", "fp32"):
         raise RecipeError(f'bag_of_words trains in fp32, not train.precision "{s.precision}"')
     corpus = labelled_corpus(recipe)
@@ -138,8 +146,8 @@ def _vectorizer(
 def rnn_classifier_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.RNNClassifier` over the tokens of the training rows."""
     s = recipe.train
-    _refuse(recipe, "model.family 'rnn_classifier'",
-            train=("attention_backend", "gradient_checkpointing", "compile"))  # fmt: skip
+    networks = ("attention_backend", "gradient_checkpointing", "compile", "language_model_weight")
+    _refuse(recipe, "model.family 'rnn_classifier'", train=networks, data=("both_orders",))
     if s.optimizer == "lbfgs":
         raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
     corpus = labelled_corpus(recipe)
@@ -149,7 +157,7 @@ def rnn_classifier_task(recipe: Recipe, given: Path | None, progress: TrainingPr
         texts = (text for row in corpus.rows("train") for text in row.texts)
         tokenizer = recipe_tokenizer(recipe, texts, progress, "rows")
         labels = sorted_labels(str(row.label) for row in corpus.rows("train"))
-    reader = SequenceReader(tokenizer, s.seq_len, recipe.data.too_long, alike=s.batch_size)
+    reader = SequenceReader(tokenizer, s.seq_len, cut_or_error(recipe), alike=s.batch_size)
     train = labelled_batches(reader, labels, corpus, "train", seed=recipe.seed)
     batches, account = train
     rest = held_out(recipe, reader, labels, corpus, train, progress)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from wordloom.data.label_batches import LabelBatches, LabelLedger
 from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
+from wordloom.data.streams import EncodingErrors
 from wordloom.errors import RecipeError
 from wordloom.evaluate.classification import judge
 from wordloom.models import config_from
@@ -25,26 +26,50 @@ from wordloom.weights import load_config, save_model
 __all__ = [
     "HeldOut",
     "Rows",
+    "account_of",
     "classifier_config",
+    "corpus_of",
+    "cut_or_error",
+    "divided",
     "held_out",
     "labelled_batches",
     "labelled_corpus",
     "ledger",
+    "row_errors",
     "saver",
 ]
 
 _SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
 
 
+Corpus = TypeVar("Corpus", bound=LabelledCorpus)
+Item = TypeVar("Item")
+
+
+def row_errors(recipe: Recipe) -> EncodingErrors:
+    """``data.encoding_errors``, of rows; raises RecipeError for "bytes"."""
+    if recipe.data.encoding_errors == "bytes":
+        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
+    return recipe.data.encoding_errors
+
+
+def cut_or_error(recipe: Recipe) -> Literal["error", "cut"]:
+    """``data.too_long`` of rows with one answer, which are never read in windows."""
+    return "cut" if recipe.data.too_long == "cut" else "error"
+
+
 def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
     """The rows that ``[data]`` names."""
+    return corpus_of(recipe, LabelledCorpus)
+
+
+def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
+    """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
     d = recipe.data
-    if d.encoding_errors == "bytes":
-        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
     if any(source.startswith("-") for source in ([d.train] if isinstance(d.train, str) else d.train)):
         raise RecipeError("data.train: rows are read more than once, standard input only once; name a file")
     split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
-    return LabelledCorpus(
+    return kind(
         sources=d.train,
         validation_sources=d.validation or (),
         split=split,
@@ -53,8 +78,29 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
         text=d.text_column,
         label=d.label_column,
         header=d.header,
-        encoding_errors=d.encoding_errors,
+        encoding_errors=row_errors(recipe),
     )
+
+
+def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dict[str, list[Item]]:
+    """What ``read`` makes of the recipe's sources: "train", and "validation", the last ones where no source
+    of its own is named; ``what`` they are called."""
+    d = recipe.data
+    every = read(d.train)
+    if d.validation is not None:
+        return {"train": every, "validation": read(d.validation)}
+    if not d.validation_fraction:
+        return {"train": every}
+    if d.split != "tail":
+        raise RecipeError(f"data.split: the last {what} are held out; leave it out")
+    edge = len(every) - int(len(every) * d.validation_fraction)
+    parts = {"train": every[:edge], "validation": every[edge:]}
+    if not parts["validation"]:
+        raise RecipeError(
+            f"data.validation_fraction {d.validation_fraction:g} of {len(every):,} {what} holds none out; "
+            "give more, or 0"
+        )
+    return parts
 
 
 @dataclass
@@ -66,14 +112,22 @@ class Rows:
     dropped: Counter[str] = field(default_factory=Counter)
 
     def texts(self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = ()) -> Iterator[str]:
+        """The texts of ``part``, one of each row; raises DataError for a label that is not ``known``."""
+        return (text for (text,) in self.rows(corpus, part, known))
+
+    def rows(
+        self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = (), *, most_texts: int = 1
+    ) -> Iterator[tuple[str, ...]]:
+        """As :meth:`texts`, of rows of up to ``most_texts``."""
         for row in corpus.rows(part, self.dropped):
-            if len(row.texts) != 1:
-                raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies one")
+            if len(row.texts) > most_texts:
+                allowed = "one" if most_texts == 1 else f"{most_texts} at most"
+                raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies {allowed}")
             if known and row.label not in known:
                 raise unseen_label(row, known)
             self.labels.append(str(row.label))
             self.places.append(f"{row.source}:{row.line}")
-            yield row.texts[0]
+            yield row.texts
 
     def targets(self, labels: Sequence[str]) -> Any:
         number = {label: index for index, label in enumerate(labels)}
@@ -107,7 +161,10 @@ def labelled_batches(
     Raises DataError for a label not among ``labels``.
     """
     rows = Rows()
-    read = reader.read(rows.texts(corpus, part, labels), lambda row: rows.places[row])
+    given: Any = rows.rows(corpus, part, labels, most_texts=reader.most_texts)
+    if reader.most_texts == 1:
+        given = (text for (text,) in given)
+    read = reader.read(given, lambda row: rows.places[row])
     batches = reader.batches(read, rows.targets(labels), places=rows.places, seed=seed)
     return batches, ledger(part, corpus, rows, labels, reader, read)
 
@@ -142,16 +199,33 @@ def held_out(
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
         parts["validation"] = labelled_batches(reader, labels, corpus, "validation")
         progress.say(parts["validation"][1].lines())
+    return account_of(parts, _evaluator, labels=labels, signature=reader.signature)
+
+
+class Account(Protocol):
+    """What became of the rows of a part."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+def account_of(
+    parts: Mapping[str, tuple[Any, Account]],
+    evaluator: Callable[[Any], Callable[[Any], dict[str, float]]],
+    *,
+    labels: Sequence[str] = (),
+    signature: Mapping[str, object],
+) -> HeldOut:
+    """What ``parts`` are, batches and account of "train" and, if any, "validation"; ``evaluator`` makes of
+    the batches of the latter what scores a model by them, of which ``signature`` is said."""
     ledgers = {part: account.as_dict() for part, (_, account) in parts.items()}
     marks = [*labels, *(batches.fingerprint for batches, _ in parts.values())]
     validation = parts["validation"][0] if "validation" in parts else None
+    named: dict[str, object] = {"labels": len(labels)} if labels else {}
     return HeldOut(
         ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
         fingerprint=hashlib.sha256("/".join(marks).encode()).hexdigest(),
-        evaluate=None if validation is None else _evaluator(validation),
-        scored={}
-        if validation is None
-        else {"data": validation.fingerprint[:8], "labels": len(labels), **reader.signature},
+        evaluate=None if validation is None else evaluator(validation),
+        scored={} if validation is None else {"data": validation.fingerprint[:8], **named, **signature},
     )
 
 

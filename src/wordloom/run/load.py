@@ -24,18 +24,19 @@ from wordloom.generate import (
     stream_ids,
     stream_text,
 )
-from wordloom.models import encodes, family_of, translates
+from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.classifier import TextClassifier
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
+from wordloom.run.headed import is_headed, load_headed, task_in
 from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.run.text_readers import text_reader
 from wordloom.run.translator import Translator, load_translator
 from wordloom.text import Specials, Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
-from wordloom.weights.configs import FORMATS
+from wordloom.weights.configs import format_of
 
 __all__ = [
     "LanguageModel",
@@ -143,10 +144,13 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
     A :class:`LanguageModel`, a :class:`~wordloom.run.classifier.TextClassifier`, a
-    :class:`~wordloom.run.translator.Translator`, or a :class:`~wordloom.run.encoder.TextEncoder`.
+    :class:`~wordloom.run.translator.Translator`, a :class:`~wordloom.run.encoder.TextEncoder`, or for a head
+    of another task than classification what :func:`wordloom.run.headed.load_headed` makes.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.
     """
+    if is_headed(folder):
+        return load_headed(folder, device=device, dtype=dtype)
     if is_classifier(folder):
         return load_classifier(folder, device=device, dtype=dtype)
     if is_translator(folder):
@@ -159,7 +163,9 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
 def is_classifier(folder: str | Path) -> bool:
     """Whether the model in ``folder`` tells classes apart; raises CheckpointError as :func:`load`."""
     config = load_config(folder)
-    return not FORMATS[family_of(config)].generates and not encodes(config)
+    if isinstance(config, TaskConfig):
+        return config.task == "classification"
+    return not format_of(config).generates and not encodes(config)
 
 
 def is_translator(folder: str | Path) -> bool:
@@ -170,7 +176,7 @@ def is_translator(folder: str | Path) -> bool:
 def next_command(folder: str | Path) -> str:
     """The command that tries the model in ``folder``; raises CheckpointError as :func:`load`."""
     name = shlex.quote(str(folder))
-    if is_classifier(folder):
+    if is_classifier(folder) or is_headed(folder):
         return f"wordloom predict {name} FILE"
     if is_translator(folder):
         return f"wordloom translate {name} FILE"
@@ -188,6 +194,7 @@ def load_classifier(folder: str | Path, *, device: str = "auto", dtype: str = "a
     kept = choose_dtype(dtype)
     if not is_classifier(folder):
         what = "an encoder" if is_encoder(folder) else "a translator" if is_translator(folder) else ""
+        what = f"a model for {task_in(folder)}" if is_headed(folder) else what
         raise CheckpointError(
             f"{folder} holds {what or 'a language model'}, which tells no classes apart; train a classifier "
             'with train.objective = "classification"'
@@ -207,6 +214,11 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
     if is_classifier(folder):
         raise CheckpointError(
             f"{folder} holds a classifier, which tells classes apart and writes no text; use "
+            f"`{next_command(folder)}`"
+        )
+    if is_headed(folder):
+        raise CheckpointError(
+            f"{folder} holds a model for {task_in(folder)}, which writes no text; use "
             f"`{next_command(folder)}`"
         )
     if is_encoder(folder):

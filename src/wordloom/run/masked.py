@@ -43,7 +43,7 @@ from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits
 from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, save_model, start_from
-from wordloom.weights.configs import FORMATS
+from wordloom.weights.configs import format_of
 
 __all__ = ["masked_task", "validation_scores"]
 
@@ -201,7 +201,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
             f"model.vocab_size {config.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; raise "
             "it, or leave it out"
         )
-    FORMATS[family_of(config)].token_settings({"pad_token_id": tokenizer.pad_id})  # refuses before the work
+    format_of(config).token_settings({"pad_token_id": tokenizer.pad_id})  # refuses before the work
     return config
 
 

@@ -158,7 +158,11 @@ def recipe_tokenizer(
     t = recipe.tokenizer
     if t.path is not None:
         return Tokenizer.from_pretrained(t.path)
-    assert t.kind is not None
+    if t.kind is None:
+        raise RecipeError(
+            "the recipe has no [tokenizer]: begin with a checkpoint, whose tokenizer is taken (--from "
+            "CHECKPOINT), or say tokenizer.kind or tokenizer.path"
+        )
     own = t.special_tokens if t.special_tokens is not None else TOKENIZERS[t.kind].special_tokens
     settings: dict[str, Any] = {
         key: value

@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.label_batches import BagBatches, LabelBatches
+from wordloom.data.marked_rows import BothOrders, Frame, MarkedLabelBatches, MarkedRows, marked_rows
 from wordloom.data.sequence_batches import SequenceLabelBatches, token_rows
 from wordloom.data.vectorizer import BagVectorizer, Counted
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models import RobertaConfig, TaskConfig, context_limit
 from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.text import Tokenizer
 
-__all__ = ["BagReader", "ReadTexts", "SequenceReader", "TextReader", "text_reader"]
+__all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "text_reader"]
 
 Place = Callable[[int], str]
-Targets = NDArray[np.int64]
+Targets = NDArray[np.int64] | NDArray[np.float32]
 
 
 class ReadTexts(NamedTuple):
@@ -44,11 +46,14 @@ class TextReader(Protocol):
     """What makes a classifier's inputs of texts.
 
     Attributes:
+        most_texts: of a row; where that is 1, rows are str, else tuples of so many or fewer.
         unit: what its terms are called.
         vocabulary: what is saved beside the model.
         signature: the settings that decide the inputs, for that of a score.
     """
 
+    @property
+    def most_texts(self) -> int: ...
     @property
     def unit(self) -> str: ...
     @property
@@ -56,7 +61,7 @@ class TextReader(Protocol):
     @property
     def signature(self) -> dict[str, object]: ...
 
-    def read(self, texts: Iterable[str], place: Place | None = None) -> ReadTexts:
+    def read(self, texts: Iterable[Any], place: Place | None = None) -> ReadTexts:
         """``texts`` as rows; ``place`` names a row by its number, in an error."""
         ...
 
@@ -73,6 +78,7 @@ class BagReader:
 
     vectorizer: BagVectorizer
     unit: str = field(default="words", init=False)
+    most_texts: int = field(default=1, init=False)
 
     @property
     def vocabulary(self) -> BagVectorizer:
@@ -111,6 +117,7 @@ class SequenceReader:
     too_long: Literal["error", "cut"] = "error"
     alike: int = 1
     unit: str = field(default="tokens", init=False)
+    most_texts: int = field(default=1, init=False)
 
     @property
     def vocabulary(self) -> Tokenizer:
@@ -139,6 +146,92 @@ class SequenceReader:
         )
 
 
+@dataclass(frozen=True)
+class MarkedReader:
+    """Texts, or pairs, to :class:`~wordloom.data.marked_rows.MarkedInputs` of the model of ``config``; pairs
+    in both orders where it says so.
+
+    Attributes:
+        longest: tokens of a row at most, marks included, None: what the model reads; ``too_long``: what a
+            longer one is.
+        alike: how many samples one after another are of like length.
+    """
+
+    tokenizer: Tokenizer
+    config: TaskConfig
+    longest: int | None = None
+    too_long: Literal["error", "cut"] = "error"
+    alike: int = 1
+    unit: str = field(default="tokens", init=False)
+    most_texts: int = field(default=2, init=False)
+
+    @property
+    def frame(self) -> Frame:
+        """What stands around the texts."""
+        if not self.config.encodes:
+            return Frame.of_causal(self.tokenizer)
+        return Frame.of_encoder(self.tokenizer, doubled=isinstance(self.config.body, RobertaConfig))
+
+    @property
+    def vocabulary(self) -> Tokenizer:
+        return self.tokenizer
+
+    @property
+    def signature(self) -> dict[str, object]:
+        orders = {"orders": "both"} if self.config.both_orders else {}
+        return {"tok": tokenizer_name(self.tokenizer), "texts": f"to-{self.most_tokens}", **orders}
+
+    @property
+    def segments(self) -> bool:
+        """Whether the model tells a second text apart by its segment."""
+        return getattr(self.config.body, "type_vocab_size", 1) > 1
+
+    @property
+    def most_tokens(self) -> int:
+        """What a row has at most."""
+        longest = self.longest or context_limit(self.config)
+        assert longest is not None
+        return longest
+
+    def read(self, texts: Iterable[str | tuple[str, ...]], place: Place | None = None) -> ReadTexts:
+        given: Iterable[tuple[str, ...]] = ((text,) if isinstance(text, str) else text for text in texts)
+        if not self.config.both_orders:
+            rows = self._rows(given, place)
+            return ReadTexts(rows, len(rows.ids), rows.unknown, 0, rows.cut)
+        pairs = list(given)
+        for row, pair in enumerate(pairs):
+            if len(pair) != 2:
+                where = f"row {row}" if place is None else place(row)
+                raise DataError(
+                    f"{where}: has {len(pair)} text{'s' * (len(pair) != 1)}, and this model reads two, in "
+                    "both orders (data.both_orders)"
+                )
+        rows = self._rows(pairs, place)
+        turned = self._rows([(second, first) for first, second in pairs], place)
+        return ReadTexts((rows, turned), len(rows.ids), rows.unknown, 0, rows.cut)
+
+    def _rows(self, texts: Iterable[tuple[str, ...]], place: Place | None) -> MarkedRows:
+        return marked_rows(
+            self.tokenizer, texts, self.frame, longest=self.most_tokens, too_long=self.too_long, place=place
+        )
+
+    def batches(
+        self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
+    ) -> LabelBatches:
+        settings: dict[str, Any] = {
+            "segments": self.segments,
+            "pad_id": self.frame.pad,
+            "places": places,
+            "seed": seed or 0,
+            "order": "length" if seed is None else "permutation",
+            "alike": 1 if seed is None else self.alike,
+        }
+        if self.config.both_orders:
+            rows, turned = read.rows
+            return BothOrders(rows, targets, turned=turned, **settings)
+        return MarkedLabelBatches(read.rows, targets, **settings)
+
+
 def text_reader(folder: Path, config: Any) -> TextReader:
     """What reads texts for the classifier of ``config`` in ``folder``.
 
@@ -160,4 +253,4 @@ def text_reader(folder: Path, config: Any) -> TextReader:
             "they do not belong together"
         )
     check_vocabulary(folder, tokenizer)
-    return SequenceReader(tokenizer)
+    return MarkedReader(tokenizer, config) if isinstance(config, TaskConfig) else SequenceReader(tokenizer)

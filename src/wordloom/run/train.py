@@ -13,11 +13,15 @@ from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe, load_recipe, without_effect
+from wordloom.run.answering import answering_task
 from wordloom.run.causal import causal_task
+from wordloom.run.choosing import choosing_task
 from wordloom.run.classification import classification_task
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.masked import masked_task
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.regression import regression_task
+from wordloom.run.tagging import tagging_task
 from wordloom.run.task import Task
 from wordloom.run.translation import translation_task
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
@@ -125,7 +129,11 @@ def _train(
         _check_facts(facts, state[1], folder)
     trainer = Trainer(
         task.build_model(),
-        objective(s.objective, label_smoothing=s.label_smoothing),
+        objective(
+            s.objective,
+            label_smoothing=s.label_smoothing,
+            language_model_weight=s.language_model_weight,
+        ),
         task.batches,
         s,
         total_steps=_steps_before_timing(task),
@@ -218,6 +226,10 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "translation": translation_task,
     "truncated_bptt": causal_task,
     "classification": classification_task,
+    "regression": regression_task,
+    "multiple_choice": choosing_task,
+    "token_classification": tagging_task,
+    "question_answering": answering_task,
     "masked_lm": masked_task,
     "masked_lm+next_sentence": masked_task,
 }

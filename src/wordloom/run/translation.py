@@ -17,7 +17,16 @@ from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.data.batches import to_device
 from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
-from wordloom.models import MODELS, build, config_from, context_limit, family_of, translates
+from wordloom.models import (
+    MODELS,
+    BertGenerationConfig,
+    build,
+    config_from,
+    context_limit,
+    encodes,
+    family_of,
+    translates,
+)
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
@@ -29,7 +38,9 @@ from wordloom.run.vocabularies import Vocabularies, read_vocabularies, recipe_vo
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits
-from wordloom.weights import load_config, load_state, save_model
+from wordloom.weights import config_from_bert, load_config, load_state, save_model, start_from_bert
+from wordloom.weights.configs import FORMATS, format_of
+from wordloom.weights.formats import Format
 
 __all__ = ["pair_corpus", "translation_task"]
 
@@ -68,10 +79,11 @@ def pair_corpus(recipe: Recipe) -> PairCorpus:
 def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs."""
     s, corpus = recipe.train, pair_corpus(recipe)
+    form = _form(recipe, given)
     if given is not None:
-        vocabularies = read_vocabularies(given, load_config(given))
+        vocabularies = read_vocabularies(given, load_config(given), form)
     else:
-        vocabularies = recipe_vocabularies(recipe, corpus, progress)
+        vocabularies = recipe_vocabularies(recipe, corpus, progress).begun(form)
     if vocabularies.lacks is not None:
         raise RecipeError(
             f"the tokenizer has no {vocabularies.lacks} token, which pairs need to end and to begin with; "
@@ -86,6 +98,9 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     for name, limit in limits.items():
         if longest is not None and limit is not None and limit > longest:
             raise RecipeError(f"data.{name} {limit} is above model.max_seq_len {longest}; lower it")
+    begins: dict[str, Any] = {name: getattr(vocabularies, name) for name in ("start_id", "source_start_id")}
+    if vocabularies.source_start_id is not None and limits["max_source_tokens"] is not None:
+        limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
     made, ledgers = {}, {}
     parts: dict[str, Any] = {"train": {"seed": recipe.seed}}
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
@@ -102,7 +117,7 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
                 progress=show,
                 **limits,
             )
-        made[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **settings)
+        made[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **begins, **settings)
         progress.say(made[part].ledger.lines())
         ledgers[part] = made[part].ledger.as_dict()
     train, held_out = made["train"], made.get("validation")
@@ -111,7 +126,10 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     def build_model() -> Any:
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if given is not None:
+        if given is not None and _begins_as_bert(config, given):
+            for started in start_from_bert(model, given, cross_attention=s.cross_attention):
+                progress.say(started.lines())
+        elif given is not None:
             load_state(model, given)
         set_attention_backend(model, s.attention_backend)
         return model
@@ -155,9 +173,10 @@ def _rows(batches: PairBatches) -> float:
 
 
 def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> Any:
-    """The recipe's model, or where it names none, that of the checkpoint ``given``."""
+    """The recipe's model, or where it names none, that of the checkpoint ``given``, or two of its encoder."""
     if given is not None and not recipe.model:
         config = load_config(given)
+        config = config_from_bert(given) if encodes(config) else config
         family = family_of(config)
     else:
         family, settings = model_settings(recipe)
@@ -168,6 +187,11 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
         if vocabularies.beside is not None:
             settings |= {"source_vocab_size": vocabularies.source.vocab_size}
             settings |= _unshared(recipe, family)
+        if given is not None and family == "bert_generation" and encodes(load_config(given)):
+            of_bert = vars(config_from_bert(given))
+            settings = of_bert | settings | {name: of_bert[name] for name in _SETTLED}
+        if _has(family, "padding_idx"):
+            settings.setdefault("padding_idx", _padding(vocabularies))
         config = config_from(family, **settings)
     if not translates(config):
         able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
@@ -178,13 +202,42 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
     return config
 
 
+def _form(recipe: Recipe, given: Path | None) -> Format:
+    """How the recipe's model lies in a folder, or that of the checkpoint ``given``, or two of its encoder."""
+    if given is None or recipe.model:
+        family, _ = model_settings(recipe)
+        # an unknown family has no config, and the error names those that are known
+        return FORMATS[family] if family in FORMATS else format_of(config_from(family))
+    config = load_config(given)
+    return FORMATS["bert_generation"] if encodes(config) else format_of(config)
+
+
+def _begins_as_bert(config: Any, given: Path) -> bool:
+    """Whether both sides of the model of ``config`` begin with the encoder in ``given``."""
+    return isinstance(config, BertGenerationConfig) and encodes(load_config(given))
+
+
+def _has(family: str, setting: str) -> bool:
+    known = fields(MODELS[family].config) if family in MODELS else ()
+    return any(field.name == setting for field in known)
+
+
+def _padding(vocabularies: Vocabularies) -> int | None:
+    """The padding of both sides, where they have one."""
+    pad_id = vocabularies.target.pad_id
+    return pad_id if vocabularies.source.pad_id == pad_id else None
+
+
 def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
     """What makes other tools search as :meth:`~wordloom.run.translator.Translator.translate` does."""
-    longest = context_limit(config)
+    longest, target = context_limit(config), vocabularies.target
+    begun = {token for token in (target.pad_id, vocabularies.start_id) if token is not None}
+    silent = begun - {target.eos_id}  # as Translator.silent_ids
     return {
         "num_beams": 5,
-        "bad_words_ids": [[vocabularies.target.pad_id]],
+        "bad_words_ids": [[token] for token in sorted(silent)],
         **({} if longest is None else {"max_length": longest}),
+        **({} if vocabularies.start_id is None else {"decoder_start_token_id": vocabularies.start_id}),
     }
 
 
@@ -195,9 +248,7 @@ def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:
             "model.share_embeddings needs one vocabulary for both sides; leave it out, or tokenizer.separate "
             "(tokenizer.source_path)"
         )
-    known = fields(MODELS[family].config) if family in MODELS else ()
-    shares = any(field.name == "share_embeddings" for field in known)
-    return {"share_embeddings": False} if shares else {}
+    return {"share_embeddings": False} if _has(family, "share_embeddings") else {}
 
 
 def _settle(trainer: Trainer) -> str:

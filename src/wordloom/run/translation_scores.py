@@ -115,7 +115,7 @@ def _likelihood(
         some = order[start : start + batch_size]
         memory = translator.read([sources[i] for i in some])
         scored = score_targets(
-            translator.model, memory, [targets[i] for i in some], start_id=translator.pad_id
+            translator.model, memory, [targets[i] for i in some], start_id=translator.start_id
         )
         nats[some] = [-math.fsum(logprobs) for logprobs, _ in scored]
     unknown = sum(target.count(tokenizer.unk_id) for target in targets) if tokenizer.unk_id is not None else 0

@@ -34,7 +34,7 @@ def align(translator: Translator, source: str, target: str | None = None, *, bea
         translator.model,
         row,
         ids,
-        start_id=translator.pad_id,
+        start_id=translator.start_id,
         source=_names(translator.source_tokenizer, row, translator.source_eos_id),
         target=_names(translator.tokenizer, ids, translator.eos_id),
     )

@@ -76,7 +76,8 @@ class Translator:
     """A :class:`wordloom.models.SequenceToSequence` and its tokenizers, from :func:`load_translator`.
 
     ``tokenizer`` is that of what is written; ``source_tokenizer`` of what is read, often the same object.
-    ``source_eos_id`` ends sources and ``eos_id`` translations, which ``pad_id`` begins, as Marian has it.
+    ``source_eos_id`` ends sources and ``eos_id`` translations, which ``start_id`` begins: padding, as Marian
+    has it, or what the folder says.  Sources begin with ``source_start_id``, None: with their own tokens.
     ``forced_eos_id`` takes the last place of what reaches its limit; None where the folder forces no end.
     """
 
@@ -87,6 +88,8 @@ class Translator:
     source_eos_id: int
     eos_id: int
     pad_id: int
+    start_id: int
+    source_start_id: int | None = None
     forced_eos_id: int | None = None
     folder: Path | None = None
 
@@ -94,6 +97,11 @@ class Translator:
     def separate(self) -> bool:
         """Whether sources have a vocabulary of their own."""
         return self.source_tokenizer is not self.tokenizer
+
+    @property
+    def silent_ids(self) -> list[int]:
+        """Tokens that no translation holds: padding, and what begins one."""
+        return sorted({self.pad_id, self.start_id} - {self.eos_id})
 
     def translate(
         self,
@@ -180,7 +188,7 @@ class Translator:
     # -- what is read --------------------------------------------------------------------------------------
 
     def source_rows(self, texts: Sequence[str], places: Iterable[str] | None = None) -> list[Row]:
-        """Token ids of each text and the end token.
+        """Token ids of each text and the end token, behind the start token where sources have one.
 
         Raises GenerationError for one of more tokens than the model takes, by its name in ``places``.
         """
@@ -192,7 +200,8 @@ class Translator:
 
     def _encoded(self, texts: Sequence[str]) -> list[Row]:
         ids = self.source_tokenizer.encode_batch(texts, specials="text")
-        return [[*map(int, some), self.source_eos_id] for some in ids]
+        begin = [] if self.source_start_id is None else [self.source_start_id]
+        return [[*begin, *map(int, some), self.source_eos_id] for some in ids]
 
     def _fits(self, row: Row) -> bool:
         longest = context_limit(self.config)
@@ -228,8 +237,10 @@ class Translator:
             parts = [text[:middle], text[middle:]]
         if len(parts) > 1:
             return [some for part in parts for some in self._divided(part.strip())]
-        most = len(row) - 1 if (longest := context_limit(self.config)) is None else longest - 1
-        return [[*row[:-1][k : k + most], self.source_eos_id] for k in range(0, len(row) - 1, most)]
+        begin = [] if self.source_start_id is None else row[:1]
+        own, longest = row[len(begin) : -1], context_limit(self.config)
+        most = len(own) if longest is None else longest - len(begin) - 1
+        return [[*begin, *own[k : k + most], self.source_eos_id] for k in range(0, len(own), most)]
 
     @torch.no_grad()
     def read(self, rows: Sequence[Sequence[int]]) -> Memory:
@@ -251,10 +262,10 @@ class Translator:
         as in :class:`~wordloom.generate.Conditioned`."""
         return beam_search(
             Conditioned(self.model, self.read(rows), kept=kept),
-            [[self.pad_id]] * len(rows),
+            [[self.start_id]] * len(rows),
             eos_ids=[self.eos_id],
             forced_eos_id=self.forced_eos_id,
-            forbidden_ids=[self.pad_id],
+            forbidden_ids=self.silent_ids,
             vocab_size=self.tokenizer.vocab_size,
             **settings,
         )
@@ -269,10 +280,10 @@ class Translator:
         n, numbers = sampling.samples, range(len(rows)) if numbers is None else numbers
         drawn = generate(
             Conditioned(self.model, self.read(rows)),
-            [[self.pad_id]] * len(rows),
+            [[self.start_id]] * len(rows),
             sampling,
             eos_ids=[self.eos_id],
-            forbidden_ids=[self.pad_id],
+            forbidden_ids=self.silent_ids,
             vocab_size=self.tokenizer.vocab_size,
             keys=[number * n + k for number in numbers for k in range(n)],
         )
@@ -308,7 +319,12 @@ class Translator:
         """Write a folder that :func:`wordloom.load` reads as it is, and transformers what it knows of."""
         beside = self.source_tokenizer if self.separate else None
         save_model(
-            self.model, Path(folder), tokenizer=self.tokenizer, source_tokenizer=beside, overwrite=overwrite
+            self.model,
+            Path(folder),
+            tokenizer=self.tokenizer,
+            source_tokenizer=beside,
+            generation={} if self.start_id == self.pad_id else {"decoder_start_token_id": self.start_id},
+            overwrite=overwrite,
         )
 
 
@@ -381,6 +397,8 @@ def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "a
         source_eos_id=source_eos_id,
         eos_id=eos_id,
         pad_id=pad_id,
+        start_id=pad_id if found.start_id is None else found.start_id,
+        source_start_id=found.source_start_id,
         forced_eos_id=settings.get("forced_eos_token_id"),
         folder=folder,
     )

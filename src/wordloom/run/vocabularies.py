@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
+from wordloom.weights.configs import format_of
+from wordloom.weights.formats import Format
 from wordloom.weights.tensors import read_json
 
 __all__ = ["Vocabularies", "read_vocabularies", "recipe_vocabularies"]
@@ -30,10 +32,15 @@ _PADDED = 128  # rows that tools add to a matrix to make its height round: fewer
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """What reads the sources, and what reads and writes the targets; one object is one joint vocabulary."""
+    """What reads the sources, and what reads and writes the targets; one object is one joint vocabulary.
+
+    ``start_id`` begins what is written, None: padding; ``source_start_id`` what is read, None: nothing does.
+    """
 
     source: Tokenizer
     target: Tokenizer
+    start_id: int | None = None
+    source_start_id: int | None = None
 
     @property
     def beside(self) -> Tokenizer | None:
@@ -59,6 +66,25 @@ class Vocabularies:
         needed = {"eos": (self.source.eos_id, self.target.eos_id), "pad": (self.target.pad_id,)}
         return next((role for role, ids in needed.items() if None in ids), None)
 
+    def begun(self, form: Format, start_id: int | None = None) -> Vocabularies:
+        """The same with what texts begin with in folders of this form; ``start_id``: what the folder says.
+
+        Where that is bos, sources begin with theirs if their tokenizer's file tells other tools so.
+        """
+        if not form.begins_with_bos:
+            return self
+        target = self.target.with_bert_ends().with_end()
+        source = target if self.beside is None else self.source.with_bert_ends().with_end()
+        start = target.bos_id if start_id is None else start_id
+        alike = start == target.bos_id and source.adds_bos
+        return replace(
+            self,
+            source=source,
+            target=target,
+            start_id=start,
+            source_start_id=source.bos_id if alike else None,
+        )
+
 
 def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingProgress) -> Vocabularies:
     """What ``[tokenizer]`` asks for: read, or trained on both sides at once or on each."""
@@ -78,8 +104,8 @@ def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingPr
     )
 
 
-def read_vocabularies(folder: Path, config: Any) -> Vocabularies:
-    """The tokenizers of a model folder.
+def read_vocabularies(folder: Path, config: Any, form: Format | None = None) -> Vocabularies:
+    """The tokenizers of a model folder, for a model of this form; None: for the one in it.
 
     Raises CheckpointError where one is missing, or is not the one that the model of ``config`` learnt with.
     """
@@ -105,14 +131,16 @@ def read_vocabularies(folder: Path, config: Any) -> Vocabularies:
     check_vocabulary(folder, target, facts)
     if named is not None:
         check_vocabulary(folder, source, facts, key="source_vocabulary")
+    generation = folder / "generation_config.json"
+    said = (facts | (read_json(generation) if generation.exists() else {})).get("decoder_start_token_id")
+    found = Vocabularies(source, target).begun(form or format_of(config), said)
     for role in ("eos", "pad"):
-        own, learnt = getattr(target, f"{role}_id"), facts.get(f"{role}_token_id")
+        own, learnt = getattr(found.target, f"{role}_id"), facts.get(f"{role}_token_id")
         if isinstance(learnt, int) and own is not None and own != learnt:
             raise CheckpointError(
                 f"{folder}: the {role} token is {own} in the tokenizer and {learnt} in the model; they do "
                 "not belong together: put back the one it was trained with"
             )
-    found = Vocabularies(source, target)
     if found.lacks is not None:
         raise CheckpointError(f"{folder}: its tokenizer lacks an eos or pad token, so no text would end")
     return found

@@ -306,6 +306,20 @@ class Tokenizer:
             training_report=self.training_report,
         )
 
+    def with_bert_ends(self) -> Tokenizer:
+        """The same ids, cls and sep being bos and eos too, where there is no eos: for models that write."""
+        if self.eos_id is not None or self.sep_id is None:
+            return self
+        ids = {role: getattr(self, f"{role}_id") for role in special.ROLES}
+        ids |= {"bos": self.cls_id if self.bos_id is None else self.bos_id, "eos": self.sep_id}
+        named = {f"{role}_token": self._tokens[index] for role, index in ids.items() if index is not None}
+        return Tokenizer(
+            self._definition,
+            {**self._config, **named},
+            chat_template=self.chat_template,
+            training_report=self.training_report,
+        )
+
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Of every id, [vocab_size], whether it goes on with a word when it stands behind another token."""
         return np.array(facts.continuations(self._definition, self.vocab_size), dtype=bool)

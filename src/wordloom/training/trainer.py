@@ -162,7 +162,8 @@ class Trainer:
         Of a loss of several terms, each over its own global count, the nats are those of the first term's
         items that make the same mean.
         """
-        counts = [sum(each) for each in zip(*map(_scored, parts), strict=True)]
+        counted = getattr(self.objective, "counts", _scored)
+        counts = [sum(each) for each in zip(*map(counted, parts), strict=True)]
         totals = [0.0] * len(counts)
         for index, part in enumerate(parts):
             self._seed_dropout(index)
@@ -246,7 +247,7 @@ class Trainer:
 
 
 def _scored(batch: Any) -> list[int]:
-    """Items of ``batch`` that count towards each term of its loss."""
+    """Items of ``batch`` that count towards each term of its loss, where the objective does not say it."""
     counts = [int((batch.targets != IGNORE).sum())]
     following = getattr(batch, "is_next", None)
     return counts if following is None else [*counts, len(following)]

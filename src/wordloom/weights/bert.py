@@ -19,7 +19,7 @@ from wordloom.models.roberta import RobertaConfig
 from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["FORMAT", "ROBERTA"]
+__all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
 
 _IGNORED = (
     Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
@@ -28,38 +28,42 @@ _IGNORED = (
 _SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
-def _layer(theirs: str, ours: str) -> tuple[Row, Row]:
+def layer_rows(theirs: str, ours: str) -> tuple[Row, Row]:
     """The rows of a layer's weight and bias."""
     return Row(f"{theirs}.weight", (f"{ours}.weight",)), Row(f"{theirs}.bias", (f"{ours}.bias",))
+
+
+def block_rows(theirs: str, ours: str) -> Iterator[Row]:
+    """The rows of a block."""
+    for name in ("query", "key", "value"):
+        yield from layer_rows(f"{theirs}.attention.self.{name}", f"{ours}.attention.{name[0]}_proj")
+    yield from layer_rows(f"{theirs}.attention.output.dense", f"{ours}.attention.o_proj")
+    yield from layer_rows(f"{theirs}.attention.output.LayerNorm", f"{ours}.attention_norm")
+    yield from layer_rows(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.up_proj")
+    yield from layer_rows(f"{theirs}.output.dense", f"{ours}.feed_forward.down_proj")
+    yield from layer_rows(f"{theirs}.output.LayerNorm", f"{ours}.ffn_norm")
 
 
 def _body(prefix: str) -> Iterator[Row]:
     for theirs, ours in (("word", "token"), ("position", "position"), ("token_type", "segment")):
         yield Row(f"{prefix}embeddings.{theirs}_embeddings.weight", (f"{ours}_embedding.weight",))
-    yield from _layer(f"{prefix}embeddings.LayerNorm", "embedding_norm")
-    block = f"{prefix}encoder.layer.{{i}}"
-    for name in ("query", "key", "value"):
-        yield from _layer(f"{block}.attention.self.{name}", f"blocks.{{i}}.attention.{name[0]}_proj")
-    yield from _layer(f"{block}.attention.output.dense", "blocks.{i}.attention.o_proj")
-    yield from _layer(f"{block}.attention.output.LayerNorm", "blocks.{i}.attention_norm")
-    yield from _layer(f"{block}.intermediate.dense", "blocks.{i}.feed_forward.up_proj")
-    yield from _layer(f"{block}.output.dense", "blocks.{i}.feed_forward.down_proj")
-    yield from _layer(f"{block}.output.LayerNorm", "blocks.{i}.ffn_norm")
-    yield from _layer(f"{prefix}pooler.dense", "pooler")
+    yield from layer_rows(f"{prefix}embeddings.LayerNorm", "embedding_norm")
+    yield from block_rows(f"{prefix}encoder.layer.{{i}}", "blocks.{i}")
+    yield from layer_rows(f"{prefix}pooler.dense", "pooler")
 
 
 _BERT = (
     *_body("bert."),
-    *_layer("cls.predictions.transform.dense", "mlm_transform"),
-    *_layer("cls.predictions.transform.LayerNorm", "mlm_norm"),
+    *layer_rows("cls.predictions.transform.dense", "mlm_transform"),
+    *layer_rows("cls.predictions.transform.LayerNorm", "mlm_norm"),
     Row("cls.predictions.bias", ("lm_head.bias",)),
     Row("cls.predictions.decoder.weight", ("lm_head.weight",)),
-    *_layer("cls.seq_relationship", "next_sentence"),
+    *layer_rows("cls.seq_relationship", "next_sentence"),
 )
 _ROBERTA = (
     *_body("roberta."),
-    *_layer("lm_head.dense", "mlm_transform"),
-    *_layer("lm_head.layer_norm", "mlm_norm"),
+    *layer_rows("lm_head.dense", "mlm_transform"),
+    *layer_rows("lm_head.layer_norm", "mlm_norm"),
     Row("lm_head.bias", ("lm_head.bias",)),
     Row("lm_head.decoder.weight", ("lm_head.weight",)),
 )

@@ -9,12 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
-from wordloom.models import config_from, family_of
-from wordloom.weights import bag_of_words, bert, gpt, gpt2, llama, marian, rnn, rnn_classifier, seq2seq
+from wordloom.models import TaskConfig, config_from, family_of
+from wordloom.weights import (
+    bag_of_words,
+    bert,
+    bert_generation,
+    gpt,
+    gpt2,
+    llama,
+    marian,
+    rnn,
+    rnn_classifier,
+    seq2seq,
+)
 from wordloom.weights.formats import Format, refuse_unless
+from wordloom.weights.task_heads import HEAD, config_of_head, headed, language_model_in, task_of
 from wordloom.weights.tensors import open_tensors, read_json
 
-__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "load_config"]
+__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "format_of", "load_config"]
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +39,7 @@ FORMATS: dict[str, Format] = {
     "transformer": marian.FORMAT,
     "bert": bert.FORMAT,
     "roberta": bert.ROBERTA,
+    "bert_generation": bert_generation.FORMAT,
     "bag_of_words": bag_of_words.FORMAT,
     "rnn_classifier": rnn_classifier.FORMAT,
 }
@@ -40,6 +53,13 @@ TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 VOCABULARIES = ("vocabulary", "source_vocabulary")
 
 
+def format_of(config: Any) -> Format:
+    """How the model of ``config`` lies in a folder; of a body with a head, how the body does."""
+    if isinstance(config, TaskConfig):
+        return replace(FORMATS[family_of(config.body)], generates=False)
+    return FORMATS[family_of(config)]
+
+
 def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None) -> dict[str, Any]:
     """config.json of ``config``: transformers' own keys and model_type when it computes the same model.
 
@@ -49,6 +69,8 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
     our own keys.  ``tokens`` holds bos_token_id, eos_token_id and pad_token_id; those absent are written
     as null, because transformers would otherwise assume the released model's.
     """
+    if isinstance(config, TaskConfig):
+        return headed(config_to_theirs(config.body, tokens), config)
     family = family_of(config)
     ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].says_tokens}
     theirs = FORMATS[family].config_to(config)
@@ -73,6 +95,8 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     Raises CheckpointError for a model_type we do not have, a setting of the wrong type, and a setting
     that changes what is computed and is not supported, by name.
     """
+    if task_of(theirs) is not None:
+        return config_of_head(theirs, config_from_theirs(_of_body(theirs)))
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
     known |= {OWN + family: family for family, form in FORMATS.items() if form.says_tokens}
@@ -100,6 +124,14 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
         log.warning('ignoring "wordloom" settings that contradict the rest of config.json: %s', dict(extra))
         return config
     return whole
+
+
+def _of_body(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config.json says of the body alone."""
+    rest = {key: value for key, value in theirs.items() if key not in (HEAD, "architectures")}
+    if isinstance(rest.get("wordloom"), Mapping):
+        rest["wordloom"] = {key: value for key, value in rest["wordloom"].items() if key != HEAD}
+    return rest
 
 
 def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
@@ -138,6 +170,8 @@ def load_config(folder: str | Path) -> Any:
     except CheckpointError as error:
         message = str(error)
         raise CheckpointError(message if str(path) in message else f"{path}: {message}") from None
+    if isinstance(config, TaskConfig):
+        return language_model_in(config, open_tensors(path.parent).entries)
     refined = FORMATS[family_of(config)].refined
     if refined is None or theirs["model_type"].startswith(OWN):
         return config

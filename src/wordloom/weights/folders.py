@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, did_you_mean
-from wordloom.models import MODELS, family_of
-from wordloom.weights.configs import FORMATS, OWN, load_config
+from wordloom.models import MODELS, TaskConfig, family_of
+from wordloom.weights.configs import OWN, format_of, load_config
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
+from wordloom.weights.task_heads import renaming_of_head
 from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
 __all__ = ["load_model", "load_parameter", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
@@ -38,8 +39,12 @@ def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
 
     ``own`` (None: whatever ``config`` is saved as) chooses our names instead of transformers'.
     """
-    form = FORMATS[family_of(config)]
+    form = format_of(config)
     names = on_meta(config).state_dict().keys()
+    if isinstance(config, TaskConfig):
+        ours = form.config_to(config.body) is None if own is None else own
+        body = renaming_of(config.body, own=ours)
+        return renaming_of_head(config, names, body, None if ours else form.model_type)
     tied = ("lm_head.weight", "token_embedding.weight") if getattr(config, "tie_embeddings", False) else None
     n_layers = getattr(config, "n_layers", 0)
     if form.config_to(config) is None if own is None else own:

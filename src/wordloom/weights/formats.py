@@ -19,10 +19,12 @@ class Format:
     ``config_from`` reads the settings of a config.json and raises CheckpointError for one that changes
     what is computed and is not ours; ``config_to`` writes them, or returns None for a model that
     transformers would not compute as we do, which is then stored under a model type of our own.
-    ``token_settings`` are more of its settings, of config.json and generation_config.json, that follow from
-    bos_token_id, eos_token_id and pad_token_id.  ``renaming``, of a config and the names of our parameters,
-    stands for ``table`` where that depends on the config.  ``refined``, of a config and the names of the
-    stored tensors, is the config of what they hold, where config.json alone does not say it.
+    ``begins_with_bos``: what the model reads and writes begins with bos, a BERT's [CLS], where the tokenizer
+    has one; else nothing begins what it reads, and padding what it writes.  ``token_settings`` are more of
+    its settings, of config.json and generation_config.json, that follow from bos_token_id, eos_token_id and
+    pad_token_id.  ``renaming``, of a config and the names of our parameters, stands for ``table`` where that
+    depends on the config.  ``refined``, of a config and the names of the stored tensors, is the config of
+    what they hold, where config.json alone does not say it.
     """
 
     model_type: str
@@ -34,6 +36,7 @@ class Format:
     config_to: Callable[[Any], dict[str, Any] | None]
     generates: bool = True  # text: its folder then says which tokens begin and end one
     says_tokens: bool = True  # config.json has their ids; a bag of words has its own vocabulary
+    begins_with_bos: bool = False
     token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
     renaming: Callable[[Any, Collection[str]], Renaming] | None = None
     refined: Callable[[Any, Collection[str]], Any] | None = None

@@ -17,8 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError
-from wordloom.models import family_of
-from wordloom.weights.configs import FORMATS, TOKEN_IDS, config_to_theirs
+from wordloom.weights.configs import TOKEN_IDS, config_to_theirs, format_of
 from wordloom.weights.folders import on_meta, renaming_of
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS
@@ -99,8 +98,10 @@ def save_model(
     for key, each in (("vocabulary", tokenizer), ("source_vocabulary", source_tokenizer)):
         if (known := vocabulary_of(each)) is not None:
             theirs[key] = known
-    form = FORMATS[family_of(config)]
-    known_ids = {key: value for key, value in ids.items() if value is not None} | form.token_settings(ids)
+    form = format_of(config)
+    following = form.token_settings(ids)  # of both files, so that they say the same
+    theirs |= {key: value for key, value in (generation or {}).items() if key in following.keys() & theirs}
+    known_ids = {key: value for key, value in ids.items() if value is not None} | following
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from wordloom.errors import CheckpointError
-from wordloom.models import family_of
+from wordloom.models import TaskConfig, family_of
 from wordloom.weights.folders import load_model
 
 __all__ = ["Started", "start_from"]
@@ -35,11 +35,32 @@ class Started(NamedTuple):
 def start_from(model: Any, folder: str | Path) -> Started:
     """Copy the weights of ``folder`` into ``model``, of the same family, which may have other heads.
 
+    A model with a head for a task takes the body of one that has none, or another; the same head, too.
+
     Raises CheckpointError for another family, other settings of what both have, and another shape.
     """
     folder = Path(folder)
     other: Any = load_model(folder, dtype=torch.float32)
     ours, theirs = model.config, other.config
+    own_head, other_head = isinstance(ours, TaskConfig), isinstance(theirs, TaskConfig)
+    same_head = own_head and other_head and _head_of(ours) == _head_of(theirs)
+    if not same_head and (own_head or other_head):
+        body = start_body(model.body if own_head else model, other.body if other_head else other, folder)
+        return Started(
+            (*body.fresh, *["classifier"] * own_head), (*body.dropped, *["classifier"] * other_head)
+        )
+    return start_body(model, other, folder)
+
+
+def _head_of(config: TaskConfig) -> tuple[Any, ...]:
+    return config.task, config.labels
+
+
+def start_body(model: Any, other: Any, folder: Path) -> Started:
+    """As :func:`start_from`, of the model ``other`` that was read from ``folder``."""
+    ours, theirs = model.config, other.config
+    if isinstance(ours, TaskConfig):  # two models with one head
+        ours, theirs = ours.body, theirs.body
     if type(ours) is not type(theirs):
         raise CheckpointError(f"{folder} holds a {family_of(theirs)}, the model is a {family_of(ours)}")
     for field in fields(ours):

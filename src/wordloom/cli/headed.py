@@ -1,0 +1,181 @@
+"""``wordloom predict`` and ``evaluate`` of models with a head: answers, numbers, choices, words' labels."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wordloom.errors import CheckpointError, DataError
+
+if TYPE_CHECKING:
+    from wordloom.evaluate.score import Scores
+
+__all__ = ["evaluate_headed", "predict_headed"]
+
+_AT_ONCE = 1 << 10  # texts held at a time
+_FILES = {
+    "question_answering": "questions: SQuAD's .json, or .jsonl with question and context",
+    "multiple_choice": "questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
+}
+
+
+def predict_headed(
+    checkpoint: Path,
+    sources: Sequence[str],
+    texts: Iterable[Any],
+    *,
+    top: int,
+    device: str,
+    cut: bool,
+    json: bool,
+) -> None:
+    """What the model says to each thing it is asked, in their order: a line, or with ``json`` an object.
+
+    ``texts`` are those of ``sources``, for models that read texts.
+    """
+    from wordloom.run.headed import load_headed, task_in
+
+    task = task_in(checkpoint)
+    if task in _FILES and not sources:
+        raise DataError(f"give a FILE of {_FILES[task]}")
+    model = load_headed(checkpoint, device=device)
+    if task == "question_answering":
+        _answers(model, list(_questions(sources)), top=top, cut=cut, json=json)
+    elif task == "multiple_choice":
+        _choices(model, sources, json=json)
+    else:
+        texts = iter(texts)
+        while some := list(islice(texts, _AT_ONCE)):
+            (_numbers if task == "regression" else _tags)(model, some, json=json)
+    sys.stdout.flush()
+
+
+def _told(fact: dict[str, Any]) -> None:
+    print(json_module.dumps(fact, ensure_ascii=False))
+
+
+def _answers(answerer: Any, asked: list[Any], *, top: int, cut: bool, json: bool) -> None:
+    """Id, answer, its first character, the one behind its last, and its probability."""
+    if not asked:
+        return
+    windows = answerer.windows(asked, too_long="cut" if cut else "error")
+    for question, found in zip(asked, answerer.answer(windows, n_best=top), strict=True):
+        if json:
+            spans = [span._asdict() for span in found.spans]
+            fact = {"id": found.id, "question": question.question, "answer": found.text, "spans": spans}
+            _told(fact if found.no_answer is None else {**fact, "no_answer": found.no_answer})
+        else:
+            best = next((span for span in found.spans if span.text == found.text), None)
+            where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
+            print(f"{found.id}\t{' '.join(found.text.split())}\t{where}")
+    if windows.ledger.cut:
+        print(f"{windows.ledger.cut:,} questions were cut to {windows.ledger.max_query} tokens, as asked",
+              file=sys.stderr)  # fmt: skip
+
+
+def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> None:
+    """The number of the likeliest choice from 1, its probability, and what it says."""
+    from wordloom.data.choices import choice_rows
+
+    rows = list(choice_rows(list(sources)))
+    for row, choice in zip(rows, chooser.choose(rows), strict=True):
+        if json:
+            _told(
+                {
+                    "choice": choice.number,
+                    "text": row.choices[choice.number],
+                    "probabilities": choice.probabilities,
+                }
+            )
+        else:
+            text = " ".join(row.choices[choice.number].split())
+            print(f"{choice.number + 1}\t{choice.probability:.4f}\t{text}")
+
+
+def _numbers(scorer: Any, texts: list[Any], *, json: bool) -> None:
+    for text, number in zip(texts, scorer.score(texts).tolist(), strict=True):
+        if json:
+            _told({"text": text, "score": number})
+        else:
+            print(f"{number:.4f}")
+
+
+def _tags(tagger: Any, texts: list[Any], *, json: bool) -> None:
+    """As CoNLL has it: a word and its label in a line, an empty line behind a text."""
+    for text, words in zip(texts, tagger.tag(texts), strict=True):
+        if json:
+            _told({"text": text, "words": [word._asdict() for word in words]})
+        else:
+            print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))
+
+
+def evaluate_headed(checkpoint: Path, sources: Sequence[str], *, device: str, dtype: str) -> Scores:
+    """Scores on ``sources``, or without any on the validation part of the recipe in the folder."""
+    from wordloom.run.headed import load_headed
+
+    model = load_headed(checkpoint, device=device, dtype=dtype)
+    scores: Scores = _judged(model, list(sources) or _held_out(checkpoint, model.config.task))
+    return scores
+
+
+def _judged(model: Any, given: list[Any]) -> Any:
+    from wordloom.data import ScoredCorpus, questions
+    from wordloom.data.choices import choice_rows
+    from wordloom.data.tagged import tagged_texts
+
+    named = isinstance(given[0], str)
+    match model.config.task:
+        case "question_answering":
+            return model.evaluate(list(questions(given)) if named else given, too_long="cut")
+        case "multiple_choice":
+            return model.evaluate(list(choice_rows(given)))
+        case "token_classification":
+            return model.evaluate(list(tagged_texts(given)))
+        case _:
+            return model.evaluate(ScoredCorpus(sources=given, split="files"))
+
+
+def _held_out(checkpoint: Path, task: str) -> list[Any]:
+    """What the recipe in ``checkpoint`` names for validation; of questions, those that it leaves for it."""
+    from wordloom.recipe import load_recipe
+    from wordloom.run.answering import question_parts
+
+    path = checkpoint / "recipe.toml"
+    if not path.exists():
+        raise CheckpointError(f"{checkpoint} has no recipe.toml that names validation data; give a file")
+    recipe = load_recipe(str(path))
+    named = recipe.data.validation
+    held_out: list[Any] = [named] if isinstance(named, str) else list(named or ())
+    if task == "question_answering" and not held_out:
+        held_out = list(question_parts(recipe)[1])
+    if not held_out:
+        raise CheckpointError(f"the recipe of {checkpoint} names no validation data; give a file")
+    return held_out
+
+
+def _questions(sources: Sequence[str]) -> Iterator[Any]:
+    """Of SQuAD's .json, or of .jsonl with ``question`` and ``context`` (and ``id``)."""
+    from wordloom.data import Question, questions
+
+    for source in sources:
+        if not source.endswith((".jsonl", ".ndjson")):
+            yield from questions([source], answers=False)
+            continue
+        with open(source, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                place = f"{source}, line {number:,}"
+                try:
+                    row = json_module.loads(line)
+                    texts = [row["question"], row["context"]]
+                except (ValueError, TypeError, KeyError) as error:
+                    raise DataError(
+                        f"{place}: is no JSON object with question and context ({error})"
+                    ) from None
+                for name, text in zip(("question", "context"), texts, strict=True):
+                    if not isinstance(text, str) or not text.strip():
+                        raise DataError(f"{place}: its {name} is {text!r:.40}; give a text")
+                yield Question(str(row.get("id", number)), "", texts[1], texts[0], (), False, place)

@@ -1,0 +1,29 @@
+"""What the sets of GLUE are judged by (Wang et al. 2018, arXiv:1804.07461, table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["GLUE", "GlueTask", "glue_task"]
+
+
+class GlueTask(NamedTuple):
+    """``metrics`` of :mod:`~wordloom.evaluate.agreement`, the leading one first; the label that F1 is of."""
+
+    metrics: tuple[str, ...]
+    positive: str | None = None
+
+
+GLUE: Mapping[str, GlueTask] = {
+    "glue-cola": GlueTask(("matthews", "accuracy")),
+    "glue-mrpc": GlueTask(("f1", "accuracy"), positive="1"),
+    "glue-rte": GlueTask(("accuracy",)),
+    "glue-sst2": GlueTask(("accuracy",)),
+    "glue-stsb": GlueTask(("pearson", "spearman")),
+}
+
+
+def glue_task(source: str) -> GlueTask | None:
+    """What a named set, or a part of one such as ``glue-mrpc/dev``, is judged by; None outside GLUE."""
+    return GLUE.get(source.partition("/")[0])

@@ -1,0 +1,169 @@
+"""A picture of clusters of texts in the plane."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import DataError, did_you_mean
+from wordloom.inspect.vector_plots import (
+    _COLOURS,
+    _FAINT,
+    _FONT,
+    _GRID,
+    _INK,
+    _MARKS,
+    _matplotlib,
+    _named,
+    _panel,
+    _radius,
+    _same_scale,
+    _save,
+    check_format,
+)
+from wordloom.vectors.maps import _neighbour_embedding, _principal_components
+
+__all__ = ["PLANES", "check_format", "check_plane", "cluster_figure", "draw_clusters"]
+
+Plane = Literal["pca", "tsne"]
+PLANES = ("pca", "tsne")
+
+_MOST_TSNE = 5_000  # texts; all pairs are compared
+_PANEL = 6.0  # inches
+_LINE = 0.2  # inches, of the list of clusters
+_BREADTH = 3.6  # inches, of that list
+_LONGEST = 44  # characters of a cluster's line
+
+
+def check_plane(plane: Plane, n: int) -> None:
+    """Raise DataError for a ``plane`` that ``n`` texts cannot be laid in; WordloomError: no matplotlib."""
+    _matplotlib()
+    if plane not in PLANES:
+        raise DataError(f"unknown plane {plane!r}; {did_you_mean(plane, PLANES)}")
+    if plane == "tsne" and not 4 <= n <= _MOST_TSNE:
+        raise DataError(f"t-SNE takes 4 to {_MOST_TSNE:,} texts, not {n:,}; take pca")
+
+
+def draw_clusters(
+    vectors: NDArray[Any],
+    assigned: NDArray[np.int64],
+    words: Sequence[Sequence[str]],
+    path: str | os.PathLike[str],
+    *,
+    plane: Plane = "pca",
+    seed: int = 0,
+) -> None:
+    """Draw N texts into a .png, .svg or .pdf file: a mark for each, of its cluster's colour and form, a
+    large one with the cluster's number at the median of its texts, and beside it a list of the clusters.
+
+    Args:
+        vectors: [N, D].
+        assigned: [N] each text's cluster, from 0; drawn from 1.
+        words: of each of K clusters, to be its name in the list.
+        plane: ``pca`` keeps the two directions along which vectors vary most; ``tsne`` keeps neighbours by
+            cosine together, at distances that mean nothing.
+        seed: of ``tsne``.
+
+    Raises DataError as :func:`check_plane`, and as :func:`wordloom.inspect.draw_map`.
+    """
+    check_plane(plane, len(vectors))
+    names = [word for some in words for word in some]
+    _save(lambda: cluster_figure(vectors, assigned, words, plane=plane, seed=seed), names, path)
+
+
+def cluster_figure(
+    vectors: NDArray[Any],
+    assigned: NDArray[np.int64],
+    words: Sequence[Sequence[str]],
+    *,
+    plane: Plane = "pca",
+    seed: int = 0,
+) -> Any:
+    """The figure that :func:`draw_clusters` saves."""
+    points, axes = _points(np.asarray(vectors, np.float64), plane, seed)
+    K = len(words)
+    height = max(_PANEL, K * _LINE + 1.0)
+    panel = _panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
+    _same_scale(panel, points)
+    panel.grid(color=_GRID, linewidth=0.6)
+    panel.set_xlabel(axes[0], fontsize=_FONT, color=_INK)
+    panel.set_ylabel(axes[1], fontsize=_FONT, color=_INK)
+    if plane == "tsne":
+        panel.set_xticks([])
+        panel.set_yticks([])
+    size = float(np.clip(110 / np.sqrt(len(points)), 2.5, 6.0))  # many marks are small ones
+    sizes = np.bincount(assigned, minlength=K)
+    handles = []
+    for cluster in range(K):
+        looks = _looks(cluster)
+        panel.plot(
+            *points[assigned == cluster].T,
+            linestyle="none",
+            markersize=size,
+            markeredgewidth=0,
+            alpha=0.6,
+            zorder=2,
+            **looks,
+        )
+        handles.append(_handle(looks))
+    middles = np.stack([np.median(points[assigned == cluster], axis=0) for cluster in range(K)])
+    for cluster, middle in enumerate(middles):
+        looks = _looks(cluster)
+        panel.plot(*middle, markersize=2 * _radius(True), markeredgecolor=_INK, zorder=4, **looks)
+    numbers = [str(cluster + 1) for cluster in range(K)]
+    _named(panel, numbers, middles, [True] * K, lines_may_cross=True, at_any_price=True)
+    lines = [_line(i + 1, n, some) for i, (n, some) in enumerate(zip(sizes.tolist(), words, strict=True))]
+    legend = panel.legend(
+        handles,
+        lines,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        fontsize=_FONT - 0.5,
+        labelcolor=_INK,
+        title="cluster, texts: words",
+        title_fontsize=_FONT - 0.5,
+        alignment="left",
+    )
+    legend.get_title().set_color(_FAINT)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return panel.figure
+
+
+def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np.float64], tuple[str, str]]:
+    if plane == "tsne":
+        norms = np.linalg.norm(x, axis=1, keepdims=True)
+        units = np.divide(x, norms, out=np.zeros_like(x), where=norms > 0)
+        what = "t-SNE: near texts are alike; distance and direction mean nothing"
+        return _neighbour_embedding(units, seed), (what, "")
+    points, (across, up) = _principal_components(x)
+    return points, (
+        f"first principal component ({across:.0%} of the variance)",
+        f"second principal component ({up:.0%})",
+    )
+
+
+def _looks(cluster: int) -> dict[str, Any]:
+    return {"marker": _MARKS[cluster % len(_MARKS)], "color": _COLOURS[cluster % len(_COLOURS)]}
+
+
+def _handle(looks: dict[str, Any]) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], linestyle="none", markersize=6, markeredgewidth=0, **looks)
+
+
+def _line(number: int, n: int, words: Sequence[str]) -> str:
+    """``number``, ``n`` and as many of ``words`` as a line holds."""
+    line = f"{number}, {n:,}:"
+    for place, word in enumerate(words):
+        further = f"{line}{',' if place else ''} {word}"
+        if len(further) > _LONGEST:
+            break
+        line = further
+    return line if words else line.rstrip(":")

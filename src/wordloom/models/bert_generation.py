@@ -1,0 +1,241 @@
+"""Leveraging Pre-trained Checkpoints for Sequence Generation Tasks (Rothe, Narayan & Severyn 2020,
+arXiv:1907.12461): an encoder and a decoder that can both begin as a BERT.
+
+    x = embedding_norm(source_embedding(source) + source_position_embedding(positions))
+    x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))              n_layers times
+    y = embedding_norm(token_embedding(prefix) + position_embedding(positions))
+    y = attention_norm(y + causal_attention(y));  y = cross_attention_norm(y + attention(y, x))
+    y = ffn_norm(y + feed_forward(y))                                                     n_layers times
+    logits = lm_head(y)                                  tied to token_embedding, with a bias of its own
+
+Against BERT: no segments, no pooler, no heads of pre-training but the bias of the output; the decoder looks
+back alone, and each of its blocks has attention to the source put in between.  Against the 2017 Transformer:
+learned positions, a norm after the embeddings, exact GELU, biases everywhere, norm_eps 1e-12, and matrices of
+its own for each side.  :func:`wordloom.weights.start_from` takes either side from a BERT.
+
+Parameters of a base model with BERT's 30,522 pieces: 246,177,594.  Encoder 108,890,112, which is BERT's
+109,482,240 without segments (1,536) and pooler (590,592).  Decoder 137,287,482: the same 108,890,112, the
+attention to the source with its norm in each of 12 blocks (28,366,848 = 12 x 4 (768^2 + 768) + 12 x 2 x 768)
+and the bias of the output (30,522); its matrix is the embedding, counted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import ConfigError
+from wordloom.models.bert import BertConfig, Block
+from wordloom.models.checks import (
+    check_dropout,
+    check_eps,
+    check_heads,
+    check_positive,
+    dropout_or,
+    positions_within,
+)
+from wordloom.models.memory import Memory
+from wordloom.nn import Attention, LayerNorm, Linear, Swish
+from wordloom.nn.attention import attention_mask
+from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
+from wordloom.nn.fused import dropout
+
+__all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertGenerationConfig:
+    """Shapes and settings of both sides; the defaults are the released models', of BERT's large size."""
+
+    vocab_size: int = 50358  # of what is written
+    source_vocab_size: int | None = None  # of what is read; None: the same
+    max_seq_len: int = 512  # of either side
+    dim: int = 1024
+    n_layers: int = 24  # of the encoder
+    n_decoder_layers: int | None = None  # None: as many
+    n_heads: int = 16
+    hidden_dim: int | None = None  # 4 * dim
+    activation: str = "gelu"
+    norm_eps: float = 1e-12
+    padding_idx: int | None = 0  # a token whose embedding begins as zero, and which nothing is learnt from
+    dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
+    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+
+    tie_embeddings: ClassVar[bool] = True  # lm_head's matrix is token_embedding
+
+    def __post_init__(self) -> None:
+        check_positive(self, "vocab_size", "source_vocab_size", "max_seq_len", "dim", "n_layers")
+        check_positive(self, "n_decoder_layers", "n_heads", "hidden_dim")
+        check_dropout(self)
+        check_eps(self)
+        check_heads(self)
+        smaller = min(self.vocab_size, self.source_vocab)
+        if self.padding_idx is not None and not 0 <= self.padding_idx < smaller:
+            raise ConfigError(
+                f"padding_idx is a token of both sides, 0 to {smaller - 1}, not {self.padding_idx}"
+            )
+
+    @property
+    def as_bert(self) -> BertConfig:
+        """The BERT that either side is but for its segments and pooler."""
+        return BertConfig(
+            vocab_size=self.vocab_size,
+            max_seq_len=self.max_seq_len,
+            type_vocab_size=1,
+            dim=self.dim,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            hidden_dim=self.hidden_dim,
+            activation=self.activation,
+            norm_eps=self.norm_eps,
+            pooler=False,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+        )
+
+    @property
+    def source_vocab(self) -> int:
+        """Tokens that are read: ``source_vocab_size``, or as many as are written."""
+        return self.source_vocab_size or self.vocab_size
+
+    @property
+    def decoder_layers(self) -> int:
+        """Blocks of the decoder: ``n_decoder_layers``, or as many as the encoder has."""
+        return self.n_decoder_layers or self.n_layers
+
+    @property
+    def ffn_dim(self) -> int:
+        """Hidden width of the feed-forward: ``hidden_dim``, or 4 * dim."""
+        return self.hidden_dim or 4 * self.dim
+
+
+class DecoderBlock(Block):
+    """BERT's block with attention to the source before its feed-forward; [B, T, D] -> [B, T, D]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        c = config
+        self.cross_attention = Attention(
+            dim=c.dim, n_heads=c.n_heads, bias=True, dropout=dropout_or(c.attention_dropout, c.dropout)
+        )
+        self.cross_attention_norm = LayerNorm(c.dim, eps=c.norm_eps)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        memory: Tensor,
+        source_mask: Tensor | None,
+        mask: Tensor | None,
+        is_causal: bool,
+        cache: LayerKeyValues | None,
+    ) -> Tensor:
+        """x [B, T, D], memory [N, S, D], source_mask [N, 1, 1, S] or None -> [B, T, D].
+
+        B is a multiple of N: rows that read one source stand together and are so many more queries of it.
+        """
+        context: Tensor | tuple[Tensor, Tensor] = memory
+        if cache is not None:
+            if cache.source is None:
+                cache.source = self.cross_attention.keys_values(memory)
+            context = cache.source
+        N = len(context[0]) if isinstance(context, tuple) else len(context)
+        made = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
+        x = self.attention_norm(x + dropout(made, self.dropout, self.training))
+        queries = x.reshape(N, len(x) // N * x.shape[1], x.shape[2])  # [N, B/N * T, D]
+        made = self.cross_attention(queries, context=context, mask=source_mask).view_as(x)
+        x = self.cross_attention_norm(x + dropout(made, self.dropout, self.training))
+        return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
+
+
+class BertGeneration(nn.Module):
+    """Sequence to sequence; see :class:`wordloom.models.SequenceToSequence` for the protocol."""
+
+    def __init__(self, config: BertGenerationConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        bert = c.as_bert
+        self.source_embedding = nn.Embedding(c.source_vocab, c.dim, padding_idx=c.padding_idx)
+        self.source_position_embedding = nn.Embedding(c.max_seq_len, c.dim)
+        self.source_embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
+        self.encoder_blocks = nn.ModuleList(Block(bert) for _ in range(c.n_layers))
+        self.token_embedding = nn.Embedding(c.vocab_size, c.dim, padding_idx=c.padding_idx)
+        self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
+        self.embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
+        self.decoder_blocks = nn.ModuleList(DecoderBlock(bert) for _ in range(c.decoder_layers))
+        self.lm_head = Linear(c.dim, c.vocab_size)
+        self.tie_weights()
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """All blocks, the encoder's first."""
+        return [*self.encoder_blocks, *self.decoder_blocks]
+
+    def tie_weights(self) -> None:
+        """Let ``lm_head`` use the embedding's weights [V, D]."""
+        self.lm_head.weight = self.token_embedding.weight
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """As BERT: normal(0, 0.02) truncated at two deviations; biases and padding zero, norms one."""
+        for name, module in self.named_modules():
+            if isinstance(module, LayerNorm | Swish):
+                module.reset_parameters()
+            elif isinstance(module, nn.Embedding | nn.Linear):
+                if name != "lm_head":
+                    nn.init.trunc_normal_(module.weight, 0.0, 0.02, -0.04, 0.04, generator=generator)
+                if isinstance(module, nn.Linear) and module.bias is not None:
+                    nn.init.zeros_(module.bias)
+                if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                    nn.init.zeros_(module.weight[module.padding_idx])
+
+    def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
+        """source [B, S], ``attend`` [B, S] True for real tokens -> what the decoder reads, [B, S, D]."""
+        positions, _ = token_positions(source, attend=attend, cache=None)
+        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
+        positions = positions_within(positions, self.config.max_seq_len)
+        x = self.source_embedding(source) + self.source_position_embedding(positions)  # [B, S, D]
+        x = dropout(self.source_embedding_norm(x), self.config.dropout, self.training)
+        for block in self.encoder_blocks:
+            x = block(x, mask)
+        return Memory(x, attend)
+
+    def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
+        """prefix [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits.
+
+        ``memory`` holds a source for each row, or for as many neighbouring rows each.  A ``cache`` keeps what
+        is needed of it from the first tokens on, and ``cache.select`` moves that with the rows.
+        """
+        T, attend = prefix.shape[1], memory.attend
+        if cache is not None:
+            assert isinstance(cache, DecoderCache)
+            attend = cache.source_attend = cache.source_attend if cache.length else attend
+        positions, _ = token_positions(prefix, attend=None, cache=cache)
+        positions = positions_within(positions, self.config.max_seq_len)
+        S = T if cache is None else cache.length + T
+        mask, is_causal = attention_mask(T, S, attend=None, documents=None, device=prefix.device)
+        source_mask = None if attend is None else attend[:, None, None]  # [N, 1, 1, S]
+        x = self.token_embedding(prefix) + self.position_embedding(positions)  # [B, T, D]
+        x = dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        for i, block in enumerate(self.decoder_blocks):
+            kept = None if cache is None else cache.layer(i)
+            x = block(x, memory.values, source_mask, mask, is_causal, kept)
+        if cache is not None:
+            cache.advance(T)
+        return x
+
+    def forward(self, source: Tensor, prefix: Tensor, *, attend: Tensor | None = None) -> Tensor:
+        """source [B, S], prefix [B, T] -> logits [B, T, V]; keywords as in :meth:`encode`."""
+        return self.lm_head(self.hidden(prefix, self.encode(source, attend=attend)))
+
+    def new_cache(self, batch: int, length: int) -> DecoderCache:
+        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        return DecoderCache(n_layers=self.config.decoder_layers, length=length)
+
+
+PRESETS = {
+    "bert2bert-base": BertGenerationConfig(vocab_size=30522, dim=768, n_layers=12, n_heads=12),
+    "bert2bert-large": BertGenerationConfig(),
+}

@@ -1,0 +1,209 @@
+"""A pretrained body with a head for one task: what BERT (Devlin et al. 2018, arXiv:1810.04805, section 4) and
+GPT (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.2) are
+fine-tuned as.
+
+    x = body(tokens)                                     [B, T, D]; an encoder's, or a causal language model's
+    summary = tanh(pooler(x[:, 0]))                      of an encoder: its first token, [CLS]
+    summary = x[:, last]                                 of a causal model: its last token has seen the others
+
+    classification       classifier(dropout(summary))                   [B, C]
+    regression           the same with one number, which is the answer  [B]
+    multiple_choice      the same with one number for each choice       [B, K], of which the largest wins
+    token_classification classifier(dropout(x))                         [B, T, C]
+    question_answering   span(x)                                        [B, T, 2]: where it starts and ends
+
+C classes; K choices, each a row of its own next to the question.  A causal model may read two texts in both
+orders (``tokens`` [B, 2, T]), whose summaries are added, as GPT does for similarity, which has no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wordloom.errors import ConfigError, did_you_mean
+from wordloom.models.bert import Bert, BertConfig
+from wordloom.models.checks import check_dropout, check_labels, dropout_or
+from wordloom.models.gpt import GPT, GPTConfig
+from wordloom.models.gpt2 import GPT2, GPT2Config
+from wordloom.models.llama import Llama, LlamaConfig
+from wordloom.models.roberta import Roberta, RobertaConfig
+from wordloom.nn.fused import dropout
+from wordloom.nn.linear import Linear
+
+__all__ = ["BODIES", "SUMMARIES", "TASKS", "TaskConfig", "TaskModel"]
+
+SUMMARIES = ("classification", "regression", "multiple_choice")  # tasks of one vector of a text
+TASKS = (*SUMMARIES, "token_classification", "question_answering")
+BODIES: dict[type, type[nn.Module]] = {
+    BertConfig: Bert,
+    RobertaConfig: Roberta,
+    GPTConfig: GPT,
+    GPT2Config: GPT2,
+    LlamaConfig: Llama,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """``body`` is the config of a model of BODIES; ``id2label`` the names of the C classes by number, empty
+    for a task without classes.
+
+    ``language_model`` keeps a causal body's own head, for the auxiliary loss; an untied one is a matrix of
+    the vocabulary.  ``both_orders``: its two texts are read in both, see the module.
+    """
+
+    body: Any
+    task: str = "classification"
+    id2label: Mapping[str, Any] = field(default_factory=dict)
+    head_dropout: float | None = None  # before the head; None: the body's dropout
+    language_model: bool = False
+    both_orders: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.body) not in BODIES:
+            raise ConfigError(f"no head goes on a {type(self.body).__name__}; take an encoder, GPT or LLaMA")
+        if self.task not in TASKS:
+            raise ConfigError(f"unknown task {self.task!r}; {did_you_mean(self.task, TASKS)}")
+        check_dropout(self)
+        if self.classifies:
+            check_labels(self)
+        elif self.id2label:
+            raise ConfigError(f"{self.task} has no classes; leave id2label out")
+        if self.encodes and self.body.pooler != (self.task in SUMMARIES):
+            needs = "needs" if self.task in SUMMARIES else "has no use for"
+            raise ConfigError(f"{self.task} {needs} the body's pooler; set pooler to {not self.body.pooler}")
+        if self.encodes and self.language_model:
+            raise ConfigError("language_model is of a causal body")
+        if self.both_orders and (self.encodes or self.task not in ("classification", "regression")):
+            raise ConfigError("both_orders is of classification and regression by a causal body")
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the body reads in both directions."""
+        return isinstance(self.body, BertConfig)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the answers are classes, with names."""
+        return self.task in ("classification", "token_classification")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in order."""
+        return tuple(str(name) for name in self.id2label.values())
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the head makes of a vector."""
+        return {"question_answering": 2}.get(self.task, len(self.id2label) or 1)
+
+    @property
+    def vocab_size(self) -> int:
+        size: int = self.body.vocab_size
+        return size
+
+    @property
+    def max_seq_len(self) -> int:
+        length: int = self.body.max_seq_len
+        return length
+
+    @property
+    def dim(self) -> int:
+        width: int = self.body.dim
+        return width
+
+    @property
+    def n_layers(self) -> int:
+        number: int = self.body.n_layers
+        return number
+
+
+class TaskModel(nn.Module):
+    """What the head makes of a batch; see the module."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.body: Any = BODIES[type(c.body)](c.body)
+        if not c.encodes and not self.speaks:
+            del self.body.lm_head
+        self.head_dropout = dropout_or(c.head_dropout, c.body.dropout)
+        # a causal model's has no bias, as in the paper's W_y; of its tokens, and of spans, it has one
+        self.classifier = Linear(c.dim, c.outputs, bias=c.encodes or c.task not in SUMMARIES)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The body's."""
+        blocks: nn.ModuleList = self.body.blocks
+        return blocks
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the body still has the head of a language model: kept, or its embedding read backwards."""
+        c = self.config
+        return not c.encodes and bool(c.language_model or c.body.tie_embeddings)
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, attend: Tensor | None = None) -> Tensor:
+        """tokens, segments and attend [B, T], or [B, K, T] of choices or orders -> see the module, float32.
+
+        ``attend`` is True for tokens, which stand before all padding; a choice without any scores -inf.
+        """
+        return self.answers(self.hidden(tokens, segments, attend), attend)
+
+    def hidden(self, tokens: Tensor, segments: Tensor | None = None, attend: Tensor | None = None) -> Tensor:
+        """As :meth:`forward` -> the body's vectors of every token [.., T, D]."""
+        rows = tokens.flatten(0, -2)  # [R, T]
+        if not self.config.encodes:
+            return self.body.hidden(rows).view(*tokens.shape, -1)  # padding stands behind all that is read
+        if segments is not None:
+            segments = segments.flatten(0, -2)
+        if attend is not None:
+            attend = attend.flatten(0, -2).clone()
+            attend[:, 0] = True  # a choice that is none: what its softmax makes of nothing is no number
+        return self.body.hidden(rows, segments, attend).view(*tokens.shape, -1)
+
+    def answers(self, x: Tensor, attend: Tensor | None = None) -> Tensor:
+        """x [.., T, D] as :meth:`hidden` gives it -> see the module."""
+        task = self.config.task
+        if task not in SUMMARIES:
+            p = self.head_dropout if task == "token_classification" else 0.0
+            return self.classifier(dropout(x, p, self.training)).float()  # [B, T, C or 2]
+        summary = self.summary(x, attend)  # [.., D]
+        if task == "multiple_choice":
+            scores = self._scores(summary)[..., 0]  # [B, K]
+            return scores if attend is None else scores.masked_fill(~attend.any(-1), -torch.inf)
+        if summary.dim() == 3:  # both orders
+            summary = summary.sum(1)
+        scores = self._scores(summary)
+        return scores[:, 0] if task == "regression" else scores
+
+    def summary(self, x: Tensor, attend: Tensor | None = None) -> Tensor:
+        """x [.., T, D] -> [.., D], one vector of each text."""
+        if self.config.encodes:
+            pooled: Tensor = torch.tanh(self.body.pooler(x[..., 0, :]))
+            return pooled
+        if attend is None:
+            return x[..., -1, :]
+        last = (attend.sum(-1) - 1).clamp(min=0)  # [..]
+        return x.take_along_dim(last[..., None, None], dim=-2)[..., 0, :]
+
+    def _scores(self, summary: Tensor) -> Tensor:
+        return self.classifier(dropout(summary, self.head_dropout, self.training)).float()
+
+    def tie_weights(self) -> None:
+        """Ties the body's."""
+        if self.config.encodes or self.speaks:
+            self.body.tie_weights()
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """The body's own; of the head Normal(0, 0.02), as both papers' code, its bias zero."""
+        self.body.init_weights(generator)
+        nn.init.normal_(self.classifier.weight, 0.0, 0.02, generator=generator)
+        if self.classifier.bias is not None:
+            nn.init.zeros_(self.classifier.bias)

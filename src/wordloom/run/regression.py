@@ -1,0 +1,185 @@
+"""Numbers of texts and of pairs, such as how alike two sentences are: a regression head, trained on scored
+rows (Devlin et al. 2018, section 4.1; in both orders for a causal model, Radford et al. 2018, 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.batches import to_device
+from wordloom.data.label_batches import LabelBatches, ScoreLedger
+from wordloom.data.labels import REPEATED
+from wordloom.data.scores import ScoredCorpus
+from wordloom.errors import DataError, NonFiniteError
+from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, signature
+from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.score import MIN_UNITS
+from wordloom.models import TaskConfig
+from wordloom.recipe import Recipe
+from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
+from wordloom.run.labelled import Rows, account_of, corpus_of, cut_or_error, saver
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.task import Task
+from wordloom.run.text_readers import MarkedReader
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+__all__ = ["TextScorer", "regression_task"]
+
+_METRICS = ("pearson", "spearman")
+
+
+@dataclass(kw_only=True)
+class TextScorer:
+    """A regression model and its tokenizer, as :func:`wordloom.load` gives them.
+
+    Attributes:
+        max_seq_len: tokens of a row at most, marks included; None: what the model reads.
+        too_long: what a longer one is.
+    """
+
+    model: Any
+    tokenizer: Tokenizer
+    config: TaskConfig
+    folder: Path | None = None
+    max_seq_len: int | None = None
+    too_long: Literal["error", "cut"] = "error"
+
+    @classmethod
+    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> TextScorer:
+        """Of the parts in ``folder``."""
+        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
+
+    @property
+    def reader(self) -> MarkedReader:
+        """What reads texts for the model."""
+        return MarkedReader(self.tokenizer, self.config, self.max_seq_len, self.too_long)
+
+    def score(self, texts: Iterable[str | tuple[str, str]]) -> NDArray[np.float32]:
+        """The number of each of N texts, or pairs of them: [N] float32.
+
+        Raises DataError for an empty text, and one that is too long.
+        """
+        if isinstance(texts, str):
+            raise DataError("one text was given where a list of texts is expected; write [text]")
+        given = list(texts)
+        if not given:
+            return np.empty(0, np.float32)
+        read = self.reader.read(given)
+        return _answers(self.model, self.reader.batches(read, np.zeros(len(given), np.float32)))[1]
+
+    def evaluate(self, corpus: ScoredCorpus, *, part: Literal["train", "validation"] = "train") -> Scores:
+        """``loss`` (the mean squared error) and the correlations with the scores of ``corpus``; see
+        :func:`wordloom.evaluate.number_agreement`."""
+        batches, ledger = _scored_batches(self.reader, corpus, part)
+        kind = next(self.model.parameters()).dtype
+        settings = {
+            "rows": batches.fingerprint[:8],
+            **self.reader.signature,
+            "dtype": DTYPE_NAMES.get(kind, "other"),
+        }
+        targets, found = _answers(self.model, batches)
+        n = len(found)
+        errors = RatioStatistics.of((targets - found).astype(np.float64) ** 2, np.ones(n))
+        signed = signature("loss", **settings, ci=f"{n}-rows" if n >= MIN_UNITS else "no")
+        agreement = number_agreement(targets, found, metrics=_METRICS, settings=settings)
+        loss = Score("loss", errors.ratio, errors.interval(), signed)
+        counts = {**agreement.counts, "tokens": ledger.terms, "unknown_tokens": ledger.unknown}
+        notes = tuple(line for line in ledger.lines() if line.startswith("cut:"))
+        return replace(agreement, scores=(loss, *agreement.scores), counts=counts, notes=notes)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder that :func:`wordloom.load` and transformers read as it is."""
+        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
+
+
+def _answers(model: Any, batches: LabelBatches) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The targets of all rows, and what ``model`` says: [N] each; raises NonFiniteError for what is none."""
+    device = next(model.parameters()).device
+    targets, found = (np.empty(batches.samples_per_epoch, np.float32) for _ in range(2))
+    with evaluating(model):
+        for start, count in batches.passes():
+            rows = batches.rows(start, count)
+            batch = batches.batch(start, count)
+            targets[rows] = batch.targets.numpy()
+            found[rows] = model(*to_device(batch, device).inputs).float().cpu().numpy()
+    if not np.isfinite(found).all():
+        raise NonFiniteError("the model gives no finite number; its weights are damaged")
+    return targets, found
+
+
+def _scored_batches(
+    reader: MarkedReader,
+    corpus: ScoredCorpus,
+    part: Literal["train", "validation"],
+    *,
+    seed: int | None = None,
+) -> tuple[LabelBatches, ScoreLedger]:
+    """The rows of ``part``, permuted by ``seed`` or (None) for one pass, and their account."""
+    rows = Rows()
+    read = reader.read(rows.rows(corpus, part, most_texts=reader.most_texts), lambda row: rows.places[row])
+    targets = np.array([float(score) for score in rows.labels], np.float32)
+    batches = reader.batches(read, targets, places=rows.places, seed=seed)
+    ledger = ScoreLedger(
+        part=part,
+        split=corpus.describe_split(),
+        rows=len(targets),
+        terms=read.terms,
+        unknown=read.unknown,
+        empty=read.empty,
+        unit=reader.unit,
+        cut=read.cut,
+        repeated=rows.dropped[REPEATED],
+        lowest=float(targets.min()),
+        highest=float(targets.max()),
+        mean=float(targets.mean(dtype=np.float64)),
+    )
+    return batches, ledger
+
+
+# -- training --------------------------------------------------------------------------------------------
+
+
+def regression_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Numbers of the recipe's rows of one text or two; ``given`` is a checkpoint to begin with."""
+    s, d = recipe.train, recipe.data
+    corpus = corpus_of(recipe, ScoredCorpus)
+    texts = (text for row in corpus.rows("train") for text in row.texts)
+    tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
+    config = head_config(recipe, tokenizer, given, task="regression")
+    reader = MarkedReader(tokenizer, config, s.seq_len, cut_or_error(recipe), alike=s.batch_size)
+    parts = {"train": _scored_batches(reader, corpus, "train", seed=recipe.seed)}
+    if d.validation is not None or d.validation_fraction > 0:
+        parts["validation"] = _scored_batches(reader, corpus, "validation")
+    for _, ledger in parts.values():
+        progress.say(ledger.lines())
+    batches, account = parts["train"]
+    rest = account_of(parts, _evaluator, signature=reader.signature)
+    return Task(
+        settings=s,
+        batches=batches,
+        fingerprints={"data": rest.fingerprint, "tokenizer": tokenizer.fingerprint},
+        ledger=rest.ledger,
+        evaluate=rest.evaluate,
+        scored=rest.scored,
+        save=saver(reader),
+        **head_parts(recipe, config, given, progress, tokens=account.terms / account.rows),
+    )
+
+
+def _evaluator(validation: LabelBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and correlations over the validation rows; a correlation that is not defined is left out."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        targets, found = _answers(model, validation)
+        scores = number_agreement(targets, found, metrics=("mean_squared_error", *_METRICS), settings={})
+        values = {name: scores[name].value for name in _METRICS}
+        figures = {name: value for name, value in values.items() if value is not None}
+        return {"loss": scores["mean_squared_error"].value or 0.0, **figures}
+
+    return evaluate

@@ -1,0 +1,181 @@
+"""Bodies with a head for a task beside transformers' own: forward, gradients, and on disk both ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional as F
+
+from wordloom.errors import CheckpointError
+from wordloom.models import (
+    BertConfig,
+    GPT2Config,
+    GPTConfig,
+    LlamaConfig,
+    RobertaConfig,
+    TaskConfig,
+    build,
+)
+from wordloom.models.task_model import SUMMARIES
+from wordloom.weights import config_from_theirs, config_to_theirs, load_config, load_model, save_model
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+V, T, PAD = 31, 11, 1
+SHAPE: dict[str, Any] = {"vocab_size": V, "max_seq_len": 30, "dim": 24, "n_layers": 2, "n_heads": 3}
+LABELS = {"0": "bad", "1": "so so", "2": "good"}
+CONFIGS = {"Bert": BertConfig, "Roberta": RobertaConfig, "GPT2": GPT2Config, "OpenAIGPT": GPTConfig,
+           "Llama": LlamaConfig}  # fmt: skip
+ENDS = {
+    "classification": "ForSequenceClassification",
+    "regression": "ForSequenceClassification",
+    "token_classification": "ForTokenClassification",
+    "question_answering": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+CASES = [(stem, task) for stem in CONFIGS for task in ENDS if hasattr(transformers, stem + ENDS[task])]
+EVERY = pytest.mark.parametrize(("stem", "task"), CASES)
+
+
+def config_of(stem: str, task: str, **settings: Any) -> TaskConfig:
+    body = {**SHAPE, "pooler": task in SUMMARIES} if stem in ("Bert", "Roberta") else dict(SHAPE)
+    if stem == "Llama":
+        body["tie_embeddings"] = False
+    labels = LABELS if task in ("classification", "token_classification") else {}
+    return TaskConfig(body=CONFIGS[stem](**body), task=task, id2label=labels, **settings)
+
+
+def random_model(config: TaskConfig) -> Any:
+    model = build(config, generator=torch.Generator().manual_seed(0)).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def inputs(task: str, stem: str) -> tuple[Tensor, Tensor | None, Tensor]:
+    shape = (2, 3, T) if task == "multiple_choice" else (3, T)
+    tokens = torch.randint(2, V, shape, generator=torch.Generator().manual_seed(7))
+    lengths = torch.tensor([T, 5, 1]).expand(shape[:-1])[..., None]
+    attend = torch.arange(T) < lengths
+    segments = (torch.arange(T) >= 4).long().expand(shape) if stem == "Bert" else None
+    return tokens.masked_fill(~attend, PAD), segments, attend
+
+
+def theirs_of(model: Any, task: str, stem: str) -> Tensor:
+    tokens, segments, attend = inputs(task, stem)
+    more = {} if segments is None else {"token_type_ids": segments}
+    made = model(input_ids=tokens, attention_mask=attend.long(), **more)
+    if task == "question_answering":
+        return torch.stack([made.start_logits, made.end_logits], dim=-1)[attend]
+    return made.logits[attend] if task == "token_classification" else made.logits
+
+
+def ours_of(model: Any, task: str, stem: str) -> Tensor:
+    tokens, segments, attend = inputs(task, stem)
+    made = model(tokens, segments, attend)
+    if task not in SUMMARIES:
+        return made[attend]
+    return made[:, None] if task == "regression" else made
+
+
+@EVERY
+def test_both_read_what_the_other_writes(stem: str, task: str, tmp_path: Path) -> None:
+    model = random_model(config_of(stem, task))
+
+    class Ids:  # what a tokenizer tells
+        vocab_size, bos_id, eos_id, pad_id = V, None, None, PAD
+
+        def save_pretrained(self, folder: Any) -> None: ...
+
+    save_model(model, tmp_path / "ours", tokenizer=Ids())
+    assert load_config(tmp_path / "ours") == model.config
+    theirs, info = getattr(transformers, stem + ENDS[task]).from_pretrained(
+        tmp_path / "ours", output_loading_info=True
+    )
+    assert not any(info.values()), info
+    theirs.eval()
+    mine, other = ours_of(model, task, stem), theirs_of(theirs, task, stem)
+    torch.testing.assert_close(mine, other, **TOLERANCE)
+    assert theirs.config.id2label[0] == ("bad" if model.config.id2label else "LABEL_0")
+
+    F.softplus(mine).sum().backward()
+    F.softplus(other).sum().backward()
+    ours, grads = model.body.token_embedding.weight.grad, theirs.get_input_embeddings().weight.grad
+    torch.testing.assert_close(ours, grads, rtol=1e-3, atol=1e-5)
+
+    theirs.save_pretrained(tmp_path / "back")
+    again = load_model(tmp_path / "back")
+    assert again.config == model.config
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(again.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("stem", "task", "settings"),
+    [
+        ("GPT2", "multiple_choice", {}),  # to transformers a regression
+        ("Llama", "classification", {"language_model": True, "head_dropout": 0.3}),
+        ("OpenAIGPT", "token_classification", {}),
+        ("Bert", "classification", {"head_dropout": 0.25}),
+    ],
+)
+def test_what_transformers_has_no_word_for_comes_back(
+    stem: str, task: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = random_model(config_of(stem, task, **settings))
+    save_model(model, tmp_path)
+    assert load_config(tmp_path) == model.config
+    again = load_model(tmp_path)
+    assert torch.equal(ours_of(again, task, stem), ours_of(model, task, stem))
+
+
+def test_a_body_of_our_own_keeps_its_head(tmp_path: Path) -> None:
+    body = GPTConfig(**SHAPE, positions="sinusoidal")
+    model = random_model(TaskConfig(body=body, task="classification", id2label=LABELS))
+    save_model(model, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "wordloom-gpt"
+    assert load_config(tmp_path) == model.config
+    assert torch.equal(ours_of(load_model(tmp_path), "classification", "GPT"),
+                       ours_of(model, "classification", "GPT"))  # fmt: skip
+
+
+def test_choices_that_are_none_are_never_chosen() -> None:
+    for stem in ("Bert", "GPT2"):
+        model = random_model(config_of(stem, "multiple_choice"))
+        tokens, segments, attend = inputs("multiple_choice", stem)
+        attend = attend.clone()
+        attend[0, 1] = False
+        scores = model(tokens, segments, attend)
+        assert scores[0].tolist()[1] == -torch.inf
+        assert torch.isfinite(scores[1]).all()
+        scores[0].softmax(0)[0].backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_two_orders_are_added() -> None:
+    model = random_model(config_of("GPT2", "regression"))
+    tokens, _, attend = inputs("regression", "GPT2")
+    pair = torch.stack([tokens, tokens.flip(0)], dim=1)  # [3, 2, T]
+    seen = torch.stack([attend, attend.flip(0)], dim=1)
+    one, other = model(tokens, None, attend), model(tokens.flip(0), None, attend.flip(0))
+    torch.testing.assert_close(model(pair, None, seen), one + other, **TOLERANCE)  # its head has no bias
+
+
+def test_what_is_no_head_is_refused() -> None:
+    theirs = config_to_theirs(config_of("Bert", "classification"))
+    for wrong, says in (
+        ({"id2label": ["a", "b"]}, "id2label must be a table"),
+        ({"problem_type": "multi_label_classification"}, "multi_label_classification"),
+        ({"wordloom": {"head": {"tusk": 1}}}, "tusk"),
+        ({"wordloom": {"head": {"task": "poetry"}}}, "poetry"),
+        ({"id2label": {"0": "a", "1": "a"}}, "one name"),
+    ):
+        with pytest.raises(CheckpointError, match=says):
+            config_from_theirs({**theirs, **wrong})
