@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wordloom.run import Embedder
     from wordloom.run.embedding import EmbedLedger, TokenVectors
 
-__all__ = ["Level", "embed_model", "holds_model"]
+__all__ = ["Level", "embed_model", "holds_model", "text_embedder"]
 
 Level = Literal["text", "token"]
 TOKEN_FORMATS = (".jsonl", ".parquet")
@@ -52,7 +52,7 @@ def embed_model(
         raise VectorError(f"'{out}' cannot keep tokens beside their vectors, by its ending; {hint}")
     if out is not None and groups is None:
         embedding_format(out)
-    embedder, ledger = _embedder(folder, device, dtype, settings), EmbedLedger()
+    embedder, ledger = text_embedder(folder, device, dtype, settings), EmbedLedger()
     if level == "token":
         written = _write_tokens(out, _token_batches(embedder, lines, batch_size, ledger))
         what = f"{written:,} vectors of tokens"
@@ -75,7 +75,7 @@ def embed_model(
     tell(notes)
 
 
-def _embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
+def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
     from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load, load_encoder
 
     if is_encoder(folder):

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wordloom.cli.progress import progress_bar
-from wordloom.cli.usage import refuse
+from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ def command(
         ),
     ] = None,
     task: Annotated[
-        Literal["text", "lambada"],
+        Literal["text", "lambada", "similarity"],
         typer.Option(
-            help="text: loss, perplexity, bits per byte.  lambada: last words ('context', 'continuation')."
+            help="text: loss, perplexity, bits per byte.  lambada: last words ('context', 'continuation').  "
+            "similarity: cosines of vectors beside scores of pairs, such as glue-stsb/dev."
         ),
     ] = "text",
     window: Annotated[
@@ -100,7 +101,10 @@ def command(
     ] = "refuse",
     text_column: Annotated[
         str | None,
-        typer.Option(help="classifiers: the rows' column of text, by name or number.  [default: text]"),
+        typer.Option(
+            help="classifiers: the rows' column of text, by name or number; of similarity two, with a comma "
+            "between.  [default: text]"
+        ),
     ] = None,
     label_column: Annotated[
         str | None,
@@ -165,6 +169,26 @@ def command(
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
     from wordloom.run.headed import is_headed
 
+    if task == "similarity":
+        from wordloom.cli.embed_model import text_embedder
+        from wordloom.data import ScoredCorpus
+        from wordloom.run.similarity import similarity_scores
+
+        every = (*(name for name in _TEXT if name != "task"), "confusion", *_PAIRS, *_SEARCH)
+        refuse(ctx, "similarity compares vectors of texts", *every)
+        if not sources:
+            raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
+        began = time.perf_counter()
+        pairs = ScoredCorpus(
+            sources=sources,
+            split="files",
+            text=None if text_column is None else _columns(text_column),
+            label=_column(label_column),
+            header=header,
+        )
+        scores = similarity_scores(text_embedder(checkpoint, device, dtype, {}), pairs)
+        _print(scores, checkpoint, task, began, json=json)
+        return
     if is_headed(checkpoint):
         from wordloom.cli.headed import evaluate_headed
 
@@ -288,6 +312,14 @@ def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: b
 def _column(given: str | None) -> str | int | None:
     """A column by name, or by number where only digits are given."""
     return int(given) if given is not None and given.isdecimal() else given
+
+
+def _columns(given: str) -> list[str | int]:
+    """Two columns, with a comma between."""
+    columns = [column for name in given.split(",") if (column := _column(name)) is not None]
+    if len(columns) != 2:
+        raise UsageError(f"--text-column names two columns here, with a comma between, not {given!r}")
+    return columns
 
 
 def _classification(
