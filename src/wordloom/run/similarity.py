@@ -22,7 +22,7 @@ def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
 
     Raises DataError for a row of one text, and as the embedder for one that is too long.
     """
-    rows = list(corpus.rows("train"))
+    rows: list[Any] = list(corpus.rows("train"))
     for row in rows:
         if len(row.texts) != 2:
             raise DataError(f"{row.place}: has {len(row.texts)} text(s); likeness is of two")
