@@ -9,8 +9,11 @@ import os
 import pytest
 
 from wordloom.errors import RecipeError
+from wordloom.models import BertConfig, build
 from wordloom.recipe import Recipe, load_recipe, shipped_recipes, without_effect
 from wordloom.run import train
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
 
 PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
 SMALL = {  # what keeps a few steps of a large recipe within seconds
@@ -59,7 +62,13 @@ def test_a_translator_trains(name, tmp_path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("name", [name for name, what in OBJECTIVES.items() if what == "classification"])
+WITH_A_HEAD = [
+    name for name in OBJECTIVES if load_recipe(name).tokenizer.kind is None
+]  # on what --from gives
+CLASSIFIERS = [name for name, what in OBJECTIVES.items() if what == "classification"]
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSIFIERS) - set(WITH_A_HEAD)))
 def test_a_classifier_trains(name, tmp_path):
     if "WORDLOOM_DATA" not in os.environ:
         pytest.skip("WORDLOOM_DATA is not set: this recipe's rows are not here")
@@ -69,6 +78,35 @@ def test_a_classifier_trains(name, tmp_path):
     labels = json.loads((run / "config.json").read_text())["id2label"]
     assert losses[0] == pytest.approx(math.log(len(labels)))
     assert losses[-1] < losses[0]
+
+
+@pytest.fixture(scope="module")
+def body(tmp_path_factory):
+    """A tiny BERT that knows nothing, with the released vocabulary."""
+    folder = tmp_path_factory.mktemp("body")
+    tokenizer = Tokenizer.train(
+        ["a film that is good", "who did what to whom"] * 4, kind="wordpiece", vocab_size=99
+    )
+    shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "max_seq_len": 512}
+    model = build(BertConfig(vocab_size=tokenizer.vocab_size, **shape))
+    save_model(model, folder, tokenizer=tokenizer)
+    return folder
+
+
+@pytest.mark.parametrize("name", WITH_A_HEAD)
+def test_a_head_trains(name, body, tmp_path):
+    if "WORDLOOM_DATA" not in os.environ:
+        pytest.skip("WORDLOOM_DATA is not set: this recipe's rows are not here")
+    overrides = [
+        *("train.steps=3", "train.batch_size=4", "train.log_every=1", "train.evaluate_every=0"),
+        *("train.keep_best=false", "train.save_every=0", "train.warmup_steps=0"),
+    ]
+    recipe = load_recipe(name)
+    if recipe.data.validation is not None and recipe.train.objective != "question_answering":
+        overrides.append(f"data.train={recipe.data.validation}")  # the smaller part
+    result = train(name, overrides, out=tmp_path / "run", start_from=body)
+    assert result.step == 3
+    assert (result.folder / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("name", [name for name, what in OBJECTIVES.items() if what.startswith("masked")])
