@@ -6,10 +6,11 @@
 
 Both sides take the same sentences in the same batches, in the order of their lengths, in float32 on as many
 threads, with one limit of new tokens, and make texts of texts: tokenizing and decoding are in the times.  We
-are given all of them at once, as translate() takes a file; transformers batch by batch, as generate() takes
-them.  Rounds alternate and medians are printed, a JSON line for each number of beams.  ``ratio`` is ours
-over theirs in sentences a second.  ``limit`` is ours if nothing but the decoder's matrix products took time,
-at the speed of large ones here.
+are given all of them at once, as translate() takes a file, and work on several batches side by side, one
+thread each; transformers are given one batch after another, as generate() takes them, each on all threads.
+Rounds alternate and medians are printed, a JSON line for each number of beams.  ``ratio`` is ours over theirs
+in sentences a second.  ``limit`` is ours if nothing but the decoder's matrix products took time, at the speed
+of large ones here.
 
 Then every translation is compared, id by id.  Those that differ are printed with both scores, computed anew
 in float64: ``tie`` says whether they are nearer than float32 tells apart (1e-4).  --cpu-time measures the

@@ -64,7 +64,10 @@ def test_numbers(place, tmp_path):
     assert ran("predict", place / "regression", text="a dog ran\n").splitlines() == lines[1:2]
     rows = "".join(f"{a}\t{b}\t{i}.5\n" for i, (a, b) in enumerate(pairs * 2))
     (tmp_path / "scored.tsv").write_text("text\tother\tscore\n" + rows)
-    with pytest.raises(CheckpointError, match=r"has no recipe\.toml that names validation data; give a file"):
+    given = ("--text-column", "text,other", "--label-column", "score", "--json")
+    told = json.loads(ran("evaluate", place / "regression", tmp_path / "scored.tsv", *given))
+    assert (told["task"], told["counts"]["rows"]) == ("regression", 4)
+    with pytest.raises(CheckpointError, match=r"has no recipe\.toml that says what is held out"):
         ran("evaluate", place / "regression")
     with pytest.raises(WordloomError, match="leave out --top"):
         ran("predict", place / "regression", place / "texts.txt", "--top", 2)

@@ -22,6 +22,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "learned": {"positions": "learned", "output_bias": True, "activation": "gelu_tanh"},
     "rotary": {"positions": "rotary", "attention_bias": True, "activation": "silu"},
     "one-hot": {"positions": "one_hot", "max_seq_len": 20, "tie_embeddings": False},
+    "heads of a vector and a half": {"dim": 48, "n_heads": 2},
+    "heads below a vector": {"n_heads": 16},
     "none, one head, two sizes": {"positions": "none", "n_heads": 1, "n_decoder_layers": 1, "hidden_dim": 48},
 }
 SOURCES = [[7, 3, 9, 4, 12], [2, 2], [11, 5, 8, 1, 6, 9, 3], [4], [9, 9, 1]]

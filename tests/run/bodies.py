@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from wordloom.cli import app
 from wordloom.models import BertConfig, GPT2Config, RobertaConfig, build
 from wordloom.run import train
 from wordloom.text import Tokenizer
@@ -43,6 +46,13 @@ def loaded(kind: Any, folder: Path) -> Any:
     """The ``kind`` of object that :func:`wordloom.load` makes of ``folder``."""
     model: Any = load_model(folder)
     return kind.of(folder, model.eval(), Tokenizer.from_pretrained(folder))
+
+
+def scored_at_the_command(run: Path, *arguments: object) -> dict[str, float]:
+    """What ``wordloom evaluate`` says of the model in ``run``, by name."""
+    done = CliRunner().invoke(app, ["evaluate", str(run), *map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.exception
+    return {score["name"]: score["value"] for score in json.loads(done.stdout)["scores"]}
 
 
 def ends_alike_when_cut_short(recipe: str, place: Path, whole: Path) -> bool:

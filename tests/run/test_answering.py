@@ -177,7 +177,9 @@ def test_at_the_command(place, tmp_path):
     (tmp_path / "some.jsonl").write_text('{"question": "who", "context": " "}\n')
     with pytest.raises(DataError, match=r"some\.jsonl, line 1: its context is ' '"):
         ran("predict", place / "run", tmp_path / "some.jsonl")
-    with pytest.raises(wordloom.errors.WordloomError, match="answers questions: leave out --beams"):
+    with pytest.raises(
+        wordloom.errors.WordloomError, match=r"a model for question_answering, .*: leave out --beams"
+    ):
         ran("evaluate", place / "run", place / "train.json", "--beams", 3)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, write_body
+from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at_the_command, write_body
 from torch.nn import functional as F
 
 from wordloom.data import choice_rows
@@ -84,6 +84,12 @@ def test_choices_are_learnt_and_made(tuned):
     assert chooser.choose([]) == []
     ledger = json.loads((place / "run/ledger.json").read_text())
     assert (ledger["train"]["questions"], ledger["train"]["by_choices"]) == (12, {"2": 6, "3": 6})
+
+
+def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
+    place, result = tuned
+    scores = scored_at_the_command(place / "run")
+    assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-5)
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

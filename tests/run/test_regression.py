@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, write_body
+from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at_the_command, write_body
 from torch.nn import functional as F
 
 import wordloom
@@ -87,6 +87,14 @@ def test_scores_are_learnt_and_said(tuned):
     assert scorer.score([]).shape == (0,)
     with pytest.raises(DataError, match="one text was given"):
         scorer.score("a text")
+
+
+def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
+    place, result = tuned
+    scores = scored_at_the_command(place / "run")
+    assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-5)
+    given = ("--text-column", "one,two", "--label-column", "alike")
+    assert set(scored_at_the_command(place / "run", place / "train.tsv", *given)) == set(result.metrics)
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, write_body
+from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at_the_command, write_body
 from torch.nn import functional as F
 
 from wordloom.data import tagged_texts
@@ -96,6 +96,12 @@ def test_labels_are_learnt_and_given(tuned):
     assert tagger.tag([]) == []
     ledger = json.loads((place / "run/ledger.json").read_text())
     assert ledger["train"]["labels"] == {"B-LOC": 9, "B-PER": 6, "I-PER": 3, "O": 30}
+
+
+def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
+    place, result = tuned
+    scores = scored_at_the_command(place / "run")
+    assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-5)
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

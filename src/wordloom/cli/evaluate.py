@@ -14,14 +14,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from wordloom.cli.evaluate_rows import classification, column_of, columns_of, similarity
 from wordloom.cli.progress import progress_bar
-from wordloom.cli.usage import UsageError, refuse
+from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
     from wordloom.data.labelled_documents import LabelledDocuments
     from wordloom.evaluate import Scores
-    from wordloom.run import LanguageModel, TextClassifier
+    from wordloom.run import LanguageModel
 
 __all__ = ["command", "print_scores"]
 
@@ -102,7 +103,7 @@ def command(
     text_column: Annotated[
         str | None,
         typer.Option(
-            help="classifiers: the rows' column of text, by name or number; of similarity two, with a comma "
+            help="classifiers: the rows' column of text, by name or number; of pairs two, with a comma "
             "between.  [default: text]"
         ),
     ] = None,
@@ -167,36 +168,28 @@ def command(
     Each score has a 95 % interval and a signature of its settings.
     """
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
-    from wordloom.run.headed import is_headed
+    from wordloom.run.headed import is_headed, task_in
 
     if task == "similarity":
-        from wordloom.cli.embed_model import text_embedder
-        from wordloom.data import ScoredCorpus
-        from wordloom.run.similarity import similarity_scores
-
         every = (*(name for name in _TEXT if name != "task"), "confusion", *_PAIRS, *_SEARCH)
         refuse(ctx, "similarity compares vectors of texts", *every)
-        if not sources:
-            raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
         began = time.perf_counter()
-        pairs = ScoredCorpus(
-            sources=sources,
-            split="files",
-            text=None if text_column is None else _columns(text_column),
-            label=_column(label_column),
-            header=header,
-        )
-        scores = similarity_scores(text_embedder(checkpoint, device, dtype, {}), pairs)
+        loading = {"device": device, "dtype": dtype}
+        given = {"text": text_column, "label": label_column, "header": header}
+        scores = similarity(checkpoint, sources or [], given, encoding_errors, loading)
         _print(scores, checkpoint, task, began, json=json)
         return
+    columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if is_headed(checkpoint):
         from wordloom.cli.headed import evaluate_headed
 
-        others = (*_TEXT, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
-        refuse(ctx, f"{checkpoint} answers questions", *others)
+        kind = str(task_in(checkpoint))
+        rows = kind in ("regression", "token_classification")
+        others = (*_TEXT, "confusion", *_PAIRS, *_SEARCH, *(() if rows and sources else (*_ROWS, "header")))
+        refuse(ctx, f"{checkpoint} is a model for {kind}, which is scored on what its task reads", *others)
         began = time.perf_counter()
-        scores = evaluate_headed(checkpoint, sources or [], device=device, dtype=dtype)
-        _print(scores, checkpoint, "answers", began, json=json)
+        scores = evaluate_headed(checkpoint, sources or [], columns, device=device, dtype=dtype)
+        _print(scores, checkpoint, kind, began, json=json)
         return
     if is_classifier(checkpoint):
         refuse(
@@ -207,12 +200,11 @@ def command(
                    *_ROWS, "header", "encoding_errors")  # fmt: skip
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, device=device, dtype=dtype)
-        columns = (_column(text_column), _column(label_column), header)
         if confusion is not None:
             from wordloom.inspect.confusion import check_format, draw_confusion
 
             check_format(confusion)  # before the work
-        scores = _classification(classifier, sources or [], columns, encoding_errors)
+        scores = classification(classifier, sources or [], columns, encoding_errors)
         if confusion is not None:
             draw_confusion(**scores.details["confusion"], path=confusion)
             typer.echo(f"drawn into {confusion}", err=True)
@@ -232,8 +224,8 @@ def command(
             sources or [],
             reading={
                 "targets": targets,
-                "source_column": _column(source_column),
-                "target_column": _column(target_column),
+                "source_column": column_of(source_column),
+                "target_column": column_of(target_column),
                 "header": header,
                 "encoding_errors": encoding_errors,
             },
@@ -307,39 +299,6 @@ def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: b
         print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
     else:
         print_scores(Console(), scores, seconds)
-
-
-def _column(given: str | None) -> str | int | None:
-    """A column by name, or by number where only digits are given."""
-    return int(given) if given is not None and given.isdecimal() else given
-
-
-def _columns(given: str) -> list[str | int]:
-    """Two columns, with a comma between."""
-    columns = [column for name in given.split(",") if (column := _column(name)) is not None]
-    if len(columns) != 2:
-        raise UsageError(f"--text-column names two columns here, with a comma between, not {given!r}")
-    return columns
-
-
-def _classification(
-    classifier: TextClassifier, sources: list[str], columns: tuple[Any, Any, bool | None], errors: str
-) -> Scores:
-    from wordloom.data.labels import LabelledCorpus
-    from wordloom.recipe import load_recipe
-    from wordloom.run.labelled import labelled_corpus
-
-    if sources:
-        text, label, header = columns
-        corpus = LabelledCorpus(sources=sources, split="files", text=text, label=label, header=header,
-                                encoding_errors=errors)  # type: ignore[arg-type]  # fmt: skip
-        return classifier.evaluate(corpus)
-    path = Path(str(classifier.folder)) / "recipe.toml"
-    if not path.exists():
-        raise CheckpointError(
-            f"{classifier.folder} has no recipe.toml that names validation rows; give a file"
-        )
-    return classifier.evaluate(labelled_corpus(load_recipe(str(path))), part="validation")
 
 
 def _labelled(checkpoint: Path) -> LabelledDocuments | None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wordloom.errors import CheckpointError, DataError
+from wordloom.errors import DataError
 
 if TYPE_CHECKING:
     from wordloom.evaluate.score import Scores
@@ -113,48 +113,31 @@ def _tags(tagger: Any, texts: list[Any], *, json: bool) -> None:
             print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))
 
 
-def evaluate_headed(checkpoint: Path, sources: Sequence[str], *, device: str, dtype: str) -> Scores:
-    """Scores on ``sources``, or without any on the validation part of the recipe in the folder."""
-    from wordloom.run.headed import load_headed
-
-    model = load_headed(checkpoint, device=device, dtype=dtype)
-    scores: Scores = _judged(model, list(sources) or _held_out(checkpoint, model.config.task))
-    return scores
-
-
-def _judged(model: Any, given: list[Any]) -> Any:
+def evaluate_headed(
+    checkpoint: Path, sources: list[str], columns: dict[str, Any], *, device: str, dtype: str
+) -> Scores:
+    """Scores on ``sources``, whose ``columns`` are text, label and header; without any, on what the recipe of
+    the folder holds out."""
     from wordloom.data import ScoredCorpus, questions
     from wordloom.data.choices import choice_rows
     from wordloom.data.tagged import tagged_texts
+    from wordloom.run.headed import evaluate_held_out, load_headed
 
-    named = isinstance(given[0], str)
+    model = load_headed(checkpoint, device=device, dtype=dtype)
+    if not sources:
+        return evaluate_held_out(model)
+    given: Any
     match model.config.task:
         case "question_answering":
-            return model.evaluate(list(questions(given)) if named else given, too_long="cut")
+            given = list(questions(sources))
         case "multiple_choice":
-            return model.evaluate(list(choice_rows(given)))
+            given = list(choice_rows(sources, answered=True))
         case "token_classification":
-            return model.evaluate(list(tagged_texts(given)))
+            given = list(tagged_texts(sources, word=columns["text"], label=columns["label"]))
         case _:
-            return model.evaluate(ScoredCorpus(sources=given, split="files"))
-
-
-def _held_out(checkpoint: Path, task: str) -> list[Any]:
-    """What the recipe in ``checkpoint`` names for validation; of questions, those that it leaves for it."""
-    from wordloom.recipe import load_recipe
-    from wordloom.run.answering import question_parts
-
-    path = checkpoint / "recipe.toml"
-    if not path.exists():
-        raise CheckpointError(f"{checkpoint} has no recipe.toml that names validation data; give a file")
-    recipe = load_recipe(str(path))
-    named = recipe.data.validation
-    held_out: list[Any] = [named] if isinstance(named, str) else list(named or ())
-    if task == "question_answering" and not held_out:
-        held_out = list(question_parts(recipe)[1])
-    if not held_out:
-        raise CheckpointError(f"the recipe of {checkpoint} names no validation data; give a file")
-    return held_out
+            given = ScoredCorpus(sources=sources, split="files", **columns)
+    scores: Scores = model.evaluate(given)
+    return scores
 
 
 def _questions(sources: Sequence[str]) -> Iterator[Any]:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from wordloom.generate.kernels import activate, attend, layer_norm, load, remember, rotate, share, softmax
 from wordloom.nn.program_parts import exp
-from wordloom.nn.vector_registers import LANES, dot_at, mix_at, panel
+from wordloom.nn.row_kernels import dot_at, mix_at
+from wordloom.nn.vector_registers import LANES, panel
 
 __all__ = [
     "LANES", "PANEL", "Choice", "Head", "Room", "Step", "Weights", "decode", "likeliest", "logits", "pack",

@@ -20,7 +20,8 @@ from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
 from wordloom.nn.program_parts import exp
-from wordloom.nn.vector_registers import LANES, add_rows, tile
+from wordloom.nn.row_kernels import add_rows
+from wordloom.nn.vector_registers import LANES, tile
 
 __all__ = [
     "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project",

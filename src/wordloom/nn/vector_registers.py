@@ -3,8 +3,7 @@
 Everything is given by address, as float32 unless ``like`` says otherwise: an empty array whose type tells how
 a tensor is stored, float32 or uint16 for the bits of bfloat16.
 
-:func:`tile` and :func:`panel` multiply.  The rest work on rows of a table, of D elements each, a multiple of
-:data:`LANES`; ``indices`` are int64.
+:func:`tile` and :func:`panel` multiply; what works on rows of a table is in :mod:`wordloom.nn.row_kernels`.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = [
-    "LANES", "add_rows", "copy_rows", "dot_at", "fetch_rows", "mix_at", "panel", "spread", "sum_rows", "tile",
-]  # fmt: skip
+__all__ = ["LANES", "VectorWriter", "panel", "stored_as", "tile"]
 
 _intrinsic: Any = intrinsic
 
@@ -30,7 +27,7 @@ LANES = 16 if dict(llvm.get_host_cpu_features()).get("avx512f") else 8  # floats
 _FLOAT = ir.FloatType()
 
 
-def _stored(like: Any) -> Any:
+def stored_as(like: Any) -> Any:
     """What memory holds of a tensor that is ``like`` this: floats, or the 16 bits of bfloat16."""
     return _FLOAT if like.dtype == types.float32 else ir.IntType(16)
 
@@ -68,7 +65,7 @@ def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             _, at_weight, row_step, n_rows, at_x, n, at_out, out_step, column_step, add_to = args
             i8, i32, i64, f32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), _FLOAT
-            stored = _stored(like)
+            stored = stored_as(like)
             vector = ir.VectorType(f32, LANES)
             number = partial(ir.Constant, i64)
 
@@ -139,7 +136,7 @@ def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     return _intrinsic(multiply)
 
 
-class _Writer:
+class VectorWriter:
     """Writes the loops of the row kernels: vectors of LANES floats, four of them in registers at a time."""
 
     HELD = 4
@@ -195,16 +192,6 @@ class _Writer:
         return [cgutils.alloca_once(self.builder, self.vector) for _ in range(count)]  # type: ignore[no-untyped-call]
 
 
-def _rows_kernel(body: Any, *arguments: Any) -> Any:
-    """An intrinsic of arguments of these types, whose code ``body(writer, *arguments)`` writes."""
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        body(_Writer(builder), *args)
-        return context.get_dummy_value()
-
-    return types.void(*arguments), generate
-
-
 def panel(rows: int, vectors: int) -> Any:
     """A kernel for a product of ``rows`` rows with a panel of ``vectors`` * LANES columns.
 
@@ -219,7 +206,7 @@ def panel(rows: int, vectors: int) -> Any:
     ) -> Any:  # fmt: skip
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             a, a_row, a_column, b, b_row, n, scale, add, out, out_row = args
-            w, made = _Writer(builder), builder
+            w, made = VectorWriter(builder), builder
             kind = ir.FunctionType(w.vector, [w.vector] * 3)
             fma = cgutils.get_or_insert_function(made.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
             a, b, out = w.floats(a), w.floats(b), w.floats(out)
@@ -251,169 +238,3 @@ def panel(rows: int, vectors: int) -> Any:
         return types.void(i, i, i, i, i, i, types.float32, types.boolean, i, i), generate
 
     return _intrinsic(multiply)
-
-
-@_intrinsic
-def add_rows(
-    _typing: Any, like: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, factor_step: Any, D: Any
-) -> Any:
-    """out [D] += sum over i < n of factors[i * factor_step] * rows[i * step : i * step + D].
-
-    ``rows`` are stored as ``like`` says.
-    """
-
-    def body(
-        w: _Writer, _: Any, out: Any, rows: Any, n: Any, step: Any, factors: Any, f_step: Any, D: Any
-    ) -> None:
-        stored = _stored(like)
-        out, rows, factors = w.floats(out), w.builder.inttoptr(rows, stored.as_pointer()), w.floats(factors)
-        held, b = w.slots(w.HELD), w.builder
-        kind = ir.FunctionType(w.vector, [w.vector] * 3)
-        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
-
-        def stretch(k: Any, count: int) -> None:
-            for u in range(count):
-                b.store(w.load(out, k, u), held[u])
-            with w.times(n) as loop:
-                factor = w.repeated(b.load(b.gep(factors, [b.mul(loop.index, f_step)])))
-                at = b.add(b.mul(loop.index, step), k)
-                for u in range(count):
-                    row = w.load(rows, at, u, stored)
-                    b.store(b.call(fma, [factor, row, b.load(held[u])]), held[u])
-            for u in range(count):
-                w.store(b.load(held[u]), out, k, u)
-
-        w.stretches(D, stretch)
-
-    return _rows_kernel(body, like, *[types.int64] * 7)
-
-
-@_intrinsic
-def dot_at(_typing: Any, out: Any, places: Any, n: Any, offset: Any, x: Any, D: Any) -> Any:
-    """out [n] = the products of x [D] with D floats ``offset`` bytes behind each of the n addresses."""
-
-    def body(w: _Writer, out: Any, places: Any, n: Any, offset: Any, x: Any, D: Any) -> None:
-        out, x, b = w.floats(out), w.floats(x), w.builder
-        places = b.inttoptr(places, w.i64.as_pointer())
-        kind = ir.FunctionType(w.vector, [w.vector] * 3)
-        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
-        kind, name = ir.FunctionType(w.f32, [w.f32, w.vector]), f"llvm.vector.reduce.fadd.v{LANES}f32"
-        add_up = cgutils.get_or_insert_function(b.module, kind, name)  # type: ignore[no-untyped-call]
-        (total,) = w.slots(1)
-        with w.times(n) as loop:
-            row = w.floats(b.add(b.load(b.gep(places, [loop.index])), offset))
-            b.store(ir.Constant(w.vector, [0.0] * LANES), total)
-
-            def stretch(k: Any, count: int) -> None:
-                for u in range(count):
-                    b.store(b.call(fma, [w.load(x, k, u), w.load(row, k, u), b.load(total)]), total)
-
-            w.stretches(D, stretch)
-            one = b.call(add_up, [ir.Constant(w.f32, -0.0), b.load(total)], fastmath=["reassoc"])
-            b.store(one, b.gep(out, [loop.index]))
-
-    return _rows_kernel(body, *[types.int64] * 6)
-
-
-@_intrinsic
-def mix_at(_typing: Any, out: Any, places: Any, n: Any, offset: Any, factors: Any, D: Any) -> Any:
-    """out [D] = the sum of factors[i] times the D floats ``offset`` bytes behind each of the n addresses."""
-
-    def body(w: _Writer, out: Any, places: Any, n: Any, offset: Any, factors: Any, D: Any) -> None:
-        out, factors, b = w.floats(out), w.floats(factors), w.builder
-        places = b.inttoptr(places, w.i64.as_pointer())
-        kind = ir.FunctionType(w.vector, [w.vector] * 3)
-        fma = cgutils.get_or_insert_function(b.module, kind, f"llvm.fma.v{LANES}f32")  # type: ignore[no-untyped-call]
-        held = w.slots(w.HELD)
-
-        def stretch(k: Any, count: int) -> None:
-            for u in range(count):
-                b.store(ir.Constant(w.vector, [0.0] * LANES), held[u])
-            with w.times(n) as loop:
-                factor = w.repeated(b.load(b.gep(factors, [loop.index])))
-                row = w.floats(b.add(b.load(b.gep(places, [loop.index])), offset))
-                for u in range(count):
-                    b.store(b.call(fma, [factor, w.load(row, k, u), b.load(held[u])]), held[u])
-            for u in range(count):
-                w.store(b.load(held[u]), out, k, u)
-
-        w.stretches(D, stretch)
-
-    return _rows_kernel(body, *[types.int64] * 6)
-
-
-@_intrinsic
-def sum_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
-    """out [D] = the sum of rows ``indices`` [n] of ``table``."""
-
-    def body(w: _Writer, out: Any, table: Any, indices: Any, n: Any, D: Any) -> None:
-        out, table, b = w.floats(out), w.floats(table), w.builder
-        held = w.slots(w.HELD)
-
-        def stretch(k: Any, count: int) -> None:
-            for u in range(count):
-                b.store(ir.Constant(w.vector, [0.0] * LANES), held[u])
-            with w.times(n) as loop:
-                row = w.row(table, indices, loop.index, D)
-                for u in range(count):
-                    b.store(b.fadd(b.load(held[u]), w.load(row, k, u)), held[u])
-            for u in range(count):
-                w.store(b.load(held[u]), out, k, u)
-
-        w.stretches(D, stretch)
-
-    return _rows_kernel(body, *[types.int64] * 5)
-
-
-@_intrinsic
-def spread(_typing: Any, table: Any, indices: Any, n: Any, change: Any, D: Any) -> Any:
-    """Add ``change`` [D] to rows ``indices`` [n] of ``table``."""
-
-    def body(w: _Writer, table: Any, indices: Any, n: Any, change: Any, D: Any) -> None:
-        table, change, b = w.floats(table), w.floats(change), w.builder
-
-        def stretch(k: Any, count: int) -> None:
-            more = [w.load(change, k, u) for u in range(count)]
-            with w.times(n) as loop:
-                row = w.row(table, indices, loop.index, D)
-                for u in range(count):
-                    w.store(b.fadd(w.load(row, k, u), more[u]), row, k, u)
-
-        w.stretches(D, stretch)
-
-    return _rows_kernel(body, *[types.int64] * 5)
-
-
-@_intrinsic
-def copy_rows(_typing: Any, out: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
-    """out [n, D] = rows ``indices`` [n] of ``table``."""
-
-    def body(w: _Writer, out: Any, table: Any, indices: Any, n: Any, D: Any) -> None:
-        out, table, b = w.floats(out), w.floats(table), w.builder
-        with w.times(n) as loop:
-            row, place = w.row(table, indices, loop.index, D), b.gep(out, [b.mul(loop.index, D)])
-
-            def stretch(k: Any, count: int) -> None:
-                for u in range(count):
-                    w.store(w.load(row, k, u), place, k, u)
-
-            w.stretches(D, stretch)
-
-    return _rows_kernel(body, *[types.int64] * 5)
-
-
-@_intrinsic
-def fetch_rows(_typing: Any, table: Any, indices: Any, n: Any, D: Any) -> Any:
-    """Have rows ``indices`` [n] of ``table`` brought near from memory, to be written to soon."""
-
-    def body(w: _Writer, table: Any, indices: Any, n: Any, D: Any) -> None:
-        table, b, i8 = w.floats(table), w.builder, ir.IntType(8)
-        kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), w.i32, w.i32, w.i32])
-        prefetch = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
-        with w.times(n) as loop:
-            row = w.row(table, indices, loop.index, D)
-            with cgutils.for_range_slice(b, w.number(0), D, w.number(16), w.i64) as (k, _):
-                line = b.bitcast(b.gep(row, [k]), i8.as_pointer())
-                b.call(prefetch, [line, *(ir.Constant(w.i32, flag) for flag in (1, 3, 1))])
-
-    return _rows_kernel(body, *[types.int64] * 4)

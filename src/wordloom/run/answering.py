@@ -6,9 +6,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,12 +21,14 @@ from wordloom.data.squad import Question, questions
 from wordloom.errors import RecipeError
 from wordloom.evaluate import Scores
 from wordloom.evaluate.answers import Found, answer_scores, find_answers
-from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import RobertaConfig, TaskConfig
 from wordloom.objectives import question_answering
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
+from wordloom.run.headed_model import HeadedModel
+from wordloom.run.labelled import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.text import Tokenizer
@@ -36,7 +38,7 @@ __all__ = ["Answerer", "answering_task", "question_parts"]
 
 
 @dataclass(kw_only=True)
-class Answerer:
+class Answerer(HeadedModel):
     """A question-answering model and its tokenizer, as :func:`wordloom.load` gives them.
 
     Attributes:
@@ -45,19 +47,15 @@ class Answerer:
         no_answer: whether a question may have none, as the model has learnt.
     """
 
-    model: Any
-    tokenizer: Tokenizer
-    config: TaskConfig
-    folder: Path | None = None
     max_seq_len: int = 384
     doc_stride: int = 128
     max_query: int = 64
     no_answer: bool = False
 
     @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Answerer:
+    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Self:
         """``model`` reading as the recipe in its ``folder`` says, or where there is none, as BERT's did."""
-        made = cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
+        made = super().of(folder, model, tokenizer)
         made.max_seq_len = min(made.max_seq_len, made.config.max_seq_len)
         if (folder / "recipe.toml").exists():
             recipe = load_recipe(str(folder / "recipe.toml"))
@@ -106,21 +104,24 @@ class Answerer:
         one = Question("1", "", context, question, (), False, "the question")
         return self.answer(self.windows([one]), **settings)[0]
 
-    def evaluate(self, asked: Sequence[Question], *, too_long: Literal["error", "cut"] = "error") -> Scores:
-        """Exact match and F1 on ``asked``; see :func:`wordloom.evaluate.answer_scores`."""
-        windows = self.windows(asked, too_long=too_long)
+    def evaluate(self, asked: Sequence[Question]) -> Scores:
+        """Exact match and F1 on ``asked``; see :func:`wordloom.evaluate.answer_scores`.
+
+        A question that is too long is cut, as the official script does, and a note says how many were.
+        """
+        windows = self.windows(asked, too_long="cut")
         found = self.answer(windows)
-        kind = next(self.model.parameters()).dtype
-        return answer_scores(
+        scores = answer_scores(
             asked,
             {one.id: one.text for one in found},
             no_answer=_margins(found) if self.no_answer else None,
-            settings={**_signature(self.tokenizer, windows), "dtype": DTYPE_NAMES.get(kind, "other")},
+            settings={**_signature(self.tokenizer, windows), "dtype": self.dtype},
         )
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that :func:`wordloom.load` and transformers read as it is."""
-        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
+        ledger = windows.ledger
+        if not ledger.cut:
+            return scores
+        cut = f"cut: {ledger.cut:,} questions are longer than {ledger.max_query} tokens and lost their end"
+        return replace(scores, notes=(*scores.notes, cut))
 
 
 def _margins(found: Sequence[Found]) -> dict[str, float]:
@@ -182,8 +183,6 @@ class _Once:
 def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Spans of texts that answer the recipe's questions; ``given`` is a checkpoint to begin with."""
     s, d = recipe.train, recipe.data
-    if s.optimizer == "lbfgs":
-        raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
     training, held_out = question_parts(recipe)
     texts = (text for one in training for text in (one.context, one.question))
     tokenizer = given_tokenizer(recipe, given, texts, progress, "questions and their texts")
@@ -230,9 +229,7 @@ def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgres
 def question_parts(recipe: Recipe) -> tuple[list[Question], list[Question]]:
     """The questions to learn from, and those held out: whole texts, the last ones, where none are named."""
     d = recipe.data
-    errors: Any = d.encoding_errors
-    if errors == "bytes":
-        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
+    errors = row_errors(recipe)
     every = list(questions(d.train, encoding_errors=errors))
     for one in every:
         if one.is_impossible and not d.no_answer:

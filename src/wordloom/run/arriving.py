@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from queue import Queue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-__all__ = ["arriving"]
+__all__ = ["arriving", "taken"]
 
 Item = TypeVar("Item")
+
+
+def taken(items: Iterator[Item], most: int) -> Iterator[list[Item]]:
+    """``items`` in lists of ``most``, the last one shorter."""
+    while some := list(islice(items, most)):
+        yield some
 
 
 def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:

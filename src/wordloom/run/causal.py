@@ -16,13 +16,13 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
 from wordloom.models import MODELS, build, config_from, context_limit, encodes, family_of, translates
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import running_kernel
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
 from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.settling import settle_blocks
 from wordloom.run.task import Task
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
@@ -65,28 +65,17 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
 def _settle(trainer: Trainer, recipe: Recipe) -> str:
     """Gradient checkpointing and compilation, and which kernel of attention or of recurrent layers runs."""
     s, model = recipe.train, trainer.model
+    rows = s.micro_batch_size or s.batch_size
+    layer: Any = model.blocks[0]  # type: ignore[index]
+    if not isinstance(layer, Recurrent):
+        return settle_blocks(trainer, s, masked=recipe.data.document_mask, tokens=rows * s.seq_len)
     if s.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, s, trainer.device)
-    if isinstance(model.blocks[0], Recurrent):  # type: ignore[index]
-        layer = model.blocks[0]  # type: ignore[index]
-        rows = s.micro_batch_size or s.batch_size
-        x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
-        with trainer.precision.autocast():
-            kernel = layer.kernel_for(x, starts=recipe.data.document_mask)
-        return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
-    attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
-    tokens = (s.micro_batch_size or s.batch_size) * s.seq_len
-    kernel = running_kernel(
-        s.attention_backend,
-        head_dim=attention.head_dim,
-        device=trainer.device,
-        dtype=trainer.precision.compute_dtype,
-        dropout=attention.dropout,
-        masked=recipe.data.document_mask,
-        elements=0 if compiled.startswith("compiled") else tokens * attention.n_heads * attention.head_dim,
-    )
-    return f"{compiled}, attention kernel '{kernel}'"
+    x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
+    with trainer.precision.autocast():
+        kernel = layer.kernel_for(x, starts=recipe.data.document_mask)
+    return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
 
 
 def _model(recipe: Recipe, prepared: Prepared, given: Path | None) -> Any:

@@ -18,19 +18,18 @@ from wordloom.data.choices import ChoiceRow, choice_rows
 from wordloom.data.marked_rows import MarkedRows
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature
-from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import MIN_UNITS, share_interval
-from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
+from wordloom.run.headed_model import HeadedModel
 from wordloom.run.labelled import account_of, cut_or_error, divided, row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.text_readers import MarkedReader
-from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
-__all__ = ["Choice", "ChoiceLedger", "Chooser", "choosing_task"]
+__all__ = ["Choice", "ChoiceLedger", "Chooser", "choice_parts", "choosing_task"]
 
 
 class Choice(NamedTuple):
@@ -78,7 +77,7 @@ class ChoiceLedger:
 
 
 @dataclass(kw_only=True)
-class Chooser:
+class Chooser(HeadedModel):
     """A multiple-choice model and its tokenizer, as :func:`wordloom.load` gives them.
 
     Attributes:
@@ -86,17 +85,8 @@ class Chooser:
         too_long: what a longer one is.
     """
 
-    model: Any
-    tokenizer: Tokenizer
-    config: TaskConfig
-    folder: Path | None = None
     max_seq_len: int | None = None
     too_long: Literal["error", "cut"] = "error"
-
-    @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Chooser:
-        """Of the parts in ``folder``."""
-        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
 
     @property
     def reader(self) -> MarkedReader:
@@ -130,11 +120,10 @@ class Chooser:
                 "no question of these has an answer to score by; give at least one that has"
             )
         batches, ledger = _batches(self.reader, rows)
-        kind = next(self.model.parameters()).dtype
         settings = {
             "rows": batches.fingerprint[:8],
             **self.reader.signature,
-            "dtype": DTYPE_NAMES.get(kind, "other"),
+            "dtype": self.dtype,
         }
         nats, right = _judged(self.model, batches)
         n, hits = len(nats), int(right.sum())
@@ -149,10 +138,6 @@ class Chooser:
         by_chance = float(np.mean([1 / len(row.choices) for row in rows if row.answer is not None]))
         cut = (line for line in ledger.lines() if line.startswith("cut:"))
         return Scores(scores, counts, (f"by chance: {by_chance:.4f} of the questions", *cut))
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that :func:`wordloom.load` and, of an encoder, transformers read as it is."""
-        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
 
 
 def _batches(
@@ -216,12 +201,7 @@ def _judged(model: Any, batches: ChoiceBatches) -> tuple[NDArray[np.float64], ND
 def choosing_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """The right choices of the recipe's questions; ``given`` is a checkpoint to begin with."""
     s = recipe.train
-    errors = row_errors(recipe)
-
-    def read(sources: Any) -> list[ChoiceRow]:
-        return list(choice_rows(sources, answered=True, encoding_errors=errors))
-
-    questions = divided(recipe, read, "questions")
+    questions = choice_parts(recipe)
     texts = (text for row in questions["train"] for pair in row.pairs for text in pair)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "questions and their choices")
     config = head_config(recipe, tokenizer, given, task="multiple_choice")
@@ -248,6 +228,16 @@ def choosing_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
         save=save,
         **head_parts(recipe, config, given, progress, tokens=account.tokens / account.questions),
     )
+
+
+def choice_parts(recipe: Recipe) -> dict[str, list[ChoiceRow]]:
+    """The questions to learn from, "train", and those held out, "validation", if any."""
+    errors = row_errors(recipe)
+
+    def read(sources: Any) -> list[ChoiceRow]:
+        return list(choice_rows(sources, answered=True, encoding_errors=errors))
+
+    return divided(recipe, read, "questions")
 
 
 def _evaluator(validation: ChoiceBatches) -> Callable[[Any], dict[str, float]]:

@@ -20,19 +20,16 @@ from wordloom.models import MODELS, TaskConfig, build, config_from, context_limi
 from wordloom.models.cost import flops_per_token
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import running_kernel
 from wordloom.recipe import Recipe
 from wordloom.run.labelled import cut_or_error, held_out, labelled_batches, labelled_corpus, saver
 from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.settling import settle_blocks
 from wordloom.run.task import Task
 from wordloom.run.text_readers import MarkedReader
 from wordloom.text import Tokenizer
-from wordloom.training import Trainer
-from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits
-from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, start_from
 
 __all__ = ["fine_tuned", "fine_tuning_task", "given_tokenizer", "head_config", "head_parts"]
@@ -88,7 +85,7 @@ def head_parts(
 
     return {
         "build_model": build_model,
-        "settle": lambda trainer: _settle(trainer, recipe),
+        "settle": lambda trainer: settle_blocks(trainer, s, masked=config.encodes),
         "costs": _costs(config, tokens),
     }
 
@@ -181,21 +178,3 @@ def _costs(config: TaskConfig, tokens: float) -> Costs:
     if config.language_model:
         head += 2 * config.dim * config.vocab_size
     return Costs(flops_per_token=3 * (layers + head), tokens_per_sample=tokens, dense=True)
-
-
-def _settle(trainer: Trainer, recipe: Recipe) -> str:
-    """Gradient checkpointing and compilation, and which attention kernel then runs."""
-    s, model = recipe.train, trainer.model
-    if s.gradient_checkpointing:
-        checkpoint_blocks(model)
-    compiled = compile_blocks(model, s, trainer.device)
-    attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
-    kernel = running_kernel(
-        s.attention_backend,
-        head_dim=attention.head_dim,
-        device=trainer.device,
-        dtype=trainer.precision.compute_dtype,
-        dropout=attention.dropout,
-        masked=encodes(model.config.body),  # type: ignore[union-attr]
-    )
-    return f"{compiled}, attention kernel '{kernel}'"

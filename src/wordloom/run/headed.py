@@ -6,19 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from wordloom.data import ScoredCorpus
 from wordloom.errors import CheckpointError
+from wordloom.evaluate import Scores
 from wordloom.models import TaskConfig
-from wordloom.run.answering import Answerer
-from wordloom.run.choosing import Chooser
+from wordloom.recipe import Recipe, load_recipe
+from wordloom.run.answering import Answerer, question_parts
+from wordloom.run.choosing import Chooser, choice_parts
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.known_vocabulary import check_vocabulary
+from wordloom.run.labelled import corpus_of
 from wordloom.run.regression import TextScorer
-from wordloom.run.tagging import Tagger
+from wordloom.run.tagging import Tagger, tagged_parts
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
 
-__all__ = ["is_headed", "load_headed", "task_in"]
+__all__ = ["evaluate_held_out", "is_headed", "load_headed", "task_in"]
 
 # By task, what makes its object of (folder, model, tokenizer); a classifier is wordloom.run.TextClassifier.
 _MADE: dict[str, Callable[[Path, Any, Tokenizer], Any]] = {
@@ -57,3 +61,31 @@ def load_headed(folder: str | Path, *, device: str = "auto", dtype: str = "auto"
         )
     check_vocabulary(folder, tokenizer)
     return _MADE[task](folder, model.eval(), tokenizer)
+
+
+# By task, the questions or texts that a recipe holds out; scored rows are divided by their corpus.
+_HELD_OUT: dict[str, Callable[[Recipe], Any]] = {
+    "multiple_choice": lambda recipe: choice_parts(recipe).get("validation"),
+    "token_classification": lambda recipe: tagged_parts(recipe).get("validation"),
+    "question_answering": lambda recipe: question_parts(recipe)[1],
+}
+
+
+def evaluate_held_out(model: Any) -> Scores:
+    """The scores of ``model``, from :func:`load_headed`, on what the recipe in its folder holds out.
+
+    Raises CheckpointError where there is no recipe, or it holds out nothing.
+    """
+    path, task = Path(model.folder) / "recipe.toml", model.config.task
+    if not path.exists():
+        raise CheckpointError(f"{model.folder} has no recipe.toml that says what is held out; give a file")
+    recipe = load_recipe(str(path))
+    scores: Scores
+    if task == recipe.train.objective and (recipe.data.validation or recipe.data.validation_fraction):
+        if task == "regression":
+            scores = model.evaluate(corpus_of(recipe, ScoredCorpus), part="validation")
+            return scores
+        if held_out := _HELD_OUT[task](recipe):
+            scores = model.evaluate(held_out)
+            return scores
+    raise CheckpointError(f"the recipe of {model.folder} holds nothing out; give a file")

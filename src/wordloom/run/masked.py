@@ -31,17 +31,14 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, build, config_from, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
-from wordloom.nn.attention import running_kernel
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.settling import settle_blocks
 from wordloom.run.task import Task
 from wordloom.text import Tokenizer
-from wordloom.training import Trainer
-from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits
-from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, save_model, start_from
 from wordloom.weights.configs import format_of
 
@@ -73,7 +70,9 @@ def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
         fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
         ledger=ledger_json(data.batches, data.validation),
         build_model=build_model,
-        settle=lambda trainer: _settle(trainer, recipe),
+        settle=lambda trainer: settle_blocks(
+            trainer, recipe.train, masked=recipe.train.objective == "masked_lm+next_sentence"
+        ),
         evaluate=None if validation is None else _evaluator(recipe, validation),
         scored={} if validation is None else _scored(recipe, validation, data.tokenizer),
         save=save,
@@ -229,24 +228,6 @@ def _costs(recipe: Recipe, config: Any) -> Costs:
     tokens = sum(length * part for length, part in lengths)
     operations = sum(training(length) * length * part for length, part in lengths if part)
     return Costs(flops_per_token=round(operations / tokens), tokens_per_sample=tokens, dense=True)
-
-
-def _settle(trainer: Trainer, recipe: Recipe) -> str:
-    """Gradient checkpointing and compilation, and which attention kernel then runs."""
-    s, model = recipe.train, trainer.model
-    if s.gradient_checkpointing:
-        checkpoint_blocks(model)
-    compiled = compile_blocks(model, s, trainer.device)
-    attention: Any = model.blocks[0].attention  # type: ignore[index, union-attr]
-    kernel = running_kernel(
-        s.attention_backend,
-        head_dim=attention.head_dim,
-        device=trainer.device,
-        dtype=trainer.precision.compute_dtype,
-        dropout=attention.dropout,
-        masked=s.objective == "masked_lm+next_sentence",
-    )
-    return f"{compiled}, attention kernel '{kernel}'"
 
 
 def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dict[str, object]:

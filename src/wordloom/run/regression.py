@@ -17,17 +17,15 @@ from wordloom.data.labels import REPEATED
 from wordloom.data.scores import ScoredCorpus
 from wordloom.errors import DataError, NonFiniteError
 from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, signature
-from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import MIN_UNITS
-from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
+from wordloom.run.headed_model import HeadedModel
 from wordloom.run.labelled import Rows, account_of, corpus_of, cut_or_error, saver
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.text_readers import MarkedReader
-from wordloom.text import Tokenizer
-from wordloom.weights import save_model
 
 __all__ = ["TextScorer", "regression_task"]
 
@@ -35,7 +33,7 @@ _METRICS = ("pearson", "spearman")
 
 
 @dataclass(kw_only=True)
-class TextScorer:
+class TextScorer(HeadedModel):
     """A regression model and its tokenizer, as :func:`wordloom.load` gives them.
 
     Attributes:
@@ -43,17 +41,8 @@ class TextScorer:
         too_long: what a longer one is.
     """
 
-    model: Any
-    tokenizer: Tokenizer
-    config: TaskConfig
-    folder: Path | None = None
     max_seq_len: int | None = None
     too_long: Literal["error", "cut"] = "error"
-
-    @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> TextScorer:
-        """Of the parts in ``folder``."""
-        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
 
     @property
     def reader(self) -> MarkedReader:
@@ -77,11 +66,10 @@ class TextScorer:
         """``loss`` (the mean squared error) and the correlations with the scores of ``corpus``; see
         :func:`wordloom.evaluate.number_agreement`."""
         batches, ledger = _scored_batches(self.reader, corpus, part)
-        kind = next(self.model.parameters()).dtype
         settings = {
             "rows": batches.fingerprint[:8],
             **self.reader.signature,
-            "dtype": DTYPE_NAMES.get(kind, "other"),
+            "dtype": self.dtype,
         }
         targets, found = _answers(self.model, batches)
         n = len(found)
@@ -92,10 +80,6 @@ class TextScorer:
         counts = {**agreement.counts, "tokens": ledger.terms, "unknown_tokens": ledger.unknown}
         notes = tuple(line for line in ledger.lines() if line.startswith("cut:"))
         return replace(agreement, scores=(loss, *agreement.scores), counts=counts, notes=notes)
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that :func:`wordloom.load` and transformers read as it is."""
-        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
 
 
 def _answers(model: Any, batches: LabelBatches) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -21,19 +21,18 @@ from wordloom.data.tagged import TaggedText, tag_labels, tagged_texts
 from wordloom.data.word_labels import NO_WORD, TaggedRows, WordLabelBatches, tagged_rows
 from wordloom.errors import DataError, NonFiniteError, RecipeError
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature, tag_agreement
-from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.tags import is_bio
-from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
+from wordloom.run.headed_model import HeadedModel
 from wordloom.run.labelled import account_of, divided, row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.text_readers import MarkedReader
-from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
-__all__ = ["TaggedWord", "Tagger", "tagging_task", "words_of"]
+__all__ = ["TaggedWord", "Tagger", "tagged_parts", "tagging_task", "words_of"]
 
 TooLong: TypeAlias = Literal["error", "window", "cut"]
 _JOINS = "-'’."  # characters that stand within words
@@ -74,7 +73,7 @@ def _kind(char: str) -> str:
 
 
 @dataclass(kw_only=True)
-class Tagger:
+class Tagger(HeadedModel):
     """A model of words' labels and its tokenizer, as :func:`wordloom.load` gives them.
 
     Attributes:
@@ -83,17 +82,8 @@ class Tagger:
             quarter of its length of what stands before it; or "cut".
     """
 
-    model: Any
-    tokenizer: Tokenizer
-    config: TaskConfig
-    folder: Path | None = None
     max_seq_len: int | None = None
     too_long: TooLong = "error"
-
-    @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Tagger:
-        """Of the parts in ``folder``."""
-        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -128,18 +118,13 @@ class Tagger:
         were read; raises DataError for a label that the model does not know."""
         rows = self._rows(texts, self.labels)
         batches = _batches(self._reader, rows)
-        kind = next(self.model.parameters()).dtype
         settings = {
             "rows": batches.fingerprint[:8],
             **_signature(self._reader, self.too_long),
             "labels": len(self.labels),
-            "dtype": DTYPE_NAMES.get(kind, "other"),
+            "dtype": self.dtype,
         }
         return _scores(self.model, batches, rows, self.labels, settings)
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that :func:`wordloom.load` and transformers read as it is."""
-        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
 
     @property
     def _reader(self) -> MarkedReader:
@@ -269,17 +254,8 @@ def _scores(
 def tagging_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Labels of the words of the recipe's texts; ``given`` is a checkpoint to begin with."""
     s, d = recipe.train, recipe.data
-    errors, dropped = row_errors(recipe), Counter[str]()
-    word = d.text_column
-    if isinstance(word, list):
-        raise RecipeError(f"data.text_column: words stand in one column, not in {len(word)}; give one")
-
-    def read(sources: Any) -> list[TaggedText]:
-        return list(
-            tagged_texts(sources, word=word, label=d.label_column, encoding_errors=errors, dropped=dropped)
-        )
-
-    texts = divided(recipe, read, "texts")
+    dropped = Counter[str]()
+    texts = tagged_parts(recipe, dropped)
     labels = tag_labels(texts["train"])
     tokenizer = given_tokenizer(recipe, given, (text.text for text in texts["train"]), progress, "texts")
     config = head_config(recipe, tokenizer, given, task="token_classification", labels=labels)
@@ -316,6 +292,22 @@ def tagging_task(recipe: Recipe, given: Path | None, progress: TrainingProgress)
             recipe, config, given, progress, tokens=len(rows["train"].ids) / len(rows["train"].texts)
         ),
     )
+
+
+def tagged_parts(recipe: Recipe, dropped: Counter[str] | None = None) -> dict[str, list[TaggedText]]:
+    """The texts to learn from, "train", and those held out, "validation", if any; ``dropped`` counts lines
+    that are no words."""
+    d, errors = recipe.data, row_errors(recipe)
+    word = d.text_column
+    if isinstance(word, list):
+        raise RecipeError(f"data.text_column: words stand in one column, not in {len(word)}; give one")
+
+    def read(sources: Any) -> list[TaggedText]:
+        return list(
+            tagged_texts(sources, word=word, label=d.label_column, encoding_errors=errors, dropped=dropped)
+        )
+
+    return divided(recipe, read, "texts")
 
 
 def _evaluator(

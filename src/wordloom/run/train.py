@@ -120,7 +120,8 @@ def _train(
     for line in without_effect(s):
         progress.say(line)
     if given is not None:
-        instead = "" if checkpoint else "; the recipe's [tokenizer] is not used"
+        unused = checkpoint is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
+        instead = "; the recipe's [tokenizer] is not used" if unused else ""
         progress.say(f"start       weights and tokenizer of {given}{instead}")
     task = TASKS[s.objective](recipe, given, progress)
     s = task.settings

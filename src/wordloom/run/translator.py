@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from wordloom.errors import CheckpointError, DataError, GenerationError, did_you
 from wordloom.generate import Conditioned, Generation, Hypothesis, Sampling, beam_search, generate
 from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit, translates
-from wordloom.run.arriving import arriving
+from wordloom.run.arriving import arriving, taken
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.side_by_side import side_by_side
 from wordloom.run.vocabularies import read_vocabularies
@@ -158,7 +158,7 @@ class Translator:
             )
         write = self._searching(search) if sampling is None else self._drawing(sampling)
         given = _only_texts(texts, place)
-        pools = arriving(given, read_ahead) if live else _lists(given, read_ahead)
+        pools = arriving(given, read_ahead) if live else taken(given, read_ahead)
         parted = partial(self._parts, overlong=overlong, place=place)
         joined = partial(self._joined, n_best=n_best, length_penalty=length_penalty)
         written = partial(side_by_side, self.model, write)
@@ -333,11 +333,6 @@ def _only_texts(texts: Iterable[str], place: Place) -> Iterator[str]:
         if not isinstance(text, str):
             raise DataError(f"{place(number)} is no text but {text!r:.60}; give each as a str")
         yield text
-
-
-def _lists(texts: Iterator[str], most: int) -> Iterator[list[str]]:
-    while some := list(islice(texts, most)):
-        yield some
 
 
 def _refuse_search(search: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from wordloom.nn.meeting import add_atomically, meet
 from wordloom.nn.program_parts import exact, exp, f4, leaf, pointer
-from wordloom.nn.vector_registers import add_rows, copy_rows, fetch_rows, spread, sum_rows
+from wordloom.nn.row_kernels import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.vectors.kernel_parts import (
     F4,
     F8,
