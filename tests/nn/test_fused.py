@@ -12,36 +12,16 @@ from wordloom.models import GPT2Config, LlamaConfig, build
 from wordloom.nn import fused, programs
 from wordloom.objectives import linear_cross_entropy
 
+from .fused_cases import TOLERANCE, agree, both_dtypes, draw
+
 pytestmark = pytest.mark.skipif(
     not programs.ready(), reason="no OpenMP runtime or no numba: nothing is fused"
 )
-TOLERANCE = {torch.float32: {"atol": 1e-6, "rtol": 1e-5}, torch.bfloat16: {"atol": 1e-2, "rtol": 1e-2}}
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
 @pytest.fixture(autouse=True)
 def _every_size(monkeypatch):
     monkeypatch.setattr(programs, "MINIMUM_ELEMENTS", 0)
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
-    return x.to(dtype).requires_grad_()
-
-
-def agree(fast, plain, inputs, dtype, program):
-    """``fast()`` ran ``program`` and equals ``plain()`` in float64, in value and in every gradient."""
-    y = fast(*inputs)
-    assert program in type(y.grad_fn).__name__ or program in str(y.grad_fn.next_functions)
-    exact = [x.detach().double().requires_grad_() for x in inputs]
-    expected = plain(*exact)
-    grad = draw(*y.shape, dtype=dtype, seed=9).detach()
-    assert y.dtype == dtype
-    torch.testing.assert_close(y.double(), expected, **TOLERANCE[dtype])
-    grads = torch.autograd.grad(y, inputs, grad)
-    for g, x, e in zip(grads, inputs, torch.autograd.grad(expected, exact, grad.double()), strict=True):
-        assert g.dtype == x.dtype
-        torch.testing.assert_close(g.double(), e, **TOLERANCE[dtype])
 
 
 @both_dtypes
@@ -137,87 +117,6 @@ def test_rotate(dtype, rows):
         dtype,
         "Rotate",
     )
-
-
-blocked = pytest.mark.skipif(not programs.sgemm(), reason="PyTorch was built without MKL")
-
-
-def attended(q, k, v):
-    """By PyTorch; q [B, T, H, E], k and v [B, T, K, E]."""
-    heads = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(*heads, is_causal=True, scale=0.3, enable_gqa=True)
-
-
-def test_causal_attention_by_products_of_our_own(monkeypatch):
-    """Around the edges of blocks of queries, of panels of columns and of vectors; T also of odd length."""
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: True)
-    for dtype in (torch.float32, torch.bfloat16):
-        for shape in ((1, 1, 1, 1, 16), (2, 5, 4, 2, 32), (1, 65, 4, 1, 80), (2, 150, 6, 2, 64)):
-            check_causal_attention(dtype, shape, scale=0.3)  # sums are longer than in the test below
-
-
-@blocked
-@both_dtypes
-@pytest.mark.parametrize(
-    "shape", [(1, 1, 1, 1, 3), (2, 5, 4, 2, 8), (2, 64, 3, 3, 6), (1, 65, 4, 1, 16), (2, 150, 6, 2, 5)]
-)
-def test_causal_attention(monkeypatch, dtype, shape):
-    monkeypatch.setattr(fused, "_own_products", lambda head_dim: False)
-    check_causal_attention(dtype, shape)
-
-
-def check_causal_attention(dtype, shape, scale=1.0):
-    B, T, H, K, E = shape  # T around the size of a block
-    sizes = ((B, T, H, E), (B, T, K, E), (B, T, K, E))
-    inputs = [draw(*size, dtype=dtype, seed=seed, scale=scale) for seed, size in enumerate(sizes)]
-
-    def fast(*inputs):
-        heads = [x.transpose(1, 2) for x in inputs]
-        assert fused.attention_fits(*heads)
-        return fused.causal_attention(*heads, scale=0.3)
-
-    agree(fast, attended, inputs, dtype, "CausalAttention")
-
-
-@blocked
-def test_causal_attention_reads_any_layout_of_heads():
-    q, k, v = (draw(2, 3, 70, 8, seed=seed) for seed in range(3))  # heads before time, as a cache keeps them
-    wide = draw(2, 3, 70, 16, seed=1)
-    for keys in (k, wide[..., :8], wide[..., 8:]):
-        assert fused.attention_fits(q, keys.detach(), v)
-        out = fused.causal_attention(q, keys, v, scale=0.5)
-        expected = F.scaled_dot_product_attention(q, keys, v, is_causal=True, scale=0.5)
-        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
-    assert not fused.attention_fits(q, wide[..., ::2].detach(), v)
-    assert not fused.attention_fits(q[:, :, :1], k, v)  # a query that stands after the keys
-
-
-def test_what_is_not_alike_goes_to_pytorch():
-    q = draw(2, 4, 6, 8).detach()
-    once, heads, wide = q[:1], draw(2, 3, 6, 8).detach(), draw(2, 4, 6, 9).detach()
-    lying_over = draw(2, 4, 1, 8).detach().expand(2, 4, 6, 8)
-    for k, v in (
-        (once, once),
-        (heads, heads),
-        (q, wide),
-        (wide, wide),
-        (q, q[:, :2]),
-        (lying_over, q),
-        (q, lying_over),
-    ):
-        assert not fused.attention_fits(q, k, v)
-    assert not fused.attention_fits(q[:1], q, q)  # and k's batch is not broadcast over either
-    single = draw(1, 2, 4, 1).detach().permute(0, 1, 3, 2)  # one row whose step is 1
-    assert not fused.attention_fits(single, single, single)
-
-
-@blocked
-def test_large_scores_neither_overflow_nor_lose_the_largest():
-    q, k, v = (draw(1, 2, 80, 4, seed=seed, scale=200.0) for seed in range(3))
-    out = fused.causal_attention(q, k, v, scale=1.0)
-    expected = F.scaled_dot_product_attention(*(x.double() for x in (q, k, v)), is_causal=True, scale=1.0)
-    torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-4)
-    assert fused.causal_attention(q.detach().fill_(torch.nan), k, v, scale=1.0).isnan().all()
 
 
 @both_dtypes
@@ -326,7 +225,9 @@ def test_bits_do_not_depend_on_the_number_of_threads():
             y = fused.rms_norm(x, weight, 1e-6)
             grads = torch.autograd.grad(y.square().sum(), (x, weight))
             if programs.sgemm():
-                grads += torch.autograd.grad(fused.causal_attention(*heads, scale=1.0).square().sum(), heads)
+                grads += torch.autograd.grad(
+                    fused.attention(*heads, scale=1.0, is_causal=True).square().sum(), heads
+                )
             return grads
         finally:
             torch.set_num_threads(before)
@@ -345,7 +246,7 @@ y = fused.rms_norm(x, torch.linspace(0, 2, 37).requires_grad_(), 1e-6)
 (g,) = torch.autograd.grad(y.sin().sum(), x)
 if programs.sgemm():
     q = x[:, :32].view(1, 101, 2, 16).transpose(1, 2)
-    z = fused.causal_attention(q, q, q, scale=1.0)
+    z = fused.attention(q, q, q, scale=1.0, is_causal=True)
     g = torch.cat([z.detach().flatten(), torch.autograd.grad(z.sin().sum(), x)[0].flatten(), g.flatten()])
 print(hashlib.sha256(g.numpy().tobytes()).hexdigest())
 """

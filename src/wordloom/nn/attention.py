@@ -18,8 +18,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wordloom.errors import ConfigError, DeviceError, did_you_mean
-from wordloom.nn import programs
-from wordloom.nn.fused import attention_fits, attention_program, causal_attention
+from wordloom.nn import fused, programs
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 
@@ -219,13 +218,15 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool) -> Tensor:
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
         dropout = self.dropout if self.training else 0.0
+        of_keys = mask is None or (mask.dim() == 4 and mask.shape[1:3] == (1, 1) and mask.dtype == torch.bool)
+        blocked = of_keys and dropout < 1.0 and self.backend == "auto"
+        if blocked and fused.attention_fits(q, k, v, is_causal=is_causal):
+            keys = None if mask is None else mask[:, 0, 0]  # [B or 1, S]
+            return fused.attention(q, k, v, scale=self.scale, is_causal=is_causal, keys=keys, dropout=dropout)
         if is_causal and (mask is not None or q.shape[2] != k.shape[2]):
             # the kernels' own causal mask takes no other beside it and puts the first query at the first key
             causal = causal_mask(q.shape[2], k.shape[2], device=q.device)
             mask, is_causal = (causal if mask is None else mask & causal), False
-        blocked = is_causal and self.backend == "auto" and dropout == 0.0
-        if blocked and attention_fits(q, k, v):
-            return causal_attention(q, k, v, scale=self.scale)
         groups = self.n_heads // self.n_kv_heads
         same_for_heads = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
         single = q.shape[2] == 1 and same_for_heads
@@ -297,15 +298,16 @@ def running_kernel(
 ) -> str:
     """The kernel that runs for these settings: blocked (our own), flash, efficient, math or exact.
 
-    ``elements`` is the size of q, which decides about ``blocked``; 0 leaves that out.  The others are found
-    by asking: PyTorch has no query that answers for a CPU.
+    ``masked``: by more than causality and keys that no query may see.  ``elements`` is the size of q, which
+    decides about ``blocked``; 0 leaves that out.  The others are found by asking: PyTorch has no query that
+    answers for a CPU.
 
     Raises DeviceError when ``backend`` names one that cannot run here.
     """
     if backend == "exact":
         return "exact"
-    plain = backend == "auto" and dropout == 0.0 and not masked and device.type == "cpu"
-    if plain and elements >= programs.MINIMUM_ELEMENTS and attention_program(dtype, head_dim):
+    plain = backend == "auto" and dropout < 1.0 and not masked and device.type == "cpu"
+    if plain and elements >= programs.MINIMUM_ELEMENTS and fused.attention_program(dtype, head_dim):
         return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)

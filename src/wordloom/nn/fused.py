@@ -20,9 +20,9 @@ from wordloom.nn.linear import has_amx, mkl_is_a_guest
 from wordloom.nn.programs import SHARES, fits, run
 
 __all__ = [
+    "attention",
     "attention_fits",
     "attention_program",
-    "causal_attention",
     "dropout",
     "gelu_tanh",
     "rms_norm",
@@ -100,16 +100,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-def attention_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether :func:`causal_attention` takes these: alike, on the CPU, rows dense and apart, worth it."""
+def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> bool:
+    """Whether :func:`attention` takes these: alike, on the CPU, rows dense and apart, worth it."""
     if torch.compiler.is_compiling() or q.numel() < programs.MINIMUM_ELEMENTS:
         return False
-    if (
-        q.shape[0] != k.shape[0]
-        or q.shape[2:] != k.shape[2:]
-        or k.shape != v.shape
-        or q.shape[1] % k.shape[1]
-    ):
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or k.shape != v.shape or q.shape[1] % k.shape[1]:
+        return False
+    if is_causal and q.shape[2] != k.shape[2]:
         return False
     for t in (q, k, v):
         if type(t) is not Tensor or t.device.type != "cpu" or t.dtype != q.dtype:
@@ -133,48 +130,69 @@ def _own_products(head_dim: int) -> bool:
     return head_dim % 16 == 0 and mkl_is_a_guest() and programs.ready()
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float) -> Tensor:
-    """Causal ``F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True)``, where it fits.
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    is_causal: bool = False,
+    keys: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """``F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True, ...)``, where it fits.
 
-    q [B, H, T, E]; k, v [B, K, T, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
+    q [B, H, T, E]; k, v [B, K, S, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
+    ``keys`` [B or 1, S] is True for keys that may be seen, None: all; a query that may see none gets zeros.
+    ``dropout`` of the weights keeps no mask; PyTorch's generator seeds a hash instead.
     """
-    return _CausalAttention.apply(q, k, v, scale)  # type: ignore[no-untyped-call]
+    seed = int(torch.randint(1 << 62, ())) if dropout else 0
+    return _Attention.apply(q, k, v, keys, scale, is_causal, dropout, seed)  # type: ignore[no-untyped-call]
 
 
-class _CausalAttention(torch.autograd.Function):
+class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, *settings: float | int
+    ) -> Tensor:
         B, H, T, E = q.shape
         out = q.new_empty(B, T, H, E)
         sums = q.new_empty(B, H, T, dtype=torch.float32)
-        _run_attention("causal_attention", q, k, v, scale, out, sums)
-        ctx.save_for_backward(q, k, v, out, sums)
-        ctx.scale = scale
+        if keys is not None:
+            keys = keys.expand(B, k.shape[2]).contiguous()
+        _run_attention("attention", q, k, v, keys, settings, out, sums)
+        ctx.save_for_backward(q, k, v, keys, out, sums)
+        ctx.settings = settings
         return out.transpose(1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, out, sums = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keys, out, sums = ctx.saved_tensors
         B, H, T, E = q.shape
-        K = k.shape[1]
-        d_q, d_k, d_v = q.new_empty(B, T, H, E), q.new_empty(B, T, K, E), q.new_empty(B, T, K, E)
+        K, S = k.shape[1:3]
+        d_q, d_k, d_v = q.new_empty(B, T, H, E), q.new_empty(B, S, K, E), q.new_empty(B, S, K, E)
         grad = grad.transpose(1, 2).contiguous()
-        _run_attention("causal_attention_backward", q, k, v, ctx.scale, out, sums, grad, d_q, d_k, d_v)
-        return d_q.transpose(1, 2), d_k.transpose(1, 2), d_v.transpose(1, 2), None
+        _run_attention("attention_backward", q, k, v, keys, ctx.settings, out, sums, grad, d_q, d_k, d_v)
+        found = [d.transpose(1, 2) for d in (d_q, d_k, d_v)]
+        return (*found, *[None] * 5)
 
 
-def _run_attention(name: str, q: Tensor, k: Tensor, v: Tensor, scale: float, *others: Tensor) -> None:
+def _run_attention(
+    name: str, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, settings: Any, *others: Tensor
+) -> None:
     from wordloom.nn.attention_programs import scratch_elements
 
-    (_, H, T, E), (B, K) = q.shape, k.shape[:2]
-    floats = scratch_elements(T, E)
+    (_, H, T, E), (B, K, S) = q.shape, k.shape[:3]
+    scale, is_causal, dropout, seed = settings
+    floats = scratch_elements(S, E)
     counter = q.new_zeros(1, dtype=torch.int64)
     scratch = q.new_empty(torch.get_num_threads() * floats, dtype=torch.float32)
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
     routine = 0 if _own_products(E) else programs.sgemm()
     run(
-        name, q.dtype, B * K, routine, counter, scratch, floats, T, E, H, K, _bits(scale), q, k, v,
+        name, q.dtype, B * K, routine, counter, scratch, floats, T, S, E, H, K, _bits(scale), int(is_causal),
+        0 if keys is None else keys, seed, int(dropout * (1 << 32)), _bits(1.0 / (1.0 - dropout)), q, k, v,
         *steps, *others,
     )  # fmt: skip
 

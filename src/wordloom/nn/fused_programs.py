@@ -20,6 +20,7 @@ from wordloom.nn.program_parts import (
     leaf,
     load,
     pointer,
+    scrambled,
     store,
     ticket,
 )
@@ -174,20 +175,14 @@ def _dropout(packet: Any, like: Any, share: int) -> None:
     """n, seed, chance and scale (the bits of a float32), x [n] -> y [n]: x * scale, or 0.
 
     Element i is dropped where 32 bits, a hash of i and the seed, are below ``chance``: who asks again with
-    the seed gets the same elements, and no mask is kept.  The hash multiplies and shifts as Wellons's
-    "lowbias32" (2018, "Prospecting for hash functions"); the second half of the seed comes in between two
-    rounds, so that seeds do not share stretches.
+    the seed gets the same elements, and no mask is kept.
     """
     low, high = np.uint32(packet[4]), np.uint32(packet[4] >> 32)
     chance, scale = np.uint32(packet[5]), float_of(np.uint32(packet[6]))
     x, y = pointer(packet[7], like), pointer(packet[8], like)
     start, stop = bounds(packet, share)
     for i in range(start, stop):
-        h = np.uint32(i) ^ low
-        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
-        h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
-        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
-        h = h ^ (h >> np.uint32(15))
+        h = scrambled(np.uint32(i), low, high)
         store(y, i, load(x, i) * scale if h >= chance else f4(0.0))
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "load",
     "machine_code",
     "pointer",
+    "scrambled",
     "store",
     "ticket",
 ]
@@ -225,6 +226,20 @@ def highest(values: Any, first: int, n: int) -> Any:
         value = load(values, i)
         largest = value if value > largest else largest
     return largest
+
+
+@exact
+def scrambled(i: Any, low: Any, high: Any) -> Any:
+    """32 bits, a hash of i and the two halves of a seed, all uint32.
+
+    It multiplies and shifts as Wellons's "lowbias32" (2018, "Prospecting for hash functions"); the second
+    half of the seed comes in between two rounds, so that seeds do not share stretches.
+    """
+    h = i ^ low
+    h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high
+    h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
+    h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
+    return h ^ (h >> np.uint32(15))
 
 
 # -- shares ---------------------------------------------------------------------------------------------
