@@ -27,8 +27,8 @@ test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 15 $(PYTEST_ARGS)
 
 lint: install
-	$(BIN)/ruff check src tests benchmarks scripts
-	$(BIN)/ruff format --check src tests benchmarks scripts
+	$(BIN)/ruff check src tests benchmarks scripts docs/notebooks
+	$(BIN)/ruff format --check src tests benchmarks scripts docs/notebooks
 
 types: install
 	$(BIN)/mypy

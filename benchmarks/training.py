@@ -33,11 +33,12 @@ class Contestant:
     """A worker process and what it measured."""
 
     def __init__(
-        self, side: str, *, shape: str, precision: str, allocator: str, compiled: bool, threads: int
-    ):
+        self, side: str, *, shape: str, precision: str, allocator: str, compiled: bool, threads: int,
+        sides: str = "training_sides",
+    ):  # fmt: skip
         self.side, self.allocator, self.compiled = side, allocator, compiled
         settings = {"side": side, "shape": shape, "precision": precision, "allocator": allocator,
-                    "compiled": compiled, "threads": threads}  # fmt: skip
+                    "compiled": compiled, "threads": threads, "sides": sides}  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "training_worker.py"), json.dumps(settings)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

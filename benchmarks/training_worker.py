@@ -1,10 +1,12 @@
 """One contestant in a process of its own: answers each line ``steps N`` or ``limit`` with a line of JSON.
 
-Started by training.py; the allocator must be set before the first tensor, so a process serves one setting.
+Started by training.py and encoders.py; the allocator must be set before the first tensor, so a process serves
+one setting.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -37,14 +39,16 @@ def main() -> None:
 
     torch.set_num_threads(given["threads"])
     sys.path.insert(0, str(Path(__file__).parent))
-    from training_sides import SHAPES, SIDES
+    sides = importlib.import_module(given["sides"])
 
     def say(answer: dict[str, Any]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
         torch.manual_seed(0)
-        model, step = SIDES[given["side"]](SHAPES[given["shape"]], given["precision"], given["compiled"])
+        model, step = sides.SIDES[given["side"]](
+            sides.SHAPES[given["shape"]], given["precision"], given["compiled"]
+        )
     except ImportError as error:
         say({"missing": str(error)})
         return

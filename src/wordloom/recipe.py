@@ -25,6 +25,7 @@ from wordloom.train_settings import TrainSettings, without_effect
 __all__ = [
     "DataSettings",
     "MaskingSettings",
+    "OldTask",
     "Recipe",
     "Result",
     "TokenizerSettings",
@@ -62,13 +63,18 @@ class DataSettings(Strict):
     document_mask: bool = False  # attention stays within a document
     mask_document_starts: bool | None = None  # first tokens unscored; None: as document_mask
     # of labelled rows: columns by name, or by number from 1; None: as the data set says, else text and label
-    text_column: str | int | list[str | int] | None = None  # two, for pairs of texts
+    text_column: str | int | list[str | int] | None = None  # several, for pairs of texts and the like
     label_column: str | int | None = None
     header: bool | None = None  # of .csv and .tsv; None: there where a column is given by name
     unique: bool = False  # of rows with equal text and label the first alone
     # a text of labelled rows of more tokens than train.seq_len; a window: of token_classification alone
     too_long: Literal["error", "window", "cut"] = "error"
+    # contrastive: rows whose texts belong together have this label, or this score at least; None: all rows
+    positive: str | float | None = None
+    # cosine_similarity: the scores of cosines 0 and 1; None: the lowest and the highest of the training rows
+    score_range: list[float] | None = Field(None, min_length=2, max_length=2)
     both_orders: bool = False  # rows of two texts by a causal model: read both ways, whose sum answers
+    task_tokens: bool = False  # rows by a causal model: between new tokens, a start, a delimiter and an end
     # of questions about texts: windows of train.seq_len tokens that begin so many apart, and the question's
     doc_stride: int = Field(128, ge=1)
     max_query: int = Field(64, ge=1)
@@ -111,6 +117,43 @@ class MaskingSettings(Strict):
     scored: Literal["changed", "all"] = "changed"
     placeholder: Literal["mask", "empty"] = "mask"  # empty: a token [EMPTY] whose vector is zero
     dynamic: bool = True  # masked anew at every visit; false: always the same
+
+
+class OldTask(Strict):
+    """Text that the checkpoint had learnt from, whose loss is told before and after.
+
+    It is read as ``[data]`` of the objective that the checkpoint's own head has: ``masked_lm`` of an encoder,
+    else ``causal_lm``.
+    """
+
+    train: str | list[str] | None = None  # what is rehearsed
+    validation: str | list[str] | None = None  # what is measured; None: a share of train
+    split: Literal["tail", "hash"] = "tail"
+    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    field: str | None = None
+    separator: str | None = None
+    encoding_errors: Literal["strict", "replace", "bytes"] = "strict"
+    specials: Literal["refuse", "text"] = "refuse"
+    document_mask: bool = False
+    mask_document_starts: bool | None = None
+    masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings.model_validate({}))
+    seed: int = Field(1337, ge=0)  # of what is hidden where it is measured; that of its own run: the same
+    seq_len: int | None = Field(None, ge=1)  # None: train.seq_len
+    evaluate_windows: int | None = Field(None, ge=1)  # None: the whole text
+    every_evaluation: bool = False  # measured whenever the new task is, too
+
+    @model_validator(mode="after")
+    def _some_text(self) -> OldTask:
+        if self.train is None and self.validation is None:
+            raise ValueError(
+                "[old_task] names no text: give old_task.validation, to measure, or old_task.train"
+            )
+        if self.validation is not None and (self.split, self.validation_fraction) != ("tail", 0.1):
+            raise ValueError(
+                "old_task.validation names the text to measure by, so old_task.split and "
+                "old_task.validation_fraction have no effect: leave them out"
+            )
+        return self
 
 
 class TokenizerSettings(Strict):
@@ -156,6 +199,10 @@ _OF_LABELS: dict[str, tuple[str, ...]] = {
     "data": ("text_column", "label_column", "header", "unique", "label_prefix")
 }
 _OF_QUESTIONS: dict[str, tuple[str, ...]] = {"data": ("doc_stride", "max_query", "no_answer")}
+_OF_CONTRAST: dict[str, tuple[str, ...]] = {
+    "data": ("positive",),
+    "train": ("similarity_scale", "symmetric"),
+}
 _OF_TEXT_AFTER_LABELS: dict[str, tuple[str, ...]] = {"data": ("field", "separator", "too_long")}
 _OF_TEXT: dict[str, tuple[str, ...]] = {
     "data": (
@@ -181,6 +228,10 @@ _OF_WRITERS: dict[str, tuple[str, ...]] = {  # of running text that is read in o
     "data": ("order", "document_mask", "mask_document_starts", "label_prefix"),
     "train": ("sample_every",),
 }
+# Objectives to which the loss of their own texts' next tokens can be added, and those whose steps follow one
+# another, or whose model has no head for an old task.
+_WITH_LANGUAGE_MODEL = ("classification", "regression", "multiple_choice")
+_NOT_REHEARSED = ("truncated_bptt", "translation")
 _INSTEAD = {
     "seq_len": "pairs are as long as data.max_source_tokens and data.max_target_tokens allow: leave it out",
     "micro_batch_size": "train.batch_tokens says what goes through at a time: leave it out",
@@ -208,6 +259,31 @@ class Recipe(Strict):
     )  # ``family`` or ``preset``, and settings of that family's config
     train: TrainSettings
     masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings.model_validate({}))
+    old_task: OldTask | None = None
+
+    @model_validator(mode="after")
+    def _something_to_rehearse(self) -> Recipe:
+        s, old = self.train, self.old_task
+        given = "train.rehearsal_share" if s.rehearsal_share is not None else None
+        if s.language_model_texts == "old" and s.language_model_weight:
+            if given is not None:
+                raise ValueError(
+                    'train.rehearsal_share and train.language_model_texts "old" both go on with the old '
+                    "task; give one of them"
+                )
+            given = 'train.language_model_texts "old"'
+        if given is not None:
+            if old is None or old.train is None:
+                raise ValueError(f"{given} needs old text: name it as old_task.train")
+            if s.objective in _NOT_REHEARSED or s.long_seq_len is not None:
+                why = "train.long_seq_len" if s.long_seq_len else f"train.objective '{s.objective}'"
+                raise ValueError(f"{given} does not go with {why}; leave one of them out")
+        if old is not None and s.objective == "translation":
+            raise ValueError(
+                "[old_task] is of a language model, which train.objective 'translation' does not begin with; "
+                "leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _data_of_the_objective(self) -> Recipe:
@@ -228,7 +304,7 @@ class Recipe(Strict):
         objective = self.train.objective
         if objective == "translation":
             others = [_OF_TEXT, _OF_ROWS, _OF_TEXT_OR_ROWS]
-        elif objective in ("classification", "regression"):
+        elif objective in ("classification", "regression", "contrastive", "cosine_similarity"):
             others = [_OF_TEXT, _OF_PAIRS]
         elif objective in ("question_answering", "multiple_choice"):
             others = [_OF_TEXT, _OF_PAIRS, _OF_LABELS]
@@ -244,9 +320,15 @@ class Recipe(Strict):
             others.append(_OF_MASKS)
         if objective != "question_answering":
             others.append(_OF_QUESTIONS)
+        if objective != "contrastive":
+            others.append(_OF_CONTRAST)
+        if objective != "cosine_similarity":
+            others.append({"data": ("score_range",)})
         if objective not in ("classification", "regression"):
             others.append({"data": ("both_orders",)})
-        if objective not in ("classification", "regression", "multiple_choice"):
+        if objective not in _WITH_LANGUAGE_MODEL:  # those of a text's last token
+            others.append({"data": ("task_tokens",)})
+        if objective not in _WITH_LANGUAGE_MODEL and self.train.language_model_texts == "task":
             others.append({"train": ("language_model_weight",)})
         if objective != "masked_lm+next_sentence":
             others.append({"data": ("sentences",)})

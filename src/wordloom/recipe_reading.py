@@ -26,6 +26,10 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, nothing left out but what is None."""
+        return self.model_dump(mode="json", exclude_none=True)
+
 
 # Other tools' names for our settings, so that the error can say ours.
 _FOREIGN = {
@@ -76,7 +80,7 @@ def read_recipe(
     key, or a value out of its range.
     """
     if isinstance(source, Strict):
-        values, origin = source.model_dump(mode="json", exclude_none=True), str(getattr(source, "name", ""))
+        values, origin = source.as_dict(), str(getattr(source, "name", ""))
     elif isinstance(source, dict):
         values, origin = copy.deepcopy(source), "settings"
     else:
@@ -148,6 +152,9 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
     if "data.train" in given and isinstance(values.get("data"), dict):
         for name in ("validation", "field", "separator", "text_column", "label_column", "header"):
             values["data"].pop(name, None)
+    if "old_task.train" in given and isinstance(values.get("old_task"), dict):
+        for name in ("validation", "field", "separator"):
+            values["old_task"].pop(name, None)
     if "tokenizer.path" in given:
         values["tokenizer"] = {}
     if "model.preset" in given:

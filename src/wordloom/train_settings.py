@@ -10,8 +10,11 @@ from wordloom.recipe_reading import BUDGETS, Strict
 
 __all__ = ["HEADS", "TrainSettings", "without_effect"]
 
-#: Objectives of a head that answers; all others are those of language models.
-HEADS = ("classification", "regression", "multiple_choice", "token_classification", "question_answering")
+#: Objectives of a head that answers, and of vectors of texts; all others are those of language models.
+HEADS = (
+    *("classification", "regression", "multiple_choice", "token_classification", "question_answering"),
+    *("contrastive", "cosine_similarity"),
+)
 
 
 class TrainSettings(Strict):
@@ -40,15 +43,23 @@ class TrainSettings(Strict):
         "translation",
         "masked_lm",
         "masked_lm+next_sentence",
+        "contrastive",
+        "cosine_similarity",
     ] = "causal_lm"
     batch_tokens: int = Field(4096, ge=1)  # translation: target tokens of a batch, of which batch_size counts
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # translation: share of the target given to all words
     cross_attention: Literal["fresh", "copied"] = (
         "fresh"  # translation begun with a BERT: as its own attention
     )
-    # classification, regression and multiple_choice by a causal model: share of the loss of its texts' next
-    # tokens that is added
+    # so much of a language model's loss is added: of the next tokens of the task's own texts (classification,
+    # regression and multiple_choice by a causal model), or of old ones, those of [old_task]
     language_model_weight: float = Field(0.0, ge=0, le=1)
+    language_model_texts: Literal["task", "old"] = "task"
+    rehearsal_share: float | None = Field(None, gt=0, lt=1)  # of the steps, which go on with [old_task]
+    # contrastive: cosines times this (1 / temperature) are the logits; a text is told apart from the others
+    # of its batch, so that train.batch_size says how many they are; symmetric: the first by the second, too
+    similarity_scale: float = Field(20.0, gt=0)
+    symmetric: bool = False
     # masked_lm: rows of this length in the last share of the steps (Devlin et al. 2018, appendix A.2)
     long_seq_len: int | None = Field(None, ge=1)
     long_share: float = Field(0.1, gt=0, lt=1)
@@ -125,9 +136,23 @@ class TrainSettings(Strict):
                 "train.batch_size counts batches of train.batch_tokens target tokens that make a step of "
                 "translation: give it, such as 1"
             )
+        if self.objective == "contrastive":
+            self._check_contrast()
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         return self
+
+    def _check_contrast(self) -> None:
+        if self.batch_size < 2:
+            raise ValueError(
+                "train.batch_size 1 leaves no other text in the batch to tell a text's own from; take 2 or "
+                "more, such as 32"
+            )
+        if self.micro_batch_size is not None:
+            raise ValueError(
+                "train.micro_batch_size would leave each text only the others of its micro-batch to be told "
+                "from; leave it out (train.gradient_checkpointing = true saves memory)"
+            )
 
     def _check_lbfgs(self) -> None:
         if self.objective != "classification":
@@ -169,6 +194,7 @@ _ONLY_WITH = {
     "sample_prompt": ("sample_every", None),
     "sample_tokens": ("sample_every", None),
     "long_share": ("long_seq_len", None),
+    "language_model_texts": ("language_model_weight", None),
 }
 
 

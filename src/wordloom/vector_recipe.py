@@ -216,10 +216,6 @@ class VectorRecipe(Strict):
             )
         return self
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, nothing left out but what is None."""
-        return self.model_dump(mode="json", exclude_none=True)
-
     def to_toml(self) -> str:
         """The recipe as a TOML file that :func:`load_vector_recipe` reads back to an equal recipe."""
         return tomli_w.dumps(self.as_dict(), multiline_strings=True)

@@ -12,13 +12,16 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.errors import CheckpointError, DataError, WordloomError
+from wordloom.errors import CheckpointError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
-from wordloom.models.task_model import SUMMARIES
+from wordloom.models.task_model import SUMMARIES, TASKS
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
 TEXTS = ["the cat sat on a mat", "a dog ran", "dogs slept"]
+LABELS = {"token_classification": {"0": "O", "1": "B-PET"}, "classification": {"0": "no", "1": "yes"}}
+QUESTION = {"query": "the cat", "choices": ["sat", "on a mat"], "gold": 1}
+LONG = "the cat sat " * 10
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each task, of weights that know nothing."""
     place = tmp_path_factory.mktemp("headed")
     tokenizer = Tokenizer.train(TEXTS * 4, kind="wordpiece", vocab_size=80)
-    for task in ("regression", "multiple_choice", "token_classification"):
+    for task in TASKS:
         body = BertConfig(
             vocab_size=tokenizer.vocab_size,
             dim=16,
@@ -35,8 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             max_seq_len=24,
             pooler=task in SUMMARIES,
         )
-        labels = {"0": "O", "1": "B-PET"} if task == "token_classification" else {}
-        config = TaskConfig(body=body, task=task, id2label=labels)
+        config = TaskConfig(body=body, task=task, id2label=LABELS.get(task, {}))
         model = build(config, generator=torch.Generator().manual_seed(0))
         save_model(model, place / task, tokenizer=tokenizer)
     (place / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
@@ -44,10 +46,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(*arguments: Any, text: str = "") -> str:
+    return both(*arguments, text=text)[0]
+
+
+def both(*arguments: Any, text: str = "") -> tuple[str, str]:
+    """What goes to stdout and to stderr."""
     done = CliRunner().invoke(app, list(map(str, arguments)), input=text)
     if done.exit_code:
         raise done.exception
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def test_numbers(place, tmp_path):
@@ -104,3 +111,98 @@ def test_labels_of_words(place, tmp_path):
     (tmp_path / "some.conll").write_text("the O\ncat B-PET\n\nmat O\n")
     scores = json.loads(ran("evaluate", place / "token_classification", tmp_path / "some.conll", "--json"))
     assert "accuracy" in {score["name"] for score in scores["scores"]}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "token_classification"])
+def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
+    texts = f"a dog ran\n{LONG}\n"
+    with pytest.raises(DataError, match=r"text 2.*(the model reads 24|has room for 22).*cut"):
+        ran("predict", place / task, text=texts)
+    told, said = both("predict", place / task, "--cut", text=texts)
+    assert said == "cut: 1 text is longer than the model reads and lost its end: 2\n"
+    assert told
+    first, second = map(json.loads, ran("predict", place / task, "--cut", "--json", text=texts).splitlines())
+    if task == "token_classification":
+        assert [word["label"] is None for word in second["words"]] == [False] * 22 + [True] * 8
+    else:
+        assert ("cut" in first, second["cut"]) == (False, True)
+    assert both("predict", place / task, "--cut", text="a dog ran\n")[1] == ""
+
+
+def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
+    lines = "".join(json.dumps({**QUESTION, "query": query}) + "\n" for query in ("the cat", LONG, "a dog"))
+    where = r"standard input, line 2, choice 1: has 34 tokens and the model reads 24; .*\(--cut\)"
+    with pytest.raises(DataError, match=where):
+        ran("predict", place / "multiple_choice", "-", text=lines)
+    told, said = both("predict", place / "multiple_choice", "-", "--cut", "--json", text=lines)
+    assert ["cut" in json.loads(line) for line in told.splitlines()] == [False, True, False]
+    assert said == "cut: 1 question is longer than the model reads and lost its end: 2\n"
+    chooser = wordloom.load(place / "multiple_choice")
+    chooser.too_long = "cut"
+    assert [chooser.ask(query, QUESTION["choices"]).cut for query in ("the cat", LONG)] == [False, True]
+
+
+def test_a_scorer_says_what_it_cut(place, caplog):
+    scorer = wordloom.load(place / "regression")
+    scorer.too_long = "cut"
+    assert [one.cut for one in scorer.predict(["a dog", LONG, "mat"])] == [False, True, False]
+    assert not caplog.records
+    scorer.score(["a dog", LONG, "mat"])
+    assert "1 of 3 texts are longer than a row and were cut" in caplog.text
+    classifier = wordloom.load(place / "classification")
+    assert [one.cut for one in classifier.predict(["a dog", "mat"])] == [False, False]
+
+
+def test_standard_input_is_read(place):
+    line = json.dumps(QUESTION) + "\n"
+    assert ran("predict", place / "multiple_choice", "-", text=line).count("\n") == 1
+    assert json.loads(ran("evaluate", place / "multiple_choice", "-", "--json", text=line))["scores"]
+    words = ran("evaluate", place / "token_classification", "-", "--json", text="the O\ncat B-PET\n")
+    assert json.loads(words)["counts"]["words"] == 2
+    asked = json.dumps({"question": "what sat", "context": "the naïve 🙂 cat"}) + "\n\n"
+    number, text, start, end, _ = ran("predict", place / "question_answering", "-", text=asked).split("\t")
+    assert (number, "the naïve 🙂 cat"[int(start) : int(end)]) == ("1", text)
+    with pytest.raises(DataError, match="'-' is given twice"):
+        ran("predict", place / "multiple_choice", "-", "-", text=line)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"question": "who"}', r"line 1: context: is missing; expected text"),
+        (b'{"question": 3, "context": "a"}', r"line 1: question: is a number \(3\); expected text"),
+        (b"[1]", r"line 1: holds a list; each line must be a JSON object"),
+        (b'{"question": "\xff", "context": "b"}', r"q\.jsonl: byte 14 \(0xff\) is not valid UTF-8"),
+    ],
+)
+def test_a_question_that_is_none_is_one_clear_line(place, tmp_path, line, says):
+    (tmp_path / "q.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(DataError, match=says):
+        ran("predict", place / "question_answering", tmp_path / "q.jsonl")
+    with pytest.raises(DataError, match=r"no file or named data set '.*none\.jsonl'"):
+        ran("predict", place / "question_answering", tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_head_is_no_embedder(place, task):
+    with pytest.raises(CheckpointError, match="makes no vectors of texts"):
+        ran("embed", place / task, place / "texts.txt")
+
+
+def test_a_damaged_model_gives_no_class(place):
+    classifier = wordloom.load(place / "classification")
+    with torch.no_grad():
+        classifier.model.classifier.weight.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="no finite probability; its weights are damaged"):
+        classifier.predict(["a dog"])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_its_parameters_are_counted(place, task):
+    model = wordloom.load(place / task).model
+    told = json.loads(ran("inspect", place / task, "--json"))
+    assert told["total"] == sum(p.numel() for p in model.parameters())
+    assert (told["config"]["task"], told["config"]["body"]["dim"]) == (task, 16)
+    people = ran("inspect", place / task)
+    assert f"Bert for {task}, 1 layers, dim 16, 2 heads" in " ".join(people.split())
+    assert f"{told['total']:,}" in people

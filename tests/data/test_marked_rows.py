@@ -56,7 +56,7 @@ def test_what_is_too_long_or_empty_is_told(tokenizer):
     with pytest.raises(DataError, match=r"here: has 11 tokens and train\.seq_len allows 8; .*data\.too_long"):
         marked_rows(tokenizer, [pair], frame, longest=8, place=lambda row: "here")
     made = marked_rows(tokenizer, [pair], frame, longest=8, too_long="cut")
-    assert made.cut == 1
+    assert (made.cut, made.cut_rows) == (1, (0,))
     first, second = (tokenizer.encode(text).ids for text in pair)
     assert made.ids.tolist() == [
         tokenizer.cls_id, *first, tokenizer.sep_id, *second[:2], tokenizer.sep_id,

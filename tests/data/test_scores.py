@@ -50,7 +50,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("r.jsonl", '{"text": "a", "score": true}\n', r"line 1, column 'score': the score is True"),
         ("r.jsonl", '{"text": "a", "score": [1]}\n', r"the score is \[1\]"),
         ("r.jsonl", '{"text": "a", "score": 1' + "0" * 400 + "}\n", r"the score is 10"),
-        ("r.jsonl", '{"text": 1, "score": 1}\n', r"line 1: the text is 1, which is no text"),
+        ("r.jsonl", '{"text": 1, "score": 1}\n', r"line 1, column 'text': the text is 1, which is no text"),
     ],
 )
 def test_a_row_that_is_none_is_one_clear_line(tmp_path, name, content, says):

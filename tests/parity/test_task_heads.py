@@ -43,7 +43,9 @@ EVERY = pytest.mark.parametrize(("stem", "task"), CASES)
 
 
 def config_of(stem: str, task: str, **settings: Any) -> TaskConfig:
-    body = {**SHAPE, "pooler": task in SUMMARIES} if stem in ("Bert", "Roberta") else dict(SHAPE)
+    body = dict(SHAPE)
+    if stem in ("Bert", "Roberta"):
+        body |= {"pooler": task in SUMMARIES, "masked_lm_head": settings.get("language_model", False)}
     if stem == "Llama":
         body["tie_embeddings"] = False
     labels = LABELS if task in ("classification", "token_classification") else {}
@@ -124,6 +126,7 @@ def test_both_read_what_the_other_writes(stem: str, task: str, tmp_path: Path) -
         ("Llama", "classification", {"language_model": True, "head_dropout": 0.3}),
         ("OpenAIGPT", "token_classification", {}),
         ("Bert", "classification", {"head_dropout": 0.25}),
+        ("Roberta", "token_classification", {"language_model": True}),
     ],
 )
 def test_what_transformers_has_no_word_for_comes_back(
@@ -134,6 +137,23 @@ def test_what_transformers_has_no_word_for_comes_back(
     assert load_config(tmp_path) == model.config
     again = load_model(tmp_path)
     assert torch.equal(ours_of(again, task, stem), ours_of(model, task, stem))
+
+
+@pytest.mark.parametrize("stem", ["Bert", "Roberta"])
+def test_an_encoder_that_keeps_its_old_head_is_the_same_to_transformers(stem: str, tmp_path: Path) -> None:
+    model = random_model(config_of(stem, "classification", language_model=True))
+    save_model(model, tmp_path / "ours")
+    assert load_config(tmp_path / "ours") == model.config
+    for key, tensor in load_model(tmp_path / "ours").state_dict().items():
+        assert torch.equal(model.state_dict()[key], tensor), key
+    theirs = (
+        getattr(transformers, f"{stem}ForSequenceClassification").from_pretrained(tmp_path / "ours").eval()
+    )
+    mine, other = (of(which, "classification", stem) for of, which in ((ours_of, model), (theirs_of, theirs)))
+    torch.testing.assert_close(mine, other, **TOLERANCE)
+    theirs.save_pretrained(tmp_path / "back")  # which leaves out what it does not know
+    assert load_config(tmp_path / "back") == config_of(stem, "classification")
+    torch.testing.assert_close(ours_of(load_model(tmp_path / "back"), "classification", stem), mine)
 
 
 def test_a_body_of_our_own_keeps_its_head(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ SMALL = {  # what keeps a few steps of a large recipe within seconds
     **{name: PTB for name in shipped_recipes() if "-ptb-" in name},
     "gpt2-shakespeare-char": ["model.n_layers=2"],
     "llama-shakespeare-char": ["model.n_layers=2"],
+    "forgetting-old-task": ["data.train=ptb/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg": ["data.train=gutenberg/valid", "tokenizer.vocab_size=1000"],
     "llama-gutenberg-gpu": [
         *("data.train=gutenberg/valid", "tokenizer.vocab_size=1000", "model.n_layers=2"),
@@ -88,7 +89,7 @@ def body(tmp_path_factory):
         ["a film that is good", "who did what to whom"] * 4, kind="wordpiece", vocab_size=99
     )
     shape = {"dim": 32, "n_layers": 1, "n_heads": 2, "max_seq_len": 512}
-    model = build(BertConfig(vocab_size=tokenizer.vocab_size, **shape))
+    model = build(BertConfig(vocab_size=tokenizer.vocab_size, masked_lm_head=True, **shape))
     save_model(model, folder, tokenizer=tokenizer)
     return folder
 
@@ -104,6 +105,8 @@ def test_a_head_trains(name, body, tmp_path):
     recipe = load_recipe(name)
     if recipe.data.validation is not None and recipe.train.objective != "question_answering":
         overrides.append(f"data.train={recipe.data.validation}")  # the smaller part
+    if recipe.old_task is not None:
+        overrides += ["old_task.train=ptb/valid", "old_task.evaluate_windows=8", "train.rehearsal_share=0.5"]
     result = train(name, overrides, out=tmp_path / "run", start_from=body)
     assert result.step == 3
     assert (result.folder / "model.safetensors").exists()

@@ -175,7 +175,7 @@ def test_at_the_command(place, tmp_path):
     assert [score["name"] for score in scores] == ["exact_match", "f1"]
     assert ran("evaluate", place / "run")  # what the recipe holds out
     (tmp_path / "some.jsonl").write_text('{"question": "who", "context": " "}\n')
-    with pytest.raises(DataError, match=r"some\.jsonl, line 1: its context is ' '"):
+    with pytest.raises(DataError, match=r"some\.jsonl, line 1: context: is empty; expected text"):
         ran("predict", place / "run", tmp_path / "some.jsonl")
     with pytest.raises(
         wordloom.errors.WordloomError, match=r"a model for question_answering, .*: leave out --beams"

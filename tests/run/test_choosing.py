@@ -90,6 +90,11 @@ def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
     place, result = tuned
     scores = scored_at_the_command(place / "run")
     assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-5)
+    short = ["train.seq_len=7", 'data.too_long="cut"']
+    cut = train(str(place / "recipe.toml"), short, out=place / "short", start_from=place / "body")
+    assert scored_at_the_command(place / "short")["loss"] == pytest.approx(cut.metrics["loss"], rel=1e-5)
+    with pytest.raises(RecipeError, match=r"data\.train: rows are read more than once, standard input only"):
+        train(str(place / "recipe.toml"), ['data.train="-"'], out=place / "no", start_from=place / "body")
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

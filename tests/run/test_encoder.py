@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError
+from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, NonFiniteError
 from wordloom.models import build, config_from
 from wordloom.run import Embedder, TextEncoder, load_encoder
-from wordloom.run.embedding import pooling_of
+from wordloom.run.sentence_folder import pooling_of
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -265,6 +265,14 @@ def test_masks_are_filled_as_transformers_fills_them(masked: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             encoder.fill(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_damaged_model_fills_nothing(masked: Path) -> None:
+    encoder = load_encoder(masked)
+    with torch.no_grad():
+        encoder.model.mlm_norm.weight.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="no finite probability; its weights are damaged"):
+        encoder.fill("the [MASK]")
 
 
 def test_pseudo_perplexity_hides_each_token_in_turn(masked: Path) -> None:

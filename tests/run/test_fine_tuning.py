@@ -164,6 +164,21 @@ def test_mistakes_are_told(tmp_path):
     assert f"{tmp_path}/val.tsv" in refused(*validation)
     (tmp_path / "val.tsv").write_text("text\tlabel\n \tyes\n")
     assert "val.tsv:2: its text is empty" in refused(*validation)
+    assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])
+    assert "model.pooler is settled by train.objective 'classification'" in refused("model.pooler=false")
+    (tmp_path / "own.tsv").write_text("text\tlabel\nyes\tthe cat\nno\ta dog\nyes\tdogs\n")
+    own = (f'data.train="{tmp_path}/own.tsv"', "data.validation_fraction=0", "train.evaluate_every=0")
+    assert "each of the 3 training rows has a label of its own" in refused(*own)
+
+
+def test_what_is_held_out_is_read_as_in_training(tmp_path):
+    """Also at the command: cut at train.seq_len, of a model that reads more."""
+    write_body(tmp_path / "body")
+    short = ["train.seq_len=4", 'data.too_long="cut"']
+    result = train(recipe_in(tmp_path), short, out=tmp_path / "run", start_from=tmp_path / "body")
+    scores = bodies.scored_at_the_command(tmp_path / "run")
+    assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-6)
+    assert json.loads((tmp_path / "run/ledger.json").read_text())["validation"]["cut"] > 0
 
 
 def test_transformers_reads_a_tuned_folder(tmp_path):

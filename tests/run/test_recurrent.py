@@ -150,7 +150,7 @@ def test_stopped_in_an_epoch_and_resumed_ends_like_one_left_alone(recurrent, tmp
 
     from wordloom.training.hooks import Log
 
-    write = Log._write
+    write = Log.write
 
     def stop_at_seven(self, trainer, line):
         write(self, trainer, line)
@@ -158,7 +158,7 @@ def test_stopped_in_an_epoch_and_resumed_ends_like_one_left_alone(recurrent, tmp
             trainer.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "_write", stop_at_seven)
+        patch.setattr(Log, "write", stop_at_seven)
         stopped = train(recurrent(), settings, out=tmp_path / "resumed")
     assert stopped.stopped
     resumed = train(recurrent(), settings, out=tmp_path / "resumed", resume=True)

@@ -120,7 +120,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
 
     from wordloom.training.hooks import Log
 
-    write = Log._write
+    write = Log.write
 
     def stop_at_six(self, trainer, line):
         write(self, trainer, line)
@@ -128,7 +128,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
             trainer.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "_write", stop_at_six)
+        patch.setattr(Log, "write", stop_at_six)
         stopped = train(recipe, settings, out=tmp_path / "resumed")
     assert (stopped.stopped, stopped.step) == (True, 6)
     resumed = train(recipe, settings, out=tmp_path / "resumed", resume=True)

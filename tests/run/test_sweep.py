@@ -83,7 +83,7 @@ def steps(monkeypatch) -> list[int]:
 
 def stopping_at(monkeypatch, number: int) -> None:
     """Ctrl-C at the ``number``-th train line from here on."""
-    write, left = Log._write, [number]
+    write, left = Log.write, [number]
 
     def stop(self, trainer, line):
         write(self, trainer, line)
@@ -91,7 +91,7 @@ def stopping_at(monkeypatch, number: int) -> None:
         if left[0] == 0:
             trainer.stop()
 
-    monkeypatch.setattr(Log, "_write", stop)
+    monkeypatch.setattr(Log, "write", stop)
 
 
 def rows(out: Path) -> list[dict]:

@@ -90,7 +90,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
 
     from wordloom.training.hooks import Log
 
-    write = Log._write
+    write = Log.write
 
     def stop_at_seven(self, trainer, line):
         write(self, trainer, line)
@@ -98,7 +98,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
             trainer.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "_write", stop_at_seven)
+        patch.setattr(Log, "write", stop_at_seven)
         stopped = train(path, settings, out=tmp_path / "resumed")
     assert stopped.stopped
     assert stopped.step == 6

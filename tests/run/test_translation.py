@@ -130,7 +130,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
 
     from wordloom.training.hooks import Log
 
-    write = Log._write
+    write = Log.write
 
     def stop(self, trainer, line):
         write(self, trainer, line)
@@ -138,7 +138,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
             trainer.stop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(Log, "_write", stop)
+        patch.setattr(Log, "write", stop)
         assert train(recipe(family), overrides, out=tmp_path / "resumed").stopped
     resumed = train(recipe(family), overrides, out=tmp_path / "resumed", resume=True)
     assert lines(straight) == lines(tmp_path / "resumed")

@@ -77,10 +77,11 @@ def embed_model(
 
 def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
     from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load, load_encoder
+    from wordloom.run.headed import is_headed
 
     if is_encoder(folder):
         return load_encoder(folder, device=device, dtype=dtype).embedder(**settings)
-    if is_classifier(folder) or is_translator(folder):
+    if is_classifier(folder) or is_translator(folder) or is_headed(folder):
         raise CheckpointError(
             f"{folder} makes no vectors of texts: take an encoder, a model that continues text, or with "
             "--method the vectors of its tokens"

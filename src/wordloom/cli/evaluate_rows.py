@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,8 @@ def classification(
     the recipe in the folder names."""
     from wordloom.data.labels import LabelledCorpus
     from wordloom.recipe import load_recipe
-    from wordloom.run.labelled import labelled_corpus
+    from wordloom.run.labelled import cut_or_error, labelled_corpus
+    from wordloom.run.text_readers import MarkedReader
 
     if sources:
         corpus = LabelledCorpus(sources=sources, split="files", encoding_errors=errors, **columns)
@@ -47,7 +49,11 @@ def classification(
         raise CheckpointError(
             f"{classifier.folder} has no recipe.toml that names validation rows; give a file"
         )
-    return classifier.evaluate(labelled_corpus(load_recipe(str(path))), part="validation")
+    recipe = load_recipe(str(path))
+    if isinstance(classifier.reader, MarkedReader):  # its rows are those of training
+        reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
+        classifier = replace(classifier, reader=reader)
+    return classifier.evaluate(labelled_corpus(recipe), part="validation")
 
 
 def similarity(

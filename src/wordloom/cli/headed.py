@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["evaluate_headed", "predict_headed"]
 
 _AT_ONCE = 1 << 10  # texts held at a time
+_NAMED = 20  # of texts that were cut
 _FILES = {
     "question_answering": "questions: SQuAD's .json, or .jsonl with question and context",
     "multiple_choice": "questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
@@ -37,21 +38,36 @@ def predict_headed(
 
     ``texts`` are those of ``sources``, for models that read texts.
     """
+    from wordloom.data.squad import asked
     from wordloom.run.headed import load_headed, task_in
 
     task = task_in(checkpoint)
     if task in _FILES and not sources:
-        raise DataError(f"give a FILE of {_FILES[task]}")
+        raise DataError(f"give a FILE of {_FILES[task]}, or - for standard input")
     model = load_headed(checkpoint, device=device)
+    if cut and task != "question_answering":
+        model.too_long = "cut"
     if task == "question_answering":
-        _answers(model, list(_questions(sources)), top=top, cut=cut, json=json)
+        _answers(model, list(asked(list(sources))), top=top, cut=cut, json=json)
     elif task == "multiple_choice":
-        _choices(model, sources, json=json)
+        tell_cut("questions", _choices(model, sources, json=json))
     else:
-        texts = iter(texts)
+        texts, before, shortened = iter(texts), 0, list[int]()
         while some := list(islice(texts, _AT_ONCE)):
-            (_numbers if task == "regression" else _tags)(model, some, json=json)
+            shortened += (_numbers if task == "regression" else _tags)(model, some, before + 1, json=json)
+            before += len(some)
+        tell_cut("texts", shortened)
     sys.stdout.flush()
+
+
+def tell_cut(what: str, numbers: Sequence[int]) -> None:
+    """How many, and which: by their ``numbers`` from 1."""
+    if numbers:
+        named = ", ".join(f"{number:,}" for number in numbers[:_NAMED])
+        rest = f" and {len(numbers) - _NAMED:,} more" if len(numbers) > _NAMED else ""
+        few = f"1 {what.removesuffix('s')} is longer than the model reads and lost its end"
+        many = f"{len(numbers):,} {what} are longer than the model reads and lost their end"
+        print(f"cut: {few if len(numbers) == 1 else many}: {named}{rest}", file=sys.stderr)
 
 
 def _told(fact: dict[str, Any]) -> None:
@@ -77,40 +93,50 @@ def _answers(answerer: Any, asked: list[Any], *, top: int, cut: bool, json: bool
               file=sys.stderr)  # fmt: skip
 
 
-def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> None:
-    """The number of the likeliest choice from 1, its probability, and what it says."""
+def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
+    """The number of the likeliest choice from 1, its probability, and what it says; the numbers of the
+    questions that were cut."""
     from wordloom.data.choices import choice_rows
 
     rows = list(choice_rows(list(sources)))
-    for row, choice in zip(rows, chooser.choose(rows), strict=True):
+    made = chooser.choose(rows)
+    for row, choice in zip(rows, made, strict=True):
         if json:
             _told(
                 {
                     "choice": choice.number,
                     "text": row.choices[choice.number],
                     "probabilities": choice.probabilities,
+                    **({"cut": True} if choice.cut else {}),
                 }
             )
         else:
             text = " ".join(row.choices[choice.number].split())
             print(f"{choice.number + 1}\t{choice.probability:.4f}\t{text}")
+    return [number for number, choice in enumerate(made, 1) if choice.cut]
 
 
-def _numbers(scorer: Any, texts: list[Any], *, json: bool) -> None:
-    for text, number in zip(texts, scorer.score(texts).tolist(), strict=True):
+def _numbers(scorer: Any, texts: list[Any], first: int, *, json: bool) -> list[int]:
+    """A number for each text, of which the first has the number ``first``; the numbers of those cut."""
+    made = scorer.predict(texts, place=lambda row: f"text {first + row:,}")
+    for text, (number, cut) in zip(texts, made, strict=True):
         if json:
-            _told({"text": text, "score": number})
+            _told({"text": text, "score": number, **({"cut": True} if cut else {})})
         else:
             print(f"{number:.4f}")
+    return [number for number, one in enumerate(made, first) if one.cut]
 
 
-def _tags(tagger: Any, texts: list[Any], *, json: bool) -> None:
-    """As CoNLL has it: a word and its label in a line, an empty line behind a text."""
-    for text, words in zip(texts, tagger.tag(texts), strict=True):
+def _tags(tagger: Any, texts: list[Any], first: int, *, json: bool) -> list[int]:
+    """As CoNLL has it: a word and its label in a line, an empty line behind a text; as :func:`_numbers`."""
+    made = tagger.tag(texts, first=first)
+    for text, words in zip(texts, made, strict=True):
         if json:
             _told({"text": text, "words": [word._asdict() for word in words]})
         else:
             print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))
+    silent = tagger.too_long == "cut"  # of a word behind a cut there is no label
+    return [number for number, words in enumerate(made, first) if silent and words[-1].label is None]
 
 
 def evaluate_headed(
@@ -138,27 +164,3 @@ def evaluate_headed(
             given = ScoredCorpus(sources=sources, split="files", **columns)
     scores: Scores = model.evaluate(given)
     return scores
-
-
-def _questions(sources: Sequence[str]) -> Iterator[Any]:
-    """Of SQuAD's .json, or of .jsonl with ``question`` and ``context`` (and ``id``)."""
-    from wordloom.data import Question, questions
-
-    for source in sources:
-        if not source.endswith((".jsonl", ".ndjson")):
-            yield from questions([source], answers=False)
-            continue
-        with open(source, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                place = f"{source}, line {number:,}"
-                try:
-                    row = json_module.loads(line)
-                    texts = [row["question"], row["context"]]
-                except (ValueError, TypeError, KeyError) as error:
-                    raise DataError(
-                        f"{place}: is no JSON object with question and context ({error})"
-                    ) from None
-                for name, text in zip(("question", "context"), texts, strict=True):
-                    if not isinstance(text, str) or not text.strip():
-                        raise DataError(f"{place}: its {name} is {text!r:.40}; give a text")
-                yield Question(str(row.get("id", number)), "", texts[1], texts[0], (), False, place)

@@ -1,4 +1,5 @@
-"""``wordloom inspect CHECKPOINT|PRESET [parameters|attention|alignment|gradients|lengths|top-words]``."""
+"""``wordloom inspect CHECKPOINT|PRESET [VIEW]``, of parameters, attention, alignment, gradients, lengths,
+top-words and forgetting."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wordloom.cli.inspect_forgetting import inspect_forgetting
 from wordloom.cli.inspect_gradients import inspect_gradients
 from wordloom.cli.inspect_pairs import inspect_alignment, inspect_lengths
 from wordloom.cli.tables import plain_table, visible
@@ -31,14 +33,15 @@ _OF_VIEWS = {
     "file": ("gradients", "lengths"),
     "distance": ("gradients",),
     "windows": ("gradients",),
-    "beside": ("gradients", "lengths"),
+    "beside": ("gradients", "lengths", "forgetting"),
+    "metric": ("forgetting",),
     "target": ("alignment",),
     "targets": ("lengths",),
     "beams": ("alignment", "lengths"),
     "width": ("lengths",),
     "layer": ("attention", "alignment"),
     "head": ("attention", "alignment"),
-    "png": ("attention", "alignment", "gradients", "lengths"),
+    "png": ("attention", "alignment", "gradients", "lengths", "forgetting"),
     "top": ("top-words",),
 }
 
@@ -49,7 +52,7 @@ def command(
         str, typer.Argument(help="A checkpoint folder, or the name of a preset such as llama-7b.")
     ],
     view: Annotated[
-        Literal["parameters", "attention", "alignment", "gradients", "lengths", "top-words"],
+        Literal["parameters", "attention", "alignment", "gradients", "lengths", "top-words", "forgetting"],
         typer.Argument(help="What to show."),
     ] = "parameters",
     text: Annotated[
@@ -70,7 +73,10 @@ def command(
     windows: Annotated[int, typer.Option(help="gradients: at how many places of the text.", min=1)] = 32,
     beside: Annotated[
         list[str] | None,
-        typer.Option(help="gradients, lengths: another checkpoint; may be given again."),
+        typer.Option(help="gradients, lengths, forgetting: another folder; may be given again."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="forgetting: the new task's figure.  [default: accuracy or its like]")
     ] = None,
     target: Annotated[
         str | None, typer.Option(help="alignment: what is written (default: the model's translation).")
@@ -101,8 +107,9 @@ def command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where a model's parameters are and what it costs, what its heads attend to, which part of a source
-    a translation came from, how far back its losses reach, how it translates texts of different lengths, or
-    which words speak for each label of a bag of words."""
+    a translation came from, how far back its losses reach, how it translates texts of different lengths,
+    which words speak for each label of a bag of words, or what runs and sweeps have learnt of a new task and
+    forgotten of the old one."""
     refuse(
         ctx,
         f"the view '{view}' takes no such option",
@@ -116,6 +123,8 @@ def command(
         _top_words(model, top, json=json)
     elif view == "gradients":
         inspect_gradients([model, *(beside or [])], prompt, file, distance, windows, png, json=json)
+    elif view == "forgetting":
+        inspect_forgetting([model, *(beside or [])], metric, png, json=json)
     elif view == "lengths":
         inspect_lengths([model, *(beside or [])], file, targets, beams, width, png, json=json)
     else:
@@ -154,7 +163,8 @@ def _parameters(ctx: typer.Context, name: str, *, context: int | None, json: boo
         return
     table = parameter_table(config, context=context)
     if json:
-        settings = {key: value for key, value in vars(config).items() if value is not None}
+        settings = {**vars(config), **({"body": vars(config.body)} if hasattr(config, "body") else {})}
+        settings = {key: value for key, value in settings.items() if value is not None}
         print(json_module.dumps({"model": name, "config": settings, **table.as_dict()}))
     else:
         print_parameters(Console(), name, config, table)
@@ -200,13 +210,11 @@ def _config(name: str) -> Any:
 
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
     """The table for people: components, memory, key/value cache, operations."""
-    c = config
+    c = getattr(config, "body", config)  # of a model with a head
     n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
     shape = f"{n_layers} layers, dim {c.dim}, "
     shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
-    console.print(
-        Text(f"{name}: {type(c).__name__.removesuffix('Config')}, {shape}", style="bold"), end="\n\n"
-    )
+    console.print(Text(f"{name}: {_kind(config)}, {shape}", style="bold"), end="\n\n")
     console.print(_component_table(table))
     memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
     console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
@@ -217,6 +225,13 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
         console.print(_cache_table(table))
         console.print()
     console.print(_flops_table(table))
+
+
+def _kind(config: Any) -> str:
+    """What a model is called: its class, and its task where it has a head for one."""
+    body = getattr(config, "body", config)
+    named = type(body).__name__.removesuffix("Config")
+    return named if body is config else f"{named} for {config.task}"
 
 
 def _component_table(table: ParameterTable) -> Table:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wordloom.cli.headed import predict_headed, tell_cut
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from wordloom.run import TextClassifier
 
-_AT_ONCE = 1 << 12  # texts held at a time
+__all__ = ["command"]
 
 
 def command(
@@ -40,7 +42,7 @@ def command(
         int, typer.Option(help="encoders: tokens for each mask; answers: spans of each, with --json.", min=1)
     ] = 5,
     cut: Annotated[
-        bool, typer.Option("--cut", help="answers: cut a question that is too long, and say how many.")
+        bool, typer.Option("--cut", help="Cut what is too long, and say which (masks: always an error).")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     json: Annotated[
@@ -52,40 +54,54 @@ def command(
     Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
     words with their labels, or for each question the likeliest choice, or the answer, its first character and
     the one behind its last, and its probability."""
-    from wordloom.cli.headed import predict_headed
     from wordloom.run import is_encoder, load_classifier
     from wordloom.run.headed import is_headed, task_in
+    from wordloom.run.text_readers import cutting
 
     if is_headed(checkpoint):
         task = task_in(checkpoint)
         if task != "question_answering":
-            refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "cut", "top")
+            refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "top")
         if task in ("question_answering", "multiple_choice"):
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
         texts = _texts(sources, field, text_column, encoding_errors)
         predict_headed(checkpoint, sources or [], texts, top=top, device=device, cut=cut, json=json)
         return
-    refuse(ctx, f"{checkpoint} answers no questions", "cut")
     fills = is_encoder(checkpoint)
-    if not fills:
+    if fills:
+        refuse(ctx, f"{checkpoint} fills in masks, of texts that it reads whole", "cut")
+        if text_column is not None:
+            raise UsageError("--text-column: an encoder fills masks in texts, one a line; leave it out")
+    else:
         refuse(ctx, f"{checkpoint} fills in no masks", "top")
         classifier = load_classifier(checkpoint, device=device)
-    elif text_column is not None:
-        raise UsageError("--text-column: an encoder fills masks in texts, one a line; leave it out")
+        if cut:
+            classifier.reader = cutting(classifier.reader)
     texts = _texts(sources, field, text_column, encoding_errors)
     if fills:
         _fill(checkpoint, texts, top, device, json=json)
         return
-    while some := list(islice(texts, _AT_ONCE)):
-        for text, row in zip(some, classifier.probabilities(some), strict=True):
-            best = int(row.argmax())
+    _classes(classifier, texts, json=json)
+
+
+def _classes(classifier: TextClassifier, texts: Iterator[Any], *, json: bool) -> None:
+    """The label of each text and its probability."""
+    mine, its = tee(texts)
+    number, shortened = 0, list[int]()
+    for probabilities, cut in classifier.parts(its):
+        shortened += sorted(number + 1 + row for row in cut)
+        for at, row in enumerate(probabilities):
+            text, best = next(mine), int(row.argmax())
             label = classifier.labels[best]
             if json:
                 every = dict(zip(classifier.labels, row.tolist(), strict=True))
                 fact = {"text": text, "label": label, "probability": float(row[best]), "probabilities": every}
-                print(json_module.dumps(fact, ensure_ascii=False))
+                told = {**fact, "cut": True} if at in cut else fact
+                print(json_module.dumps(told, ensure_ascii=False))
             else:
                 print(f"{label}\t{row[best]:.4f}")
+        number += len(probabilities)
+    tell_cut("texts", shortened)
     sys.stdout.flush()
 
 

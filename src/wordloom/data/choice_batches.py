@@ -28,8 +28,10 @@ def choice_tokens(
     *,
     longest: int,
     too_long: Literal["error", "cut"] = "error",
+    **told: str,
 ) -> MarkedRows:
-    """The choices of all ``questions`` as pairs of texts, one by one; raises as :func:`marked_rows`."""
+    """The choices of all ``questions`` as pairs of texts, one by one; ``told`` and what is raised are as of
+    :func:`marked_rows`."""
     pairs = [pair for question in questions for pair in question.pairs]
     of = [(question, n) for question in questions for n in range(1, len(question.choices) + 1)]
 
@@ -37,7 +39,7 @@ def choice_tokens(
         question, choice = of[row]
         return f"{question.place}, choice {choice}"
 
-    return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place)
+    return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place, **told)
 
 
 class ChoiceBatches(LabelBatches):

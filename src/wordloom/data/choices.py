@@ -72,8 +72,9 @@ def choice_rows(
     """Every question of ``sources``, in order.
 
     Args:
-        sources: files, folders (their .csv, .jsonl and .json, sorted), globs, or named sets such as
-            ``arc-easy/train``; compressed ones (.gz, .xz, .bz2, .zst) are read as they are.
+        sources: files, folders (their .csv, .jsonl and .json, sorted), globs, ``"-"`` for .jsonl on standard
+            input (``"-.csv"`` ...), or named sets such as ``arc-easy/train``; compressed ones (.gz, .xz,
+            .bz2, .zst) are read as they are.
         answered: each row must have its answer, as training and scoring need.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
 
@@ -82,7 +83,7 @@ def choice_rows(
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; questions take 'strict' or 'replace'")
-    for file in task_files(sources, _FORMATS, task="multiple choice"):
+    for file in task_files(sources, _FORMATS, task="multiple choice", stdin=".jsonl"):
         rows = (_csv if file.format == "csv" else _json)(file, encoding_errors)
         for row in rows:
             if answered and row.answer is None:

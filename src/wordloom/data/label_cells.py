@@ -22,6 +22,12 @@ _LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many
 
 def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
     """Line number of every row, its texts, and its label and score unless these columns are None."""
+    for what, column in (("label", columns.label), ("score", columns.score)):
+        if column is not None and column in columns.texts and file.format != "text":
+            raise DataError(
+                f"{file.name}: column {column!r} is named for the text and for the {what}; name another for "
+                "one of them"
+            )
     match file.format:
         case "csv" | "tsv":
             return _separated(file, columns, errors)
@@ -102,9 +108,11 @@ def _missing(place: str, column: str, there: Iterable[str], columns: Columns) ->
             "one holds the text and which the score"
         )
     one, other = ("text", "label") if columns.label is not None or len(columns.texts) == 1 else _SIDES
+    alike = "; of texts that are compared, data.text_column" if (one, other) == _SIDES else ""
     return (
         f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
-        f"holds the {one} and which the {other} (in a recipe data.{one}_column and data.{other}_column)"
+        f"holds the {one} and which the {other} (in a recipe data.{one}_column and data.{other}_column"
+        f"{alike})"
     )
 
 

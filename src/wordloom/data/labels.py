@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.datasets import Columns, files_of, local_files, names_dataset
@@ -317,9 +318,14 @@ def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[La
     n = len(columns.texts)
     for line, values in cells_of(file, columns, errors):
         place = f"{file.name}, line {line:,}"
-        texts = tuple(_text(value, place, errors) for value in values[:n])
-        label = None if columns.label is None else _label(values[n], place)
+        texts = tuple(map(_text, values[:n], _named(place, columns.texts), repeat(errors)))
+        label = None if columns.label is None else _label(values[n], *_named(place, [columns.label]))
         yield LabelledRow(texts, label, file.name, line)
+
+
+def _named(place: str, columns: Sequence[Column]) -> list[str]:
+    """Each of the columns of the row at ``place``, for an error message."""
+    return [f"{place}, column {column!r}" for column in columns]
 
 
 def _text(value: Any, place: str, errors: EncodingErrors) -> str:

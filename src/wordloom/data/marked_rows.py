@@ -4,8 +4,13 @@
     a causal one's   start first end    or  start first between second end
 
 The second text and what ends it are segment 1, all before it segment 0 (Devlin et al. 2018, figure 2).  A
-causal model's marks are what its tokenizer has for the beginning and the end of a text (Radford et al. 2018,
-section 3.3, adds new ones: a start, a delimiter and an end).
+causal model's marks are what its tokenizer has for the beginning and the end of a text, or TASK_TOKENS where
+it has these, which nothing else is written with (Radford et al. 2018, section 3.3 and figure 1):
+
+    classification   start text extract
+    entailment       start premise delimiter hypothesis extract
+    similarity       start first delimiter second extract, and with the second before the first (BothOrders)
+    multiple choice  start context delimiter choice extract, of every choice (choice_batches.py)
 """
 
 from __future__ import annotations
@@ -24,9 +29,30 @@ from wordloom.data.masked_batches import Marks
 from wordloom.data.sequence_batches import SequenceLabelBatches, TokenRows
 from wordloom.errors import DataError
 
-__all__ = ["BothOrders", "Frame", "MarkedInputs", "MarkedLabelBatches", "MarkedRows", "marked_rows"]
+__all__ = [
+    "OF_MODEL",
+    "TASK_TOKENS",
+    "BothOrders",
+    "Frame",
+    "MarkedInputs",
+    "MarkedLabelBatches",
+    "MarkedRows",
+    "marked_rows",
+]
+
+#: Start, delimiter and extract, as the paper's own code calls them.
+TASK_TOKENS = ("_start_", "_delimiter_", "_classify_")
 
 _TEXTS = 1 << 12  # rows handed to the tokenizer at a time
+_OF_RECIPE = (
+    "train.seq_len allows {longest}; raise it as far as the model reads, or say "
+    'data.too_long = "cut" to leave out the end of its longer text'
+)
+#: Where no recipe says how long a row is.
+OF_MODEL = (
+    'the model reads {longest}; shorten it, or say too_long="cut" (--cut) to leave out the end of its longer '
+    "text"
+)
 
 
 class Frame(NamedTuple):
@@ -45,16 +71,21 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_causal(cls, tokenizer: Any) -> Frame:
-        """The tokenizer's bos, if any, and eos between and behind.  Raises DataError without an eos, whose
-        vector is what the head reads."""
+        """The tokenizer's bos, if any, then its TASK_TOKENS, or else eos between and behind.  Raises
+        DataError without an end, whose vector is what the head reads."""
+        start = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
+        own = [index for index in map(tokenizer.token_to_id, TASK_TOKENS) if index in tokenizer.special_ids]
         end = tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
+        between = end
+        if len(own) == len(TASK_TOKENS):
+            start, between, end = (*start, own[0]), own[1], own[2]
         if end is None:
             raise DataError(
                 "the tokenizer has no token that ends a text, on which a causal model answers; take a model "
-                "whose tokenizer has an end, such as </s> or <|endoftext|>"
+                "whose tokenizer has an end, such as </s> or <|endoftext|>, or for classes, numbers and "
+                "choices say data.task_tokens = true, which adds one"
             )
-        start = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
-        return cls(start, (end,), (end,), end if tokenizer.pad_id is None else tokenizer.pad_id)
+        return cls(start, (between,), (end,), end if tokenizer.pad_id is None else tokenizer.pad_id)
 
     def marks(self, texts: int) -> int:
         """How many tokens of a row of so many texts are marks."""
@@ -67,9 +98,11 @@ class MarkedRows(TokenRows):
 
     Attributes:
         seconds: [N] int64, at which token of its row a second text begins; the row's length if there is none.
+        cut_rows: the numbers of those that were cut.
     """
 
     seconds: NDArray[np.int64]
+    cut_rows: tuple[int, ...] = ()
 
 
 class MarkedInputs(NamedTuple):
@@ -94,6 +127,7 @@ def marked_rows(
     longest: int,
     too_long: Literal["error", "cut"] = "error",
     place: Callable[[int], str] | None = None,
+    allowed: str = _OF_RECIPE,
 ) -> MarkedRows:
     """Rows of one text or two by ``tokenizer``; special tokens written in them are ordinary text.
 
@@ -101,12 +135,14 @@ def marked_rows(
         longest: tokens of a row at most, marks included.
         too_long: what a longer row is: an error, or cut, token by token at the end of its longer text.
         place: what a row is called in an error, by its number.
+        allowed: who allows ``{longest}`` tokens and what to do about it, in that error.
 
     Raises DataError for an empty text, one that is too long, and more than two.
     """
     found: list[NDArray[np.int32]] = []
     seconds: list[int] = []
-    cut, unknown, rows = 0, 0, iter(rows)
+    cut: list[int] = []
+    unknown, rows = 0, iter(rows)
 
     def where() -> str:
         return f"row {len(found)}" if place is None else place(len(found))
@@ -126,10 +162,10 @@ def marked_rows(
                 if too_long == "error":
                     raise DataError(
                         f"{where()}: has {sum(map(len, texts)) + frame.marks(len(row)):,} tokens and "
-                        f"train.seq_len allows {longest:,}; raise it as far as the model reads, or say "
-                        'data.too_long = "cut" to leave out the end of its longer text'
+                        + allowed.format(longest=f"{longest:,}")
                     )
-                texts, cut = _shortened(texts, max(room, 0)), cut + 1
+                texts = _shortened(texts, max(room, 0))
+                cut.append(len(found))
             if tokenizer.unk_id is not None:
                 unknown += sum(int((text == tokenizer.unk_id).sum()) for text in texts)
             begin = len(frame.start) + len(texts[0]) + len(frame.between)
@@ -140,7 +176,12 @@ def marked_rows(
     np.cumsum([len(ids) for ids in found], out=offsets[1:])
     whole = np.concatenate([np.empty(0, np.int32), *found])
     return MarkedRows(
-        ids=whole, offsets=offsets, unknown=unknown, cut=cut, seconds=np.asarray(seconds, np.int64)
+        ids=whole,
+        offsets=offsets,
+        unknown=unknown,
+        cut=len(cut),
+        seconds=np.asarray(seconds, np.int64),
+        cut_rows=tuple(cut),
     )
 
 

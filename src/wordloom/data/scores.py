@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from wordloom.data.datasets import Columns
 from wordloom.data.label_cells import cells_of
-from wordloom.data.labels import Column, LabelledCorpus, _tables, _text
+from wordloom.data.labels import Column, LabelledCorpus, _named, _tables, _text
 from wordloom.data.sources import Sources
 from wordloom.data.streams import EncodingErrors
 from wordloom.errors import DataError
@@ -65,7 +66,7 @@ def scored_rows(
         headed = header if header is not None or given else known.header
         for line, values in cells_of(file, Columns(texts, None, headed, column), encoding_errors):
             place = f"{file.name}, line {line:,}"
-            read = tuple(_text(value, place, encoding_errors) for value in values[:-1])
+            read = tuple(map(_text, values[:-1], _named(place, texts), repeat(encoding_errors)))
             yield ScoredRow(read, _score(values[-1], place, column), file.name, line)
 
 

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from wordloom.data.readers import _kind, _parsed, _sound
+from wordloom.data.readers import _kind, _objects, _parsed, _sound
 from wordloom.data.sources import Source, Sources
 from wordloom.data.streams import EncodingErrors, blocks, decode
-from wordloom.data.task_files import task_files
+from wordloom.data.task_files import JSON, task_files
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["MOVED", "Answer", "Question", "questions"]
+__all__ = ["MOVED", "Answer", "Question", "asked", "questions"]
 
 MOVED = "answer(s) taken where they stand nearest to their answer_start"
 _TASK = "question answering"
@@ -72,8 +72,9 @@ def questions(
     """Every question of ``sources``, in order.  The ``plausible_answers`` of impossible ones are not kept.
 
     Args:
-        sources: .json files, folders of them (at any depth, sorted), globs, or named sets such
-            as ``squad-sample/train``.  Compressed files (.gz, .xz, .bz2, .zst) are read as they are.
+        sources: .json files, folders of them (at any depth, sorted), globs, ``"-"`` for standard input, or
+            named sets such as ``squad-sample/train``.  Compressed files (.gz, .xz, .bz2, .zst) are read as
+            they are.
         answers: read the answers at all; else each question's are none, and need not be there.
         misplaced: what to do with an answer that does not stand at its ``answer_start``: an error, or take
             the ``"nearest"`` place where it does stand.  One that is nowhere in its context is an error.
@@ -92,25 +93,45 @@ def questions(
             raise DataError(f"{name} is {value!r}; {did_you_mean(value, allowed)}")
     moved = Counter[str]() if counts is None else counts
     seen: dict[str, str] = {}
-    for file in task_files(sources, {".json": "json"}, task=_TASK):
-        number = 0
-        for article in _document(file, encoding_errors).objects("data"):
-            title = article.text("title", missing="")
-            for paragraph in article.objects("paragraphs"):
-                context = paragraph.text("context")
-                for entry in paragraph.objects("qas"):
-                    number += 1
-                    question = _question(entry, f"{file.name}#{number}", title, context)
-                    if question.id in seen:
-                        first = seen[question.id]
-                        raise entry.refused(
-                            "id", f"{question.id!r} is also that of {first}; give each its own"
-                        )
-                    seen[question.id] = question.place
-                    if answers:
-                        found = _answers(entry, question, misplaced, moved)
-                        question = question._replace(answers=found)
-                    yield question
+    for file in task_files(sources, {".json": "json"}, task=_TASK, stdin=".json"):
+        for entry, question in _in_file(file, encoding_errors, seen):
+            if answers:
+                question = question._replace(answers=_answers(entry, question, misplaced, moved))
+            yield question
+
+
+def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> Iterator[Question]:
+    """Every question of ``sources``, to be answered: as :func:`questions`, without answers, or of .jsonl with
+    ``question`` and ``context`` (and ``id``), which ``"-"`` is read as.  Raises DataError as there."""
+    seen: dict[str, str] = {}
+    for file in task_files(sources, JSON, task=_TASK, stdin=".jsonl"):
+        if file.format == "json":
+            yield from (question for _, question in _in_file(file, encoding_errors, seen))
+            continue
+        for record in _objects(file, encoding_errors, None):
+            row = _Object(record.value, f"{file.name}, line {record.line:,}", "", encoding_errors)
+            name = row.text("id") if "id" in row.values else str(record.line)
+            texts = row.text("context"), row.text("question")
+            yield Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
+
+
+def _in_file(
+    file: Source, errors: EncodingErrors, seen: dict[str, str]
+) -> Iterator[tuple[_Object, Question]]:
+    """Each question of SQuAD's JSON and where it stands; ``seen`` are the ids of others."""
+    number = 0
+    for article in _document(file, errors).objects("data"):
+        title = article.text("title", missing="")
+        for paragraph in article.objects("paragraphs"):
+            context = paragraph.text("context")
+            for entry in paragraph.objects("qas"):
+                number += 1
+                question = _question(entry, f"{file.name}#{number}", title, context)
+                if question.id in seen:
+                    first = seen[question.id]
+                    raise entry.refused("id", f"{question.id!r} is also that of {first}; give each its own")
+                seen[question.id] = question.place
+                yield entry, question
 
 
 # ------------------------------------------------------------------------------------------------ fields

@@ -87,7 +87,8 @@ def tagged_texts(
 
     Args:
         sources: files, folders (their .conll, .iob, .iob2, .bio, .txt, .tsv, .jsonl and .json, sorted),
-            globs, or ``brown``; compressed ones (.gz, .xz, .bz2, .zst) are read as they are.
+            globs, ``"-"`` for CoNLL's layout on standard input (``"-.jsonl"`` ...), or ``brown``; compressed
+            ones (.gz, .xz, .bz2, .zst) are read as they are.
         word, label: where they stand: in CoNLL's layout the column by number from 1 (default: the first and
             the last), in .jsonl the field (default: ``tokens`` and ``labels``).
         labels: read labels at all; else each text's are None.
@@ -100,7 +101,7 @@ def tagged_texts(
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; tagged texts take 'strict' or 'replace'")
     dropped = Counter() if dropped is None else dropped
-    for file in task_files(sources, {**_CONLL, **JSON}, task="tagging"):
+    for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
         if file.format == "brown":
             yield from _brown(file, labels)
         elif file.format == "text":

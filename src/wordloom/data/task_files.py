@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from wordloom.data.datasets import files_of, local_files, names_dataset
-from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources, _suffixes
+from wordloom.data.sources import COMPRESSIONS, Format, PathLike, Source, Sources, _suffixes
 from wordloom.errors import DataError, did_you_mean
 
 __all__ = ["JSON", "task_files"]
@@ -15,21 +16,28 @@ __all__ = ["JSON", "task_files"]
 JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
 
-def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str) -> Iterator[Source]:
+def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, stdin: str) -> Iterator[Source]:
     """Every file of ``sources``, in the order given; those of a folder (at any depth) or glob by name.
 
     Args:
         formats: the endings that are read, before one of a compression, and how.
         task: what a named set must be for.
+        stdin: the ending that ``"-"``, standard input, is read as; ``"-.csv"`` and its like say theirs.
 
     Raises DataError: nothing given, a missing file, no file in a folder, another ending, a set for something
-    else or not here.
+    else or not here, standard input twice.
     """
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
         raise DataError(f"no source given; name at least one file, folder, glob or data set for {task}")
+    if sum(map(_is_stdin, given)) > 1:
+        raise DataError("'-' is given twice; standard input can be read once")
     for source in given:
         item = os.fspath(source)
+        if _is_stdin(item):
+            named = _described(item if len(item) > 1 else f"-{stdin}", formats)
+            yield replace(named, path="-", name="standard input")
+            continue
         if names_dataset(item):
             info = files_of(item)[0]
             if task not in info.task:
@@ -39,6 +47,10 @@ def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str) ->
         else:
             for path in _paths(item, formats):
                 yield _described(path, formats)
+
+
+def _is_stdin(item: PathLike) -> bool:
+    return os.fspath(item) == "-" or os.fspath(item).startswith("-.")
 
 
 def _described(path: str, formats: Mapping[str, Format]) -> Source:

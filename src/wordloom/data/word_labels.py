@@ -193,8 +193,8 @@ def _cut_up(
     if too_long == "error":
         raise DataError(
             f"{text.place()}: has {tokens:,} tokens in {len(text.words):,} words, and a row has room for "
-            f"{room:,}; raise train.seq_len as far as the model reads, or say "
-            'data.too_long = "window" to read it in several rows, or "cut" to leave out its end'
+            f'{room:,}; raise train.seq_len as far as the model reads, or say data.too_long = "window" '
+            '(in Python too_long) to read it in several rows, or "cut" (--cut) to leave out its end'
         )
     if too_long == "cut":
         yield _Row(0, 0, room)

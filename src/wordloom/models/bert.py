@@ -176,22 +176,28 @@ class Bert(nn.Module):
         n_layers: int | None = None,
     ) -> Tensor:
         """As :meth:`forward` -> [B, T, D], after the first ``n_layers`` blocks; None: after all."""
-        c = self.config
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, T]
         if documents is not None:
             same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, T, T]
             mask = same if mask is None else mask & same
+        x = self.embedded(tokens, segments, positions)
+        for block in self.blocks[:n_layers]:
+            x = block(x, mask)
+        return x
+
+    def embedded(
+        self, tokens: Tensor, segments: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """[B, T] -> [B, T, D], what the first block reads."""
+        c = self.config
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
         x = self.token_embedding(tokens)  # [B, T, D]
         if c.empty_id is not None:  # tied to lm_head, its row would not stay zero
             x = x.masked_fill((tokens == c.empty_id)[..., None], 0.0)
         x = x + self.position_embedding(positions_within(positions, c.max_seq_len) + c.position_offset)
         x = x + self.segment_embedding(torch.zeros_like(tokens[:1]) if segments is None else segments)
-        x = dropout(self.embedding_norm(x), c.dropout, self.training)
-        for block in self.blocks[:n_layers]:
-            x = block(x, mask)
-        return x
+        return dropout(self.embedding_norm(x), c.dropout, self.training)
 
     def pooled(self, x: Tensor) -> Encoded:
         """x [B, T, D] with what the pooler makes of its first tokens."""

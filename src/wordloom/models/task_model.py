@@ -53,8 +53,9 @@ class TaskConfig:
     """``body`` is the config of a model of BODIES; ``id2label`` the names of the C classes by number, empty
     for a task without classes.
 
-    ``language_model`` keeps a causal body's own head, for the auxiliary loss; an untied one is a matrix of
-    the vocabulary.  ``both_orders``: its two texts are read in both, see the module.
+    ``language_model`` keeps the body's own head, for the auxiliary loss or an old task: a causal body's, of
+    which an untied one is a matrix of the vocabulary, or an encoder's ``masked_lm_head``.  ``both_orders``:
+    its two texts are read in both, see the module.
     """
 
     body: Any
@@ -77,8 +78,9 @@ class TaskConfig:
         if self.encodes and self.body.pooler != (self.task in SUMMARIES):
             needs = "needs" if self.task in SUMMARIES else "has no use for"
             raise ConfigError(f"{self.task} {needs} the body's pooler; set pooler to {not self.body.pooler}")
-        if self.encodes and self.language_model:
-            raise ConfigError("language_model is of a causal body")
+        if self.encodes and self.body.masked_lm_head != self.language_model:
+            has = self.body.masked_lm_head
+            raise ConfigError(f"language_model is {self.language_model} and the body's masked_lm_head {has}")
         if self.both_orders and (self.encodes or self.task not in ("classification", "regression")):
             raise ConfigError("both_orders is of classification and regression by a causal body")
 
@@ -144,7 +146,8 @@ class TaskModel(nn.Module):
 
     @property
     def speaks(self) -> bool:
-        """Whether the body still has the head of a language model: kept, or its embedding read backwards."""
+        """Whether a causal body still has the head of its language model: kept, or its embedding read
+        backwards."""
         c = self.config
         return not c.encodes and bool(c.language_model or c.body.tie_embeddings)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 __all__ = [
     "Linear",
+    "PackedLinear",
     "fastest_linear",
     "has_amx",
     "has_fast_bf16",
@@ -143,6 +144,48 @@ class Linear(nn.Linear):
             if dtype == torch.float32 and by_onednn(x, self.weight):
                 return _ByOneDNN.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(x, self.weight, self.bias)
+
+
+class PackedLinear:
+    """activation(x weight^T + bias) + residual on a CPU, by oneDNN, for many calls without gradients.
+
+    The weight is copied once, laid out as the routine reads it; what follows the product is done while a
+    tile of it is in registers.  Half a tenth to a quarter faster than products one by one, on Zen 4.
+
+    Args:
+        weight, bias: ``[out, in]`` and ``[out]``, as they are now: later changes are not seen.
+        activation: one of :attr:`ACTIVATIONS`, in PyTorch's precision but for the last bits.
+    """
+
+    ACTIVATIONS: ClassVar[dict[str, tuple[str, str]]] = {
+        "identity": ("none", ""),
+        "relu": ("relu", ""),
+        "gelu": ("gelu", "none"),
+        "gelu_tanh": ("gelu", "tanh"),
+    }
+
+    def __init__(self, weight: Tensor, bias: Tensor, *, activation: str = "identity") -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
+        self.bias = bias.detach().to(weight.dtype)
+        self.attr, self.algorithm = self.ACTIVATIONS[activation]
+
+    @staticmethod
+    def takes(weight: Tensor) -> bool:
+        """Whether ``weight`` lies where there is such a routine, and a fast one for its dtype."""
+        if weight.device.type != "cpu" or not torch._C._has_mkldnn or not torch.backends.mkldnn.enabled:
+            return False
+        if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            return False
+        bf16 = weight.dtype == torch.bfloat16 and has_fast_bf16(weight.device)
+        return weight.dtype == torch.float32 or bf16
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x [.., in], residual [.., out], of an identity alone -> [.., out]."""
+        if residual is None:
+            return torch.ops.mkldnn._linear_pointwise(
+                x, self.weight, self.bias, self.attr, [], self.algorithm
+            )
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
 class _ByOneDNN(torch.autograd.Function):

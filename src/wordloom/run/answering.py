@@ -57,6 +57,7 @@ class Answerer(HeadedModel):
         """``model`` reading as the recipe in its ``folder`` says, or where there is none, as BERT's did."""
         made = super().of(folder, model, tokenizer)
         made.max_seq_len = min(made.max_seq_len, made.config.max_seq_len)
+        made.max_query = min(made.max_query, made.max_seq_len // 2)
         if (folder / "recipe.toml").exists():
             recipe = load_recipe(str(folder / "recipe.toml"))
             if recipe.train.objective == "question_answering":

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 from wordloom.models import family_of
+from wordloom.run.sentence_folder import pooling_of, write_pooling
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import TOKEN_IDS
@@ -61,6 +62,8 @@ def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None 
         else _Copied(newest / str(beside), {}, told.get("source_vocabulary")),
         generation=read_json(generation) if generation.exists() else None,
     )
+    if (said := pooling_of(newest)) is not None:
+        write_pooling(Path(out), config.dim, said)
     return found
 
 

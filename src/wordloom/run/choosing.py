@@ -33,11 +33,13 @@ __all__ = ["Choice", "ChoiceLedger", "Chooser", "choice_parts", "choosing_task"]
 
 
 class Choice(NamedTuple):
-    """The likeliest choice of a question, by its number from 0, and the probabilities of all."""
+    """The likeliest choice of a question, by its number from 0, and the probabilities of all; ``cut``: a
+    choice was longer with the question than a row, and was cut as asked."""
 
     number: int
     probability: float
     probabilities: tuple[float, ...]
+    cut: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,7 @@ class ChoiceLedger:
         by_choices: questions by their number of choices.
         unknown: tokens that stand for what the tokenizer lacks.
         cut: choices that were longer with their question than allowed and cut, where that was asked for.
+        cut_questions: the numbers of their questions.
     """
 
     questions: int
@@ -57,6 +60,7 @@ class ChoiceLedger:
     by_choices: dict[str, int]
     unknown: int
     cut: int
+    cut_questions: tuple[int, ...] = ()
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
@@ -98,14 +102,17 @@ class Chooser(HeadedModel):
         given = list(rows)
         if not given:
             return []
-        logits, _ = _logits(self.model, _batches(self.reader, given)[0])
+        batches, ledger = _batches(self.reader, given)
+        logits, _ = _logits(self.model, batches)
         found = []
-        for row, its in zip(given, logits, strict=True):
+        for number, (row, its) in enumerate(zip(given, logits, strict=True)):
             its = its[: len(row.choices)]
             shares = np.exp(its - its.max())
             shares /= shares.sum()
             best = int(shares.argmax())
-            found.append(Choice(best, float(shares[best]), tuple(shares.tolist())))
+            found.append(
+                Choice(best, float(shares[best]), tuple(shares.tolist()), number in ledger.cut_questions)
+            )
         return found
 
     def ask(self, question: str, choices: Sequence[str]) -> Choice:
@@ -145,7 +152,12 @@ def _batches(
 ) -> tuple[ChoiceBatches, ChoiceLedger]:
     """Questions permuted by ``seed`` or (None) for one pass, and their account."""
     read: MarkedRows = choice_tokens(
-        reader.tokenizer, rows, reader.frame, longest=reader.most_tokens, too_long=reader.too_long
+        reader.tokenizer,
+        rows,
+        reader.frame,
+        longest=reader.most_tokens,
+        too_long=reader.too_long,
+        **reader.told,
     )
     batches = ChoiceBatches(
         rows,
@@ -155,6 +167,7 @@ def _batches(
         seed=seed or 0,
         order="length" if seed is None else "permutation",
     )
+    of = np.repeat(np.arange(len(rows)), [len(row.choices) for row in rows])  # of every choice its question
     kinds, often = np.unique([len(row.choices) for row in rows], return_counts=True)
     ledger = ChoiceLedger(
         questions=len(rows),
@@ -163,6 +176,7 @@ def _batches(
         by_choices={str(k): int(n) for k, n in zip(kinds, often, strict=True)},
         unknown=read.unknown,
         cut=read.cut,
+        cut_questions=tuple(np.unique(of[list(read.cut_rows)]).tolist()),
     )
     return batches, ledger
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from wordloom.data.batches import to_device
 from wordloom.data.document_bags import Neighbour, nearest_rows
 from wordloom.data.labels import LabelledCorpus
 from wordloom.data.vectorizer import BagVectorizer, weighted
-from wordloom.errors import CheckpointError, ConfigError, DataError
+from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import family_of
@@ -30,10 +30,11 @@ _AT_ONCE = 1 << 12  # texts in a forward pass
 
 
 class Prediction(NamedTuple):
-    """The likeliest class of a text."""
+    """The likeliest class of a text; ``cut``: it was longer than the model reads, and was cut as asked."""
 
     label: str
     probability: float
+    cut: bool = False
 
 
 @dataclass(kw_only=True)
@@ -74,26 +75,40 @@ class TextClassifier:
 
     def predict(self, texts: Iterable[str]) -> list[Prediction]:
         """The likeliest class of each text and its probability; of equals the first."""
-        probabilities = self.probabilities(texts)
-        best = probabilities.argmax(axis=1).tolist()
-        return [Prediction(self.labels[c], float(row[c])) for c, row in zip(best, probabilities, strict=True)]
+        found = []
+        for probabilities, cut in self.parts(texts):
+            best = probabilities.argmax(axis=1).tolist()
+            found += [
+                Prediction(self.labels[c], float(row[c]), number in cut)
+                for number, (c, row) in enumerate(zip(best, probabilities, strict=True))
+            ]
+        return found
 
-    @torch.no_grad()
     def probabilities(self, texts: Iterable[str]) -> NDArray[np.float64]:
         """The probability of every class for N texts: [N, C] float64."""
+        parts = [probabilities for probabilities, _ in self.parts(texts)]
+        return np.concatenate([np.empty((0, len(self.labels))), *parts])
+
+    @torch.no_grad()
+    def parts(self, texts: Iterable[str]) -> Iterator[tuple[NDArray[np.float64], set[int]]]:
+        """As :meth:`probabilities`, some thousand texts at a time, each with the numbers, in its part, of the
+        texts that were cut.  Raises NonFiniteError for what is no probability."""
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
         device = next(self.model.parameters()).device
-        C = len(self.labels)
-        found, texts = [np.empty((0, C))], iter(texts)
+        texts, before = iter(texts), 0
         while some := list(islice(texts, _AT_ONCE)):
-            batches = self.reader.batches(self.reader.read(some), np.zeros(len(some), np.int64))
-            part = np.empty((len(some), C))
+            first = before + 1
+            read = self.reader.read(some, lambda row, first=first: f"text {first + row:,}")  # type: ignore[misc]
+            batches = self.reader.batches(read, np.zeros(len(some), np.int64))
+            found = np.empty((len(some), len(self.labels)))
             for cut in batches.passes():
                 logits = self.model(*to_device(batches.batch(*cut), device).inputs)
-                part[batches.rows(*cut)] = torch.softmax(logits.double(), dim=1).cpu().numpy()
-            found.append(part)
-        return np.concatenate(found)
+                found[batches.rows(*cut)] = torch.softmax(logits.double(), dim=1).cpu().numpy()
+            if not np.isfinite(found).all():
+                raise NonFiniteError("the model gives no finite probability; its weights are damaged")
+            yield found, set(read.cut_rows)
+            before += len(some)
 
     def evaluate(self, corpus: LabelledCorpus, *, part: str = "train") -> Scores:
         """Accuracy, macro-F1 and loss on the labelled rows of ``corpus``; see

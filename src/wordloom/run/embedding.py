@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,12 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wordloom.data.masked_batches import Marks
-from wordloom.errors import CheckpointError, ConfigError, DataError, did_you_mean
+from wordloom.errors import ConfigError, DataError, did_you_mean
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.models import context_limit, encodes
+from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn.recurrent import Recurrent
+from wordloom.run.side_by_side import side_by_side
 
-__all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "TokenVectors", "pooling_of"]
+__all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "Pooling", "TokenVectors"]
 
 Pooling: TypeAlias = Literal["mean", "sum", "max", "cls", "last"]
 TooLong: TypeAlias = Literal["error", "cut", "window"]
@@ -30,6 +30,10 @@ POOLINGS = ("mean", "sum", "max", "cls", "last")
 _TOO_LONG = ("error", "cut", "window")
 _POOL_TEXTS = 1 << 12  # sorted by length together
 _BATCH_TOKENS = 1 << 13  # of a forward pass, padding included
+_CORE_TOKENS = 1 << 10  # ... of one core, whose cache keeps what lies between two layers
+_FAST_FROM = 1 << 12  # tokens for which it is worth laying out a model's weights anew
+
+_Use: TypeAlias = Callable[[list[tuple[int, int]], Tensor, Tensor], None]
 
 
 @dataclass
@@ -114,6 +118,7 @@ class Embedder:
                 raise ConfigError(f"unknown {name} {given!r}; {did_you_mean(given, allowed)}")
         self.model, self.tokenizer, self.pooling, self.layer = model, tokenizer, pooling, layer
         self.too_long, self.normalize = too_long, normalize
+        self._fast: FastEncoder | None = None
         self.bidirectional = encodes(model.config)
         self.marks = Marks.of(tokenizer) if self.bidirectional else None
         if pooling == "cls" and not self.bidirectional:
@@ -158,8 +163,7 @@ class Embedder:
         while some := list(islice(texts, _POOL_TEXTS)):
             pieces = self._pieces(some, ledger)
             pooled = _Pooled(len(some), self.pooling)
-            for owners, x, attend in self._forward(pieces):
-                pooled.add(owners, x, attend)
+            self._forward(pieces, pooled.add)
             yield pooled.vectors(self.dim, normalize=self.normalize)
 
     def tokens(self, texts: Sequence[str], ledger: EmbedLedger | None = None) -> list[TokenVectors]:
@@ -167,10 +171,13 @@ class Embedder:
         pieces = self._pieces(texts, EmbedLedger() if ledger is None else ledger)
         parts: dict[int, list[tuple[int, NDArray[np.float32]]]] = {i: [] for i in range(len(texts))}
         inside = slice(1, -1) if self.marks else slice(None)
-        for owners, x, attend in self._forward(pieces):
+
+        def keep(owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
             for row, (text, place) in enumerate(owners):
                 n = int(attend[row].sum())
                 parts[text].append((place, x[row, :n].float().cpu().numpy()[inside]))
+
+        self._forward(pieces, keep)
         ids: list[list[int]] = [[] for _ in texts]
         for text, _, piece in pieces:
             ids[text] += piece[inside].tolist()
@@ -221,34 +228,57 @@ class Embedder:
         ledger.texts += len(texts)
         return pieces
 
-    def _forward(
-        self, pieces: list[tuple[int, int, NDArray[np.int64]]]
-    ) -> Iterator[tuple[list[tuple[int, int]], Tensor, Tensor]]:
-        """Batches of rows of like length -> (text, place) of each row, states [B, T, D], attend [B, T]."""
+    def _forward(self, pieces: list[tuple[int, int, NDArray[np.int64]]], use: _Use) -> None:
+        """``use`` (text, place) of each row, states [B, T, D] and attend [B, T] of batches of rows of like
+        length: one after another, or by an encoder on a CPU, several at a time."""
         device = next(self.model.parameters()).device
         order = sorted(pieces, key=lambda piece: len(piece[2]))
         pad = (self.marks.pad if self.marks else self.tokenizer.pad_id) or 0
+        room = _CORE_TOKENS if self.bidirectional and device.type == "cpu" else _BATCH_TOKENS
+        batches = []
+        while order:  # the longest first: what will not fit into memory shows at once
+            n = max(1, room // len(order[-1][2]))
+            batches.append(order[-n:])
+            order = order[:-n]
+        hidden = self._hidden(sum(len(piece) for _, _, piece in pieces))
+
+        @torch.inference_mode()
+        def read(rows: list[tuple[int, int, NDArray[np.int64]]]) -> None:
+            lengths = np.array([len(piece) for _, _, piece in rows])
+            tokens = np.full((len(rows), lengths.max()), pad, np.int64)
+            for row, (_, _, piece) in enumerate(rows):
+                tokens[row, : len(piece)] = piece
+            attend = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None]).to(device)
+            x = hidden(torch.from_numpy(tokens).to(device), attend)
+            use([(text, place) for text, place, _ in rows], x, attend)
+
         with evaluating(self.model):
-            while order:
-                T = len(order[-1][2])  # the longest first: what will not fit into memory shows at once
-                n = max(1, _BATCH_TOKENS // T)
-                rows, order = order[-n:], order[:-n]
-                tokens = np.full((len(rows), T), pad, np.int64)
-                lengths = np.array([len(piece) for _, _, piece in rows])
-                for row, (_, _, piece) in enumerate(rows):
-                    tokens[row, : len(piece)] = piece
-                attend = torch.from_numpy(np.arange(T) < lengths[:, None]).to(device)
-                x = self._states(torch.from_numpy(tokens).to(device), attend)
-                yield [(text, place) for text, place, _ in rows], x, attend
+            if self.bidirectional:
+                side_by_side(self.model, read, batches)
+            else:
+                for rows in batches:
+                    read(rows)
+
+    def _hidden(self, tokens: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """([B, T], attend) -> [B, T, D] after the layer asked for, of so many ``tokens`` in all."""
+        if not self.bidirectional:
+            return self._states
+        reader = self.model
+        if tokens >= _FAST_FROM and FastEncoder.takes(self.model):
+            if self._fast is None or not self._fast.follows(self.model):
+                self._fast = FastEncoder(self.model)
+            reader = self._fast
+        return lambda tokens, attend: reader.hidden(
+            tokens, attend=None if bool(attend.all()) else attend, n_layers=self.layer
+        )
 
     def _states(self, tokens: Tensor, attend: Tensor) -> Tensor:
-        """[B, T] -> [B, T, D] after the layer asked for.  What follows a row changes nothing in a model that
-        reads in one direction, so that is not told of padding."""
-        told = {"attend": None if bool(attend.all()) else attend} if self.bidirectional else {}
+        """Of a model that reads in one direction, where what follows a row changes nothing: it is not told of
+        padding."""
         if self.layer is None:
-            return self.model.hidden(tokens, **told)
+            return self.model.hidden(tokens)
         with _watching(self.model, self.layer) as seen:
-            self.model.hidden(tokens, **told)
+            self.model.hidden(tokens)
         return seen[0]
 
 
@@ -321,62 +351,3 @@ class _Pooled:
             norms = np.linalg.norm(found, axis=1, keepdims=True)
             found = np.divide(found, norms, out=found, where=norms > 0)
         return found.astype(np.float32)
-
-
-class SentenceSettings(NamedTuple):
-    """What a sentence-transformers folder says of itself."""
-
-    pooling: Pooling
-    normalize: bool
-    limit: int | None
-
-
-def pooling_of(folder: str | Path) -> SentenceSettings | None:
-    """How the folder of a sentence-transformers model makes vectors of texts; None for another folder.
-
-    Raises CheckpointError for modules that are not computed here.
-    """
-    folder = Path(folder)
-    modules = _read(folder / "modules.json")
-    if modules is None:
-        return None
-    pooling: Pooling | None = None
-    normalize, limit = False, None
-    for module in modules:
-        kind = str(module.get("type", "")).rpartition(".")[2]
-        if kind == "Transformer":
-            limit = (_read(folder / module.get("path", "") / "sentence_bert_config.json") or {}).get(
-                "max_seq_length"
-            )
-        elif kind == "Pooling":
-            pooling = _mode(folder / module.get("path", "") / "config.json")
-        elif kind == "Normalize":
-            normalize = True
-        else:
-            raise CheckpointError(f"{folder}: modules.json has a module '{kind}', which is not computed here")
-    return SentenceSettings(pooling or "mean", normalize, limit)
-
-
-def _mode(path: Path) -> Pooling:
-    given = _read(path) or {}
-    ways: dict[str, Pooling] = {
-        "pooling_mode_mean_tokens": "mean",
-        "pooling_mode_max_tokens": "max",
-        "pooling_mode_cls_token": "cls",
-        "pooling_mode_lasttoken": "last",
-    }
-    asked = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
-    if len(asked) != 1 or asked[0] not in ways:
-        raise CheckpointError(
-            f"{path} asks for {' and '.join(asked) or 'no pooling'}; allowed: one of {', '.join(ways)}"
-        )
-    return ways[asked[0]]
-
-
-def _read(path: Path) -> Any:
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); mend or remove it") from None

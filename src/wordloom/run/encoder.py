@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import torch
 
 from wordloom.data.masked_batches import Marks
-from wordloom.errors import CheckpointError, ConfigError, DataError
+from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.masked import pseudo_perplexity
 from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.run.dtypes import choose_dtype
-from wordloom.run.embedding import Embedded, Embedder, TokenVectors, pooling_of
+from wordloom.run.embedding import Embedded, Embedder, TokenVectors
 from wordloom.run.known_vocabulary import check_vocabulary
+from wordloom.run.sentence_folder import pooling_of, write_pooling
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
@@ -92,6 +93,8 @@ class TextEncoder:
             states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
             logits = self.model.lm_head(self.model.mlm_hidden(states)).float()
         values, found = logits.softmax(-1).topk(k, dim=-1)
+        if not values.isfinite().all():
+            raise NonFiniteError("the model gives no finite probability; its weights are damaged")
         return [
             [Filling(self.tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
             for row, shares in zip(found.tolist(), values.tolist(), strict=True)
@@ -102,8 +105,12 @@ class TextEncoder:
         return pseudo_perplexity(self.model, self.tokenizer, texts, **settings)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that transformers, and :func:`wordloom.load`, read as it is."""
+        """Write a folder that transformers, and :func:`wordloom.load`, read as it is; of a
+        sentence-transformers model with its pooling."""
+        said = None if self.folder is None else pooling_of(self.folder)
         save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
+        if said is not None:
+            write_pooling(Path(folder), self.config.dim, said)
 
 
 def is_encoder(folder: str | Path) -> bool:

@@ -7,6 +7,7 @@ checkpoint has the same one; without, the body that ``[model]`` describes is fre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 import torch
 
 from wordloom.data.labels import sorted_labels
-from wordloom.errors import RecipeError
+from wordloom.data.marked_rows import TASK_TOKENS
+from wordloom.errors import DataError, RecipeError
 from wordloom.models import MODELS, TaskConfig, build, config_from, context_limit, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.models.task_model import BODIES, SUMMARIES
@@ -32,9 +34,22 @@ from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import load_config, start_from
 
-__all__ = ["fine_tuned", "fine_tuning_task", "given_tokenizer", "head_config", "head_parts"]
+__all__ = [
+    "check_body",
+    "fine_tuned",
+    "fine_tuning_task",
+    "given_tokenizer",
+    "head_config",
+    "head_parts",
+    "recipe_body",
+]
 
 _HEAD = "head_dropout"  # the setting of [model] that is the head's
+_SETTLED = (
+    "pooler",
+    "masked_lm_head",
+    "next_sentence_head",
+)  # parts of a body that its head has use for or not
 
 
 def fine_tuned(family: str | None) -> bool:
@@ -48,7 +63,13 @@ def fine_tuning_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     if s.optimizer == "lbfgs":
         raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
     corpus = labelled_corpus(recipe)
-    labels = sorted_labels(str(row.label) for row in corpus.rows("train"))
+    every = Counter(str(row.label) for row in corpus.rows("train"))
+    if len(every) == every.total() > 2:
+        raise DataError(
+            f"each of the {len(every):,} training rows has a label of its own, from which no class is "
+            "learnt; name the columns of text and label: data.text_column, data.label_column"
+        )
+    labels = sorted_labels(every)
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
     config = head_config(recipe, tokenizer, given, task="classification", labels=labels)
@@ -79,24 +100,27 @@ def head_parts(
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
         if given is not None:
-            progress.say(start_from(model, given).lines())
+            progress.say(start_from(model, given, more_tokens=recipe.data.task_tokens).lines())
         set_attention_backend(model, s.attention_backend)
         return model
 
     return {
         "build_model": build_model,
         "settle": lambda trainer: settle_blocks(trainer, s, masked=config.encodes),
-        "costs": _costs(config, tokens),
+        "costs": _costs(recipe, config, tokens),
     }
 
 
 def given_tokenizer(
     recipe: Recipe, given: Path | None, texts: Iterable[str], progress: TrainingProgress, what: str
 ) -> Tokenizer:
-    """That of the checkpoint ``given``, or the recipe's, learnt from ``texts`` (the training ``what``)."""
+    """That of the checkpoint ``given``, or the recipe's, learnt from ``texts`` (the training ``what``); with
+    TASK_TOKENS where the recipe asks for them."""
     if given is not None:
-        return Tokenizer.from_pretrained(given)
-    return recipe_tokenizer(recipe, texts, progress, what)
+        tokenizer = Tokenizer.from_pretrained(given)
+    else:
+        tokenizer = recipe_tokenizer(recipe, texts, progress, what)
+    return tokenizer.with_marks(*TASK_TOKENS) if recipe.data.task_tokens else tokenizer
 
 
 def head_config(
@@ -106,16 +130,22 @@ def head_config(
 
     Raises RecipeError for settings that do not go together.
     """
-    body = _given_body(recipe, given) if given is not None else _fresh_body(recipe, tokenizer)
-    s = recipe.train
+    for name in _SETTLED:
+        if name in recipe.model:
+            raise RecipeError(
+                f"model.{name} is settled by train.objective '{recipe.train.objective}'; leave it out"
+            )
+    body, s = recipe_body(recipe, tokenizer, given), recipe.train
+    auxiliary = s.language_model_texts == "task" and s.language_model_weight > 0
+    kept = auxiliary or recipe.old_task is not None
     if encodes(body):
-        if s.language_model_weight:
+        if auxiliary:
             raise RecipeError(
                 f"train.language_model_weight is for a causal model, which a {family_of(body)} is not; "
-                "leave it out"
+                'leave it out, or take old texts: train.language_model_texts = "old", of [old_task]'
             )
         pooler = task in SUMMARIES
-        body = replace(body, pooler=pooler, masked_lm_head=False, next_sentence_head=False)
+        body = replace(body, pooler=pooler, masked_lm_head=kept, next_sentence_head=False)
     elif type(body) not in BODIES:
         raise RecipeError(
             f"a {family_of(body)} takes no head; begin with an encoder, a GPT or a LLaMA, or train a "
@@ -126,24 +156,41 @@ def head_config(
             f"data.both_orders is for a causal model, which a {family_of(body)} is not: it reads both texts "
             "at once; leave it out"
         )
-    longest = context_limit(body)
-    if longest is not None and s.seq_len > longest:
+    if recipe.data.task_tokens:
+        if encodes(body):
+            raise RecipeError(
+                f"data.task_tokens is for a causal model, which a {family_of(body)} is not: it has [CLS] and "
+                "[SEP]; leave it out"
+            )
+        body = replace(body, vocab_size=max(body.vocab_size, tokenizer.vocab_size))
+    check_body(recipe, tokenizer, body)
+    return TaskConfig(
+        body=body,
+        task=task,
+        id2label={str(number): label for number, label in enumerate(labels)},
+        head_dropout=recipe.model.get(_HEAD),
+        language_model=kept,
+        both_orders=recipe.data.both_orders,
+    )
+
+
+def recipe_body(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
+    """The config of the recipe's body, or of that of ``given`` with what the recipe changes of it."""
+    return _fresh_body(recipe, tokenizer) if given is None else _given_body(recipe, given)
+
+
+def check_body(recipe: Recipe, tokenizer: Tokenizer, body: Any) -> None:
+    """Raises RecipeError where ``body`` reads no rows as long as the recipe's or not all tokens."""
+    longest, seq_len = context_limit(body), recipe.train.seq_len
+    if longest is not None and seq_len > longest:
         raise RecipeError(
-            f"train.seq_len {s.seq_len} is more than the model reads, {longest} tokens; give no more"
+            f"train.seq_len {seq_len} is more than the model reads, {longest} tokens; give no more"
         )
     if body.vocab_size < tokenizer.vocab_size:
         raise RecipeError(
             f"model.vocab_size {body.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; leave it "
             "out"
         )
-    return TaskConfig(
-        body=body,
-        task=task,
-        id2label={str(number): label for number, label in enumerate(labels)},
-        head_dropout=recipe.model.get(_HEAD),
-        language_model=s.language_model_weight > 0,
-        both_orders=recipe.data.both_orders,
-    )
 
 
 def _fresh_body(recipe: Recipe, tokenizer: Tokenizer) -> Any:
@@ -167,7 +214,7 @@ def _given_body(recipe: Recipe, given: Path) -> Any:
     return config_from(family_of(body), **{**vars(body), **wanted})
 
 
-def _costs(config: TaskConfig, tokens: float) -> Costs:
+def _costs(recipe: Recipe, config: TaskConfig, tokens: float) -> Costs:
     """Operations to train on a token of a text of so many; a summary's head sees one of them."""
     flops = flops_per_token(config, context=max(1, round(tokens)))
     tokens *= 2 if config.both_orders else 1
@@ -175,6 +222,6 @@ def _costs(config: TaskConfig, tokens: float) -> Costs:
     head = 2 * config.dim * (config.outputs + (config.dim if config.encodes else 0))
     if config.task in SUMMARIES:
         head = round(head / max(1.0, tokens))
-    if config.language_model:
+    if recipe.train.language_model_weight and recipe.train.language_model_texts == "task":
         head += 2 * config.dim * config.vocab_size
     return Costs(flops_per_token=3 * (layers + head), tokens_per_sample=tokens, dense=True)

@@ -20,6 +20,7 @@ __all__ = ["RunFolder", "refuse_changes", "resumed_recipe", "write_text"]
 # What a run writes; --force removes these and nothing else.
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
+    "old_task.json",
     *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
     *("chat_template.jinja", "vocabulary.json", ".*.tmp", "vectors.npy", "words.txt", "counts.npy"),
     *("vectors.json", "vocabulary.tsv", "phrases.json", "model.bin", "source_tokenizer"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def evaluate_held_out(model: Any) -> Scores:
     recipe = load_recipe(str(path))
     scores: Scores
     if task == recipe.train.objective and (recipe.data.validation or recipe.data.validation_fraction):
+        if hasattr(model, "too_long"):  # its rows are those of training
+            model = replace(model, max_seq_len=recipe.train.seq_len, too_long=recipe.data.too_long)
         if task == "regression":
             scores = model.evaluate(corpus_of(recipe, ScoredCorpus), part="validation")
             return scores

@@ -27,6 +27,7 @@ __all__ = [
     "HeldOut",
     "Rows",
     "account_of",
+    "check_files",
     "classifier_config",
     "corpus_of",
     "cut_or_error",
@@ -66,8 +67,7 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
 def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
     """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
     d = recipe.data
-    if any(source.startswith("-") for source in ([d.train] if isinstance(d.train, str) else d.train)):
-        raise RecipeError("data.train: rows are read more than once, standard input only once; name a file")
+    check_files(recipe)
     split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
     return kind(
         sources=d.train,
@@ -82,10 +82,21 @@ def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
     )
 
 
+def check_files(recipe: Recipe) -> None:
+    """Raises RecipeError for rows from standard input."""
+    for name in ("train", "validation"):
+        given = getattr(recipe.data, name) or ()
+        if any(source.startswith("-") for source in ([given] if isinstance(given, str) else given)):
+            raise RecipeError(
+                f"data.{name}: rows are read more than once, standard input only once; name a file"
+            )
+
+
 def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dict[str, list[Item]]:
     """What ``read`` makes of the recipe's sources: "train", and "validation", the last ones where no source
     of its own is named; ``what`` they are called."""
     d = recipe.data
+    check_files(recipe)
     every = read(d.train)
     if d.validation is not None:
         return {"train": every, "validation": read(d.validation)}

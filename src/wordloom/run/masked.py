@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -31,7 +31,7 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, build, config_from, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
-from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe import MaskingSettings, Recipe, load_recipe
 from wordloom.run.model_settings import model_settings
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
 from wordloom.run.progress import TrainingProgress
@@ -42,7 +42,7 @@ from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import load_config, save_model, start_from
 from wordloom.weights.configs import format_of
 
-__all__ = ["masked_task", "validation_scores"]
+__all__ = ["masked_part", "masked_task", "training_flops", "validation_scores"]
 
 AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
 
@@ -100,9 +100,10 @@ def validation_scores(encoder: Any) -> Scores:
     """
     recipe = load_recipe(str(encoder.folder / "recipe.toml"))
     if not recipe.train.objective.startswith("masked_lm"):
+        vectors = recipe.train.objective in ("contrastive", "cosine_similarity")
         raise RecipeError(
             f"{encoder.folder} was trained with objective '{recipe.train.objective}', which hides no tokens; "
-            "give a file"
+            + ("give scored pairs and --task similarity" if vectors else "give a file")
         )
     data = _prepared(recipe, encoder.folder, TrainingProgress())
     if data.validation is None:
@@ -116,39 +117,51 @@ def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) ->
     corpus = recipe_corpus(recipe)
     assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
     tokenizer = Tokenizer.from_pretrained(given) if given else corpus_tokenizer(recipe, corpus, progress)
-    pairs = recipe.train.objective == "masked_lm+next_sentence"
-    d, m, s = recipe.data, recipe.masking, recipe.train
-    settings = m.model_dump(exclude={"dynamic"})
-    masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
-    marks = Marks.of(tokenizer)
+    d, s = recipe.data, recipe.train
 
-    def batches(part: Any, seq_len: int, order: Any) -> AnyBatches:
-        with progress.data(part) as show:
-            source = Sentences(corpus, d.sentences) if pairs else corpus
-            end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
-            shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
-        kind = SentencePairBatches if pairs else MaskedBatches
-        return kind(
-            shards,
-            seq_len=seq_len,
-            marks=marks,
-            masker=masker,
-            seed=recipe.seed,
-            order=order,
-            dynamic=m.dynamic,
-        )
+    def batches(part: Any, seq_len: int) -> AnyBatches:
+        return masked_part(recipe, corpus, tokenizer, part, seq_len, progress)
 
-    train: AnyBatches | LengthSchedule = batches("train", s.seq_len, "permutation")
+    train: AnyBatches | LengthSchedule = batches("train", s.seq_len)
     if s.long_seq_len is not None:
-        long = batches("train", s.long_seq_len, "permutation")
+        long = batches("train", s.long_seq_len)
         train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
     validation = None
     if d.validation is not None or d.validation_fraction > 0:
-        validation = batches("validation", s.long_seq_len or s.seq_len, "sequential")
+        validation = batches("validation", s.long_seq_len or s.seq_len)
     progress.say(train.ledger.lines())
     if validation is not None:
         progress.say(validation.ledger.lines())
     return _Prepared(tokenizer=tokenizer, batches=train, validation=validation)
+
+
+def masked_part(
+    recipe: Recipe,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    part: Literal["train", "validation"],
+    seq_len: int,
+    progress: TrainingProgress,
+) -> AnyBatches:
+    """Rows of a part of ``corpus``, hidden as the recipe says: permuted, of validation one after another."""
+    d, m, pairs = recipe.data, recipe.masking, recipe.train.objective == "masked_lm+next_sentence"
+    settings = m.model_dump(exclude={"dynamic"})
+    masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
+    marks = Marks.of(tokenizer)
+    with progress.data(part) as show:
+        source = Sentences(corpus, d.sentences) if pairs else corpus
+        end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
+        shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
+    kind = SentencePairBatches if pairs else MaskedBatches
+    return kind(
+        shards,
+        seq_len=seq_len,
+        marks=marks,
+        masker=masker,
+        seed=recipe.seed,
+        order="permutation" if part == "train" else "sequential",
+        dynamic=m.dynamic,
+    )
 
 
 def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
@@ -215,19 +228,23 @@ def _require_encoder(config: Any, recipe: Recipe) -> None:
 
 def _costs(recipe: Recipe, config: Any) -> Costs:
     """Operations of a token: of the layers, and of the head for the share of tokens that it sees."""
-    s, m = recipe.train, recipe.masking
-    share = m.share if m.kind == "bert" else 1.0 if m.scored == "all" else m.mask_words + m.substitute_words
+    s = recipe.train
     long_share = s.long_share if s.long_seq_len else 0.0
-
-    def training(seq_len: int) -> float:
-        flops = flops_per_token(config, context=seq_len)
-        hidden = flops.head + 2 * config.dim**2  # lm_head and mlm_transform
-        return 3 * (flops.forward - hidden + share * hidden)
-
     lengths = ((s.seq_len, 1 - long_share), (s.long_seq_len or 0, long_share))
     tokens = sum(length * part for length, part in lengths)
-    operations = sum(training(length) * length * part for length, part in lengths if part)
+    operations = sum(
+        training_flops(config, recipe.masking, length) * length * part for length, part in lengths if part
+    )
     return Costs(flops_per_token=round(operations / tokens), tokens_per_sample=tokens, dense=True)
+
+
+def training_flops(config: Any, masking: MaskingSettings, seq_len: int) -> float:
+    """Operations to train on a token of a row of so many, of which the head sees a share."""
+    m = masking
+    share = m.share if m.kind == "bert" else 1.0 if m.scored == "all" else m.mask_words + m.substitute_words
+    flops = flops_per_token(config, context=seq_len)
+    hidden = flops.head + 2 * config.dim**2  # lm_head and mlm_transform
+    return 3 * (flops.forward - hidden + share * hidden)
 
 
 def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dict[str, object]:

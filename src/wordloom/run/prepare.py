@@ -20,6 +20,7 @@ from wordloom.text import TOKENIZERS, Tokenizer
 
 __all__ = [
     "Prepared",
+    "causal_batches",
     "corpus_tokenizer",
     "ledger_json",
     "prepare_recipe",
@@ -83,14 +84,14 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     specials = recipe.data.specials
     with progress.data("train") as show:
         shards = prepare(corpus, tokenizer, part="train", specials=specials, progress=show)
-    batches = _batches(recipe, shards, rows=recipe.train.batch_size, order=recipe.data.order)
+    batches = causal_batches(recipe, shards, rows=recipe.train.batch_size, order=recipe.data.order)
     validation = validation_shards = None
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
         with progress.data("validation") as show:
             validation_shards = prepare(
                 corpus, tokenizer, part="validation", specials=specials, progress=show
             )
-        validation = _batches(recipe, validation_shards, rows=1, order="sequential")
+        validation = causal_batches(recipe, validation_shards, rows=1, order="sequential")
     progress.say(batches.ledger.lines())
     if validation is not None:
         progress.say(validation.ledger.lines())
@@ -112,7 +113,7 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     )
 
 
-def _batches(
+def causal_batches(
     recipe: Recipe, shards: TokenShards, *, rows: int, order: Order
 ) -> CausalBatches | ContiguousBatches:
     """Windows by themselves in some ``order``, or for truncated BPTT, ``rows`` streams of them."""

@@ -128,12 +128,15 @@ class TrainingProgress:
                     if isinstance(value, float) and key != "seconds"
                 )
                 self.say(f"step {line['step']:,}: validation {figures}")
+            case "old_task":
+                self.say(f"step {line['step']:,}: old task loss {line['loss']:.4f}")
             case "sample":
                 self.say(f"step {line['step']:,} writes:\n{line['text']}")
 
     def _train(self, line: dict[str, Any]) -> None:
         left = line["seconds_left"]
-        state = f"loss {line['loss']:.3f}  {line['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
+        loss = "-" if line["loss"] is None else f"{line['loss']:.3f}"  # None: all steps rehearsed
+        state = f"loss {loss}  {line['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
         used = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
         whole = (
             f"{state}  learning rate {line['learning_rate']:.2e}  gradient norm {line['gradient_norm']:.2f}"

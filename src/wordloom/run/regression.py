@@ -3,10 +3,11 @@ rows (Devlin et al. 2018, section 4.1; in both orders for a causal model, Radfor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,18 @@ from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.run.text_readers import MarkedReader
 
-__all__ = ["TextScorer", "regression_task"]
+__all__ = ["ScoredText", "TextScorer", "regression_task"]
+
+log = logging.getLogger(__name__)
 
 _METRICS = ("pearson", "spearman")
+
+
+class ScoredText(NamedTuple):
+    """The number of a text; ``cut``: it was longer than a row, and was cut as asked."""
+
+    score: float
+    cut: bool = False
 
 
 @dataclass(kw_only=True)
@@ -49,8 +59,11 @@ class TextScorer(HeadedModel):
         """What reads texts for the model."""
         return MarkedReader(self.tokenizer, self.config, self.max_seq_len, self.too_long)
 
-    def score(self, texts: Iterable[str | tuple[str, str]]) -> NDArray[np.float32]:
-        """The number of each of N texts, or pairs of them: [N] float32.
+    def predict(
+        self, texts: Iterable[str | tuple[str, str]], *, place: Callable[[int], str] | None = None
+    ) -> list[ScoredText]:
+        """The number of each text, or pair of them, and whether it was cut; ``place`` names a text by its
+        number in an error.
 
         Raises DataError for an empty text, and one that is too long.
         """
@@ -58,9 +71,19 @@ class TextScorer(HeadedModel):
             raise DataError("one text was given where a list of texts is expected; write [text]")
         given = list(texts)
         if not given:
-            return np.empty(0, np.float32)
-        read = self.reader.read(given)
-        return _answers(self.model, self.reader.batches(read, np.zeros(len(given), np.float32)))[1]
+            return []
+        read = self.reader.read(given, place)
+        _, found = _answers(self.model, self.reader.batches(read, np.zeros(len(given), np.float32)))
+        cut = set(read.cut_rows)
+        return [ScoredText(number, row in cut) for row, number in enumerate(found.tolist())]
+
+    def score(self, texts: Iterable[str | tuple[str, str]]) -> NDArray[np.float32]:
+        """The numbers of :meth:`predict`: [N] float32.  Which texts were cut, that says; here a line of the
+        log says how many."""
+        found = self.predict(texts)
+        if cut := sum(one.cut for one in found):
+            log.warning("%s of %s texts are longer than a row and were cut", f"{cut:,}", f"{len(found):,}")
+        return np.array([one.score for one in found], np.float32)
 
     def evaluate(self, corpus: ScoredCorpus, *, part: Literal["train", "validation"] = "train") -> Scores:
         """``loss`` (the mean squared error) and the correlations with the scores of ``corpus``; see

@@ -16,10 +16,22 @@ from wordloom.run.folder import RunFolder, refuse_changes, write_text
 from wordloom.run.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
 
-__all__ = ["Metric", "SweepGroup", "SweepRun", "best_run", "groups_of", "read_run", "work", "write_tables"]
+__all__ = [
+    "HIGHER",
+    "Metric",
+    "SweepGroup",
+    "SweepRun",
+    "best_run",
+    "figures_of",
+    "groups_of",
+    "metric_lines",
+    "read_run",
+    "work",
+    "write_tables",
+]
 
 _LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
-_HIGHER = (
+HIGHER = (
     *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
     *("masked_accuracy", "next_sentence_accuracy"),
 )
@@ -36,14 +48,14 @@ class Metric:
     def named(cls, name: str, higher: bool | None) -> Metric:
         """Known figures have their direction; raises RecipeError where it is not known, or another given."""
         if higher is None:
-            if name not in (*_LOWER, *_HIGHER):
+            if name not in (*_LOWER, *HIGHER):
                 raise RecipeError(
                     f"whether a higher {name!r} is better is not known: add --maximize or --minimize; or "
-                    f"{did_you_mean(name, (*_LOWER, *_HIGHER))}"
+                    f"{did_you_mean(name, (*_LOWER, *HIGHER))}"
                 )
-            higher = name in _HIGHER
-        elif name in (*_LOWER, *_HIGHER) and higher != (name in _HIGHER):
-            better, option = ("higher", "--minimize") if name in _HIGHER else ("lower", "--maximize")
+            higher = name in HIGHER
+        elif name in (*_LOWER, *HIGHER) and higher != (name in HIGHER):
+            better, option = ("higher", "--minimize") if name in HIGHER else ("lower", "--maximize")
             raise RecipeError(f"a {better} {name} is better; leave out {option}")
         return cls(name, higher)
 
@@ -129,7 +141,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         refuse_changes(recipe, saved, free=())
     except RecipeError as error:
         raise RecipeError(f"{folder}: {error}, or remove this folder") from None
-    lines = _lines(folder / "metrics.jsonl")
+    lines = metric_lines(folder / "metrics.jsonl")
     steps = checkpoint_steps(folder)
     state: Literal["stopped", "failed", "done"] = "stopped"
     reason = ""
@@ -142,7 +154,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         settings=combination.settings,
         folder=folder,
         state=state,
-        metrics=_figures(lines, best=recipe.train.keep_best),
+        metrics=figures_of(lines, best=recipe.train.keep_best),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
@@ -159,7 +171,7 @@ def _ended(folder: Path, step: int) -> bool:
         return False  # what is wrong is said by the run that goes on with it
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
+def metric_lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of ``metrics.jsonl``: a kill may have broken the last one."""
     found = []
     if path.exists():
@@ -171,17 +183,23 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _figures(lines: Sequence[dict[str, Any]], *, best: bool) -> dict[str, float]:
-    """Those of the weights that the folder holds: the last evaluation's, or the best one's by its loss."""
+def figures_of(lines: Sequence[dict[str, Any]], *, best: bool) -> dict[str, float]:
+    """Those of the weights that the folder holds: the last evaluation's, or the best one's by its loss; of a
+    run with an old task also its loss then, and before the first step."""
     evaluations = [line for line in lines if line["kind"] == "evaluate"]
     if not evaluations:
         return {}
     kept = min(evaluations, key=lambda line: line["loss"]) if best else evaluations[-1]
-    return {
+    figures = {
         key: value
         for key, value in kept.items()
         if isinstance(value, int | float) and key not in ("step", "seconds")
     }
+    old = {line["step"]: line["loss"] for line in lines if line["kind"] == "old_task"}
+    for name, step in (("old_loss_before", 0), ("old_loss", kept["step"])):
+        if step in old:
+            figures[name] = old[step]
+    return figures
 
 
 def work(recipe: Recipe) -> float:

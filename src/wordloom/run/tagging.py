@@ -90,20 +90,21 @@ class Tagger(HeadedModel):
         """The names of the labels, in order."""
         return self.config.labels
 
-    def tag(self, texts: Iterable[str | Sequence[str]]) -> list[list[TaggedWord]]:
+    def tag(self, texts: Iterable[str | Sequence[str]], *, first: int = 1) -> list[list[TaggedWord]]:
         """The words of each text with their labels.
 
         A str is divided by :func:`words_of`; a list of str is of words, which count as joined by one space.
-        Raises DataError for a text without a word, and as :attr:`too_long` says.
+        Raises DataError for a text without a word, and as :attr:`too_long` says; ``first`` is the number of
+        the first text there.
         """
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
-        given = [_words(text, number) for number, text in enumerate(texts, 1)]
+        given = [_words(text, number) for number, text in enumerate(texts, first)]
         if not given:
             return []
         tagged = [
             TaggedText(tuple(word for word, _, _ in words), None, f"text {number}", 1)
-            for number, words in enumerate(given, 1)
+            for number, words in enumerate(given, first)
         ]
         found = [[TaggedWord(word, None, None, *at) for word, *at in words] for words in given]
         rows = self._rows(tagged)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Batches, Trainer
@@ -29,6 +30,7 @@ class Task:
         timed: whether steps are timed for the plan, whatever the budget.
         evaluate: figures of the validation part, ``loss`` among them; None where nothing is held out.
         scored: the settings that decide those figures, for their signature.
+        objective: what is learnt, where that is not the one of the recipe's name with its settings alone.
         sample: a text that the model writes; None for a model that writes none.
         save: writes a model and what reads its inputs into a folder; the third argument is overwrite.
     """
@@ -42,6 +44,7 @@ class Task:
     evaluate: Callable[[Any], dict[str, float]] | None
     save: Callable[[Any, Path, bool], None]
     scored: dict[str, object] = field(default_factory=dict)
+    objective: Objective | None = None
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True

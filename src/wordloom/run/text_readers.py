@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.label_batches import BagBatches, LabelBatches
-from wordloom.data.marked_rows import BothOrders, Frame, MarkedLabelBatches, MarkedRows, marked_rows
+from wordloom.data.marked_rows import OF_MODEL, BothOrders, Frame, MarkedLabelBatches, MarkedRows, marked_rows
 from wordloom.data.sequence_batches import SequenceLabelBatches, token_rows
 from wordloom.data.vectorizer import BagVectorizer, Counted
 from wordloom.errors import CheckpointError, DataError
@@ -20,7 +20,7 @@ from wordloom.models import RobertaConfig, TaskConfig, context_limit
 from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.text import Tokenizer
 
-__all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "text_reader"]
+__all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "cutting", "text_reader"]
 
 Place = Callable[[int], str]
 Targets = NDArray[np.int64] | NDArray[np.float32]
@@ -33,6 +33,7 @@ class ReadTexts(NamedTuple):
         rows: what :meth:`TextReader.batches` takes.
         terms: in all; ``unknown``: those that stand for what the vocabulary lacks.
         empty: rows without a known term; ``cut``: rows of which the end was left out, as asked.
+        cut_rows: the numbers of these, where they are known.
     """
 
     rows: Any
@@ -40,6 +41,7 @@ class ReadTexts(NamedTuple):
     unknown: int
     empty: int
     cut: int = 0
+    cut_rows: tuple[int, ...] = ()
 
 
 class TextReader(Protocol):
@@ -197,7 +199,7 @@ class MarkedReader:
         given: Iterable[tuple[str, ...]] = ((text,) if isinstance(text, str) else text for text in texts)
         if not self.config.both_orders:
             rows = self._rows(given, place)
-            return ReadTexts(rows, len(rows.ids), rows.unknown, 0, rows.cut)
+            return ReadTexts(rows, len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
         pairs = list(given)
         for row, pair in enumerate(pairs):
             if len(pair) != 2:
@@ -208,12 +210,23 @@ class MarkedReader:
                 )
         rows = self._rows(pairs, place)
         turned = self._rows([(second, first) for first, second in pairs], place)
-        return ReadTexts((rows, turned), len(rows.ids), rows.unknown, 0, rows.cut)
+        return ReadTexts((rows, turned), len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
 
     def _rows(self, texts: Iterable[tuple[str, ...]], place: Place | None) -> MarkedRows:
         return marked_rows(
-            self.tokenizer, texts, self.frame, longest=self.most_tokens, too_long=self.too_long, place=place
+            self.tokenizer,
+            texts,
+            self.frame,
+            longest=self.most_tokens,
+            too_long=self.too_long,
+            place=place,
+            **self.told,
         )
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What :func:`marked_rows` says of a row that is too long, where the model alone is the limit."""
+        return {} if self.longest is not None else {"allowed": OF_MODEL}
 
     def batches(
         self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
@@ -230,6 +243,11 @@ class MarkedReader:
             rows, turned = read.rows
             return BothOrders(rows, targets, turned=turned, **settings)
         return MarkedLabelBatches(read.rows, targets, **settings)
+
+
+def cutting(reader: TextReader) -> TextReader:
+    """``reader`` that cuts what is longer than it reads; one that reads texts whole is left as it is."""
+    return replace(reader, too_long="cut") if isinstance(reader, MarkedReader) else reader
 
 
 def text_reader(folder: Path, config: Any) -> TextReader:

@@ -19,8 +19,10 @@ from wordloom.run.choosing import choosing_task
 from wordloom.run.classification import classification_task
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.masked import masked_task
+from wordloom.run.old_task import check_old_head, with_old_task, write_losses
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.regression import regression_task
+from wordloom.run.sentences import sentence_task
 from wordloom.run.tagging import tagging_task
 from wordloom.run.task import Task
 from wordloom.run.translation import translation_task
@@ -33,6 +35,7 @@ from wordloom.training.checkpoint import (
     write_checkpoint,
 )
 from wordloom.training.hooks import cut_metrics, finished_weights
+from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import smaller
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_model
@@ -123,14 +126,20 @@ def _train(
         unused = checkpoint is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
         instead = "; the recipe's [tokenizer] is not used" if unused else ""
         progress.say(f"start       weights and tokenizer of {given}{instead}")
+    if given is not None and recipe.old_task is not None:
+        check_old_head(given)
     task = TASKS[s.objective](recipe, given, progress)
+    model, old = task.build_model(), None
+    if recipe.old_task is not None:
+        task, old = with_old_task(recipe, given, model, task, progress)
     s = task.settings
     facts = {"recipe": recipe.as_dict(), **task.fingerprints}
     if state is not None:
         _check_facts(facts, state[1], folder)
     trainer = Trainer(
-        task.build_model(),
-        objective(
+        model,
+        task.objective
+        or objective(
             s.objective,
             label_smoothing=s.label_smoothing,
             language_model_weight=s.language_model_weight,
@@ -189,6 +198,11 @@ def _train(
         progress.say(f"scores      {signed}")
         evaluate = Evaluate(_remembering(task.evaluate, last), every=s.evaluate_every, signature=signed)
         trainer.hooks.insert(0, evaluate)
+    if old is not None and recipe.old_task is not None:
+        signed = signature("old_loss", **old.scored, dtype=trainer.precision.mode)
+        always = recipe.old_task.every_evaluation or s.keep_best
+        hook = OldTaskLoss(old.loss, log, always=always, signature=signed)
+        trainer.hooks.insert(-1, hook)  # behind what it writes with, before what saves it
     if state is not None:
         tensors, values = state
         trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
@@ -196,7 +210,7 @@ def _train(
         if (changes := environment_changes(trainer, values["environment"])) is not None:
             progress.say(changes)
         progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
-    cut_metrics(folder / "metrics.jsonl", trainer.step)
+    cut_metrics(folder / "metrics.jsonl", -1 if state is None else trainer.step)
 
     progress.start(total=trainer.total_steps, done=trainer.step)
     try:
@@ -209,7 +223,7 @@ def _train(
         progress.say(f"converged at step {trainer.step:,}: no component of the gradient is above "
                      f"train.tolerance {s.tolerance:g}")  # fmt: skip
     if ended == "done":
-        _finish(trainer, folder, recipe, task)
+        _finish(trainer, folder, recipe, task, progress)
     return TrainResult(
         folder=folder,
         step=trainer.step,
@@ -233,6 +247,8 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "question_answering": answering_task,
     "masked_lm": masked_task,
     "masked_lm+next_sentence": masked_task,
+    "contrastive": sentence_task,
+    "cosine_similarity": sentence_task,
 }
 
 
@@ -292,11 +308,12 @@ def _saver(recipe: Recipe, folder: Path, task: Task, facts: dict[str, Any]) -> C
     return save
 
 
-def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task) -> None:
+def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress: TrainingProgress) -> None:
     """Leave the finished model in the run's folder itself: the last weights, their average, or the best."""
     save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
-    if recipe.train.keep_best and save_hook.best_step not in (None, trainer.step):
-        checkpoint = folder / "checkpoints" / f"step-{save_hook.best_step}"
+    step = (save_hook.best_step if recipe.train.keep_best else None) or trainer.step
+    if step != trainer.step:
+        checkpoint = folder / "checkpoints" / f"step-{step}"
         best = load_model(checkpoint, dtype=None)
         if trainer.average is not None:  # whose loss it was; the weights there are those in training
             trainer.average.load_state_tensors(read_state(checkpoint)[0])
@@ -305,6 +322,9 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task) -> None:
     else:
         with finished_weights(trainer) as model:
             task.save(model, folder, True)
+    for hook in trainer.hooks:
+        if isinstance(hook, OldTaskLoss):
+            write_losses(hook, folder, step, progress)
     sync_folder(folder)
 
 

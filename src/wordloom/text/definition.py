@@ -311,6 +311,22 @@ def end_template(name: str, index: int) -> Definition:
     }
 
 
+def marks_template(ids: dict[str, int]) -> Definition:
+    """``start A end`` and ``start A between B end``, with the last three of ``ids`` for these marks, and any
+    before them in front of all."""
+    marks = [{"SpecialToken": {"id": name, "type_id": 0}} for name in ids]
+    first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
+    *start, between, end = marks
+    return {
+        "type": "TemplateProcessing",
+        "single": [*start, first, end],
+        "pair": [*start, first, between, second, end],
+        "special_tokens": {
+            name: {"id": name, "ids": [index], "tokens": [name]} for name, index in ids.items()
+        },
+    }
+
+
 def fingerprint(definition: Definition, roles: dict[str, int | None]) -> str:
     """SHA-256 (hex) of everything that decides ids: rules, vocabulary, special tokens and their roles."""
     model = dict(definition["model"])

@@ -320,6 +320,35 @@ class Tokenizer:
             training_report=self.training_report,
         )
 
+    def with_marks(self, start: str, between: str, end: str) -> Tokenizer:
+        """Three more special tokens, behind all others, in a file that tells other tools to put them around a
+        text and between two, after bos where there is one.
+
+        Encoding here adds nothing.  A tokenizer that has all three is left as it is; raises TokenizerError
+        for one of them that the vocabulary has as an ordinary token.
+        """
+        names = (start, between, end)
+        if all(self._ids.get(name) in self.special_ids for name in names):
+            return self
+        if taken := [name for name in names if name in self._ids]:
+            raise TokenizerError(f"the vocabulary has a token '{taken[0]}' already; take another tokenizer")
+        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
+        ids = {name: self.vocab_size + n for n, name in enumerate(names)}
+        if self.bos_id is not None:
+            ids = {self._tokens[self.bos_id]: self.bos_id, **ids}
+        definition = {
+            **self._definition,
+            "added_tokens": [*self._definition["added_tokens"], *added],
+            "post_processor": facts.marks_template(ids),
+        }
+        config = {key: value for key, value in self._config.items() if not key.startswith("add_")}
+        return Tokenizer(
+            definition,
+            {**config, "tokenizer_class": "PreTrainedTokenizerFast"},  # which follows the file
+            chat_template=self.chat_template,
+            training_report=self.training_report,
+        )
+
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Of every id, [vocab_size], whether it goes on with a word when it stands behind another token."""
         return np.array(facts.continuations(self._definition, self.vocab_size), dtype=bool)

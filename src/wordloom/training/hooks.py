@@ -92,8 +92,9 @@ class Sample(Hook):
 class Log(Hook):
     """Writes ``metrics.jsonl`` and hands each line to ``report``.
 
-    A train line holds the mean loss in nats since the line before; an evaluation or a sample has a line
-    of its own.  Fields that name time, memory or throughput differ between equal runs; all others agree.
+    A train line holds the mean loss in nats since the line before, and of steps that rehearse an old task
+    their own, ``old_loss``; None where there were no such steps.  An evaluation or a sample has a line of its
+    own.  Fields that name time, memory or throughput differ between equal runs; all others agree.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Log(Hook):
         self.peak_flops = peak_flops
         self.writer = writer  # a TensorBoard SummaryWriter
         self.total, self.count = 0.0, 0
+        self.old_total, self.old_count = 0.0, 0
         self._seconds = self._data_seconds = 0.0
         self._steps = 0
         self._file: Any = None
@@ -123,27 +125,31 @@ class Log(Hook):
         self._file = self.path.open("a", encoding="utf-8")
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
-        self.total += record["loss_total"]
-        self.count += record["loss_count"]
+        if record["rehearsed"]:
+            self.old_total += record["loss_total"]
+            self.old_count += record["loss_count"]
+        else:
+            self.total += record["loss_total"]
+            self.count += record["loss_count"]
         self._seconds += record["seconds"]
         self._data_seconds += record["data_seconds"]
         self._steps += 1
         step = record["step"]
         if step % self.every == 0 or step == trainer.total_steps:
-            self._write(trainer, self._train_line(trainer, record))
+            self.write(trainer, self._train_line(trainer, record))
         if "evaluation" in record:
-            self._write(trainer, {"kind": "evaluate", "step": step, **record["evaluation"],
-                                  "seconds": round(record["evaluation_seconds"], 3),
-                                  "signature": record["evaluation_signature"]})  # fmt: skip
+            self.write(trainer, {"kind": "evaluate", "step": step, **record["evaluation"],
+                                 "seconds": round(record["evaluation_seconds"], 3),
+                                 "signature": record["evaluation_signature"]})  # fmt: skip
         if "sample" in record:
-            self._write(trainer, {"kind": "sample", "step": step, "text": record["sample"]})
+            self.write(trainer, {"kind": "sample", "step": step, "text": record["sample"]})
 
     def _train_line(self, trainer: Trainer, record: StepRecord) -> dict[str, Any]:
         rate = self._steps / self._seconds if self._seconds else 0.0
         line = {
             "kind": "train",
             "step": record["step"],
-            "loss": self.total / max(1, self.count),
+            "loss": None if self.old_count and not self.count else self.total / max(1, self.count),
             "learning_rate": record["learning_rate"],
             "gradient_norm": record["gradient_norm"],
             "tokens": record["step"] * self.tokens_per_step,
@@ -155,10 +161,14 @@ class Log(Hook):
         }
         if self.peak_flops:
             line["flop_utilisation"] = round(rate * self.flops_per_step / self.peak_flops, 4)
+        if self.old_count:
+            line["old_loss"] = self.old_total / self.old_count
         self.total, self.count, self._seconds, self._data_seconds, self._steps = 0.0, 0, 0.0, 0.0, 0
+        self.old_total, self.old_count = 0.0, 0
         return line
 
-    def _write(self, trainer: Trainer, line: dict[str, Any]) -> None:
+    def write(self, trainer: Trainer, line: dict[str, Any]) -> None:
+        """Write and report one line; raises CheckpointError where it cannot be written."""
         try:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
@@ -186,10 +196,12 @@ class Log(Hook):
             self.writer.close()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"total": self.total, "count": self.count}
+        old = {"old_total": self.old_total, "old_count": self.old_count} if self.old_count else {}
+        return {"total": self.total, "count": self.count, **old}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.total, self.count = state["total"], state["count"]
+        self.old_total, self.old_count = state.get("old_total", 0.0), state.get("old_count", 0)
 
 
 class Save(Hook):

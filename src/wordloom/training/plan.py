@@ -149,7 +149,8 @@ def smaller(settings: TrainSettings) -> str:
     third = "set train.gradient_checkpointing = true"
     if settings.gradient_checkpointing:
         third = "lower model.n_layers"
-    first = f"lower train.micro_batch_size (now {micro})"
+    batch = "batch_size" if settings.objective == "contrastive" else "micro_batch_size"
+    first = f"lower train.{batch} (now {micro})"
     return f"{first}, lower train.seq_len (now {settings.seq_len}), or {third}"
 
 

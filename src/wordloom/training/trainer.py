@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.data.batches import IGNORE, to_device
+from wordloom.data.rehearsal import MixedBatch
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings
@@ -28,7 +29,7 @@ from wordloom.training.precision import Precision, choose_device, choose_precisi
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import stop_on_signals
 
-__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "to_device"]
+__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "scored_items", "to_device"]
 
 StepRecord = dict[str, Any]
 
@@ -150,6 +151,7 @@ class Trainer:
             "step": self.step,
             "loss_total": total,
             "loss_count": count,
+            "rehearsed": isinstance(parts[0], MixedBatch) and parts[0].new is None,
             "learning_rate": self.optimizer.learning_rate,
             "gradient_norm": norm,
             "seconds": time.perf_counter() - began,
@@ -162,8 +164,8 @@ class Trainer:
         Of a loss of several terms, each over its own global count, the nats are those of the first term's
         items that make the same mean.
         """
-        counted = getattr(self.objective, "counts", _scored)
-        counts = [sum(each) for each in zip(*map(counted, parts), strict=True)]
+        scored = (scored_items(self.objective, part) for part in parts)
+        counts = [sum(each) for each in zip(*scored, strict=True)]
         totals = [0.0] * len(counts)
         for index, part in enumerate(parts):
             self._seed_dropout(index)
@@ -246,8 +248,11 @@ class Trainer:
             hook.load_state_dict(values["hooks"].get(type(hook).__name__, {}))
 
 
-def _scored(batch: Any) -> list[int]:
-    """Items of ``batch`` that count towards each term of its loss, where the objective does not say it."""
+def scored_items(objective: Objective, batch: Any) -> list[int]:
+    """Items of ``batch`` that count towards each term of its loss: as the objective says, or by targets."""
+    if counted := getattr(objective, "counts", None):
+        said: list[int] = counted(batch)
+        return said
     counts = [int((batch.targets != IGNORE).sum())]
     following = getattr(batch, "is_next", None)
     return counts if following is None else [*counts, len(following)]

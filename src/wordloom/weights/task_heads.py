@@ -8,6 +8,7 @@ classification with one label that it is to transformers.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ __all__ = ["HEAD", "config_of_head", "headed", "language_model_in", "renaming_of
 
 log = logging.getLogger(__name__)
 
+_OF_MASKED_HEAD = re.compile(r"cls\.predictions\.transform|lm_head\.dense|mlm_transform")
 HEAD = "head"  # in config.json: our table of what its other keys do not say
 
 
@@ -105,7 +107,8 @@ def config_of_head(theirs: Mapping[str, Any], body: Any) -> TaskConfig:
     if unknown := set(own) - {field.name for field in fields(TaskConfig)}:
         raise CheckpointError(f'"{HEAD}" holds unknown settings: {", ".join(sorted(unknown))}')
     if isinstance(body, BertConfig):
-        body = replace(body, pooler=task in SUMMARIES, masked_lm_head=False, next_sentence_head=False)
+        kept = bool(own.get("language_model"))
+        body = replace(body, pooler=task in SUMMARIES, masked_lm_head=kept, next_sentence_head=False)
     labels = _labels(theirs) if task in ("classification", "token_classification") else {}
     settings = {"head_dropout": theirs.get("classifier_dropout"), "id2label": labels, **own, "task": task}
     if theirs.get("problem_type") == "multi_label_classification":
@@ -137,7 +140,10 @@ def _labels(theirs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def language_model_in(config: TaskConfig, stored: Collection[str]) -> TaskConfig:
-    """``config`` with a causal body's own head where that is among the ``stored`` tensors."""
+    """``config`` with a causal body's own head where that is among the ``stored`` tensors, and without an
+    encoder's where that is not: another tool leaves it out."""
+    if config.encodes and config.language_model and not any(map(_OF_MASKED_HEAD.search, stored)):
+        return replace(config, language_model=False, body=replace(config.body, masked_lm_head=False))
     kept = not config.encodes and not config.body.tie_embeddings and "lm_head.weight" in stored
     return replace(config, language_model=kept or config.language_model)
 

@@ -1,0 +1,67 @@
+"""Batches of a new task, and of an old one that is gone on with beside it (Robins 1995, "Catastrophic
+forgetting, rehearsal and pseudorehearsal")."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["MixedBatch", "RehearsedBatches"]
+
+
+class MixedBatch(NamedTuple):
+    """Rows of the new task and of the old one; None where there are none."""
+
+    new: Any
+    old: Any
+
+
+class RehearsedBatches:
+    """Batches of ``new``, and in steps of their own or beside them, of ``old``.
+
+    Samples are counted as if all were of ``new``: a step is ``batch_size`` of them, whatever it holds, so
+    what a step reads is a function of its number alone.
+
+    Args:
+        share: this share of the steps is of the old task, spread evenly; None: every step is of both.
+        rows: of the old task in a step that has any; at least one for each part that a step is cut into.
+    """
+
+    def __init__(self, new: Any, old: Any, *, batch_size: int, rows: int, share: float | None) -> None:
+        self.new, self.old = new, old
+        self.batch_size, self.rows, self.share = batch_size, rows, share
+        # so many that every row of the new task comes once
+        self.samples_per_epoch = round(new.samples_per_epoch / (1.0 - (share or 0.0)))
+
+    def batch(self, start: int, count: int) -> MixedBatch:
+        """Samples ``start`` to ``start + count`` (excluded), all of one step."""
+        new, old = self._places(start, count)
+        return MixedBatch(
+            None if new is None else self.new.batch(*new), None if old is None else self.old.batch(*old)
+        )
+
+    def widest(self, count: int) -> MixedBatch:
+        """As :meth:`batch`, for the plan of a run's memory: rows of the old task are as many as make the same
+        number of tokens."""
+        widest = getattr(self.new, "widest", None)
+        return MixedBatch(widest(count) if widest else self.new.batch(0, count), None)
+
+    def document_ids(self, start: int, count: int) -> list[str]:
+        """``file#number`` of every document that these samples touch, for error reports."""
+        parts = zip((self.new, self.old), self._places(start, count), strict=True)
+        return [name for source, at in parts if at is not None for name in source.document_ids(*at)]
+
+    def steps_of_old(self, steps: int) -> int:
+        """How many of the first so many steps hold rows of the old task."""
+        return steps if self.share is None else int(steps * self.share)
+
+    def _places(self, start: int, count: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """(first, number) of the rows of the new task and of the old one."""
+        step, at = divmod(start, self.batch_size)
+        before = self.steps_of_old(step)
+        first, last = (place * self.rows // self.batch_size for place in (at, at + count))
+        old = (before * self.rows + first, last - first)
+        if self.share is None:
+            return (start, count), old
+        if self.steps_of_old(step + 1) > before:
+            return None, old
+        return (start - before * self.batch_size, count), None

@@ -1,0 +1,87 @@
+"""What a model that learns a new task still knows of its old one: measured, and gone on with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from wordloom.data.rehearsal import MixedBatch
+from wordloom.objectives import Loss, Objective
+from wordloom.training.hooks import Log, finished_weights
+from wordloom.training.trainer import Hook, StepRecord, Trainer, scored_items
+
+__all__ = ["OldTaskLoss", "WithOldTask", "body_of"]
+
+
+def body_of(model: Any) -> Any:
+    """The model that a head for a new task stands on; one without such a head itself."""
+    return getattr(model, "body", model)
+
+
+class WithOldTask:
+    """The loss of a :class:`~wordloom.data.rehearsal.MixedBatch`: the new task's on its rows, the old task's
+    on its own; of both L_new + weight * L_old, each a mean.
+
+    ``old`` is of the body, without the new task's head.
+    """
+
+    def __init__(self, new: Objective, old: Objective, weight: float = 1.0) -> None:
+        self.new, self.old, self.weight = new, old, weight
+
+    def __call__(self, model: Any, batch: MixedBatch) -> Loss:
+        if batch.old is None:
+            return self.new(model, batch.new)
+        old = self.old(body_of(model), batch.old)
+        if batch.new is None:
+            return old
+        new = self.new(model, batch.new)
+        total = torch.cat([new.total.reshape(-1), self.weight * old.total.reshape(1)])
+        return Loss(total, torch.cat([new.count.reshape(-1), old.count.reshape(1)]))
+
+    def counts(self, batch: MixedBatch) -> list[int]:
+        """Items of each term."""
+        new = [] if batch.new is None else scored_items(self.new, batch.new)
+        return new if batch.old is None else [*new, *scored_items(self.old, batch.old)]
+
+
+class OldTaskLoss(Hook):
+    """Measures ``function(body)``, the mean loss of the old task: before the first step, after the last, and,
+    ``always``, whenever the new task is evaluated.
+
+    Attributes:
+        losses: by step; 0 is before the first.
+    """
+
+    def __init__(
+        self, function: Callable[[Any], float], log: Log, *, always: bool = False, signature: str = ""
+    ) -> None:
+        self.function = function
+        self.log = log
+        self.always = always
+        self.signature = signature
+        self.losses: dict[int, float] = {}
+
+    def on_start(self, trainer: Trainer) -> None:
+        if trainer.step == 0:
+            self._measure(trainer)
+
+    def after_step(self, trainer: Trainer, record: StepRecord) -> None:
+        if trainer.step >= trainer.total_steps or (self.always and "evaluation" in record):
+            self._measure(trainer)
+
+    def _measure(self, trainer: Trainer) -> None:
+        began = time.perf_counter()
+        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+            loss = self.losses[trainer.step] = self.function(body_of(model))
+        seconds = round(time.perf_counter() - began, 3)
+        line = {"kind": "old_task", "step": trainer.step, "loss": loss, "seconds": seconds}
+        self.log.write(trainer, {**line, "signature": self.signature})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": {str(step): loss for step, loss in self.losses.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.losses = {int(step): loss for step, loss in state.get("losses", {}).items()}
