@@ -78,6 +78,7 @@ class DataSettings(Strict):
     # of questions about texts: windows of train.seq_len tokens that begin so many apart, and the question's
     doc_stride: int = Field(128, ge=1)
     max_query: int = Field(64, ge=1)
+    misplaced: Literal["error", "nearest"] = "error"  # an answer that does not stand at its answer_start
     no_answer: bool = False  # whether a question may have none
     # of pairs: the other side of parallel files, or its column in tables and named sets
     targets: str | list[str] | None = None
@@ -198,7 +199,7 @@ _OF_ROWS: dict[str, tuple[str, ...]] = {
 _OF_LABELS: dict[str, tuple[str, ...]] = {
     "data": ("text_column", "label_column", "header", "unique", "label_prefix")
 }
-_OF_QUESTIONS: dict[str, tuple[str, ...]] = {"data": ("doc_stride", "max_query", "no_answer")}
+_OF_QUESTIONS: dict[str, tuple[str, ...]] = {"data": ("doc_stride", "max_query", "misplaced", "no_answer")}
 _OF_CONTRAST: dict[str, tuple[str, ...]] = {
     "data": ("positive",),
     "train": ("similarity_scale", "symmetric"),

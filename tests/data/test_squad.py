@@ -105,7 +105,7 @@ def test_an_answer_that_stands_elsewhere(tmp_path: Path) -> None:
     assert str(error.value) == (
         f"{path}: {FIRST}.answers[0].answer_start: is 31, and there stands 'cht ', not 'acht', which stands "
         "at 30; offsets count characters (code points) from 0, not bytes; mend it, or say "
-        'misplaced="nearest"'
+        'misplaced="nearest" (data.misplaced)'
     )
     counts: Counter[str] = Counter()
     first, _ = questions(path, misplaced="nearest", counts=counts)

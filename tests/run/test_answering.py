@@ -96,6 +96,23 @@ def test_a_run_leaves_a_model_that_answers(place):
         load_classifier(place / "run")
 
 
+def test_answers_that_stand_elsewhere_are_moved_where_asked(place, capsys):
+    rows = squad(["cat"])
+    moved = sum(len(q["answers"]) for p in rows["data"][0]["paragraphs"] for q in p["qas"])
+    for paragraph in rows["data"][0]["paragraphs"]:
+        for question in paragraph["qas"]:
+            for answer in question["answers"]:
+                answer["answer_start"] += 1
+    (place / "moved.json").write_text(json.dumps(rows))
+    changes = [f"data.train={place / 'moved.json'}", "data.validation_fraction=0", "train.steps=1"]
+    changes.append("train.evaluate_every=0")
+    with pytest.raises(DataError, match=r"answer_start: is .*data\.misplaced"):
+        train(str(place / "recipe.toml"), changes, out=place / "not", start_from=place / "body")
+    changes.append("data.misplaced=nearest")
+    train(str(place / "recipe.toml"), changes, out=place / "moved", start_from=place / "body")
+    assert f"{moved} answer(s) taken where they stand nearest" in capsys.readouterr().err
+
+
 def test_what_was_learnt_by_heart_is_found(place):
     train(
         str(place / "recipe.toml"),

@@ -16,7 +16,7 @@ import wordloom
 from wordloom.data.batches import IGNORE
 from wordloom.data.label_batches import LabelBatch
 from wordloom.data.marked_rows import MarkedInputs
-from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.errors import CheckpointError, ConfigError, DataError, RecipeError
 from wordloom.models import GPT2Config, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.run import train
@@ -150,7 +150,7 @@ def test_mistakes_are_told(tmp_path):
     recipe = recipe_in(tmp_path)
 
     def refused(*changes: str) -> str:
-        with pytest.raises((RecipeError, DataError, CheckpointError)) as caught:
+        with pytest.raises((ConfigError, RecipeError, DataError, CheckpointError)) as caught:
             train(recipe, changes, out=tmp_path / "no", start_from=tmp_path / "body", force=True)
         return str(caught.value)
 
@@ -166,6 +166,7 @@ def test_mistakes_are_told(tmp_path):
     assert "val.tsv:2: its text is empty" in refused(*validation)
     assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])
     assert "model.pooler is settled by train.objective 'classification'" in refused("model.pooler=false")
+    assert "'num_labels'; the labels are those of the training rows" in refused("model.num_labels=3")
     (tmp_path / "own.tsv").write_text("text\tlabel\nyes\tthe cat\nno\ta dog\nyes\tdogs\n")
     own = (f'data.train="{tmp_path}/own.tsv"', "data.validation_fraction=0", "train.evaluate_every=0")
     assert "each of the 3 training rows has a label of its own" in refused(*own)

@@ -367,6 +367,10 @@ def _lambada(lm: LanguageModel, sources: list[str], *, first: int | None, batch_
         return lambada(lm.model, lm.tokenizer, found, batch_size=batch_size, progress=progress)
 
 
+def _one(name: str) -> str:
+    return f"{name.removesuffix('ies')}y" if name.endswith("ies") else name.removesuffix("s")
+
+
 def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     """The scores for people: values and intervals, what was counted, the settings, what to know."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
@@ -381,7 +385,7 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
             undefined.append(f"{score.name} is undefined: {score.note}")
     console.print(table)
     counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
-    counted = [f"{n:,} {name.removesuffix('s') if n == 1 else name}" for name, n in counts.items()]
+    counted = [f"{n:,} {_one(name) if n == 1 else name}" for name, n in counts.items()]
     settings = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
     notes = [f"note: {note}" for note in [*undefined, *scores.notes]]
     console.print()

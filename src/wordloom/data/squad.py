@@ -228,7 +228,7 @@ def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answ
         "answer_start",
         f"is {start:,}, and there stands {there}, not {_short(text)}, which stands at {nearest:,}; offsets "
         f"count characters (code points) from 0{', and this one counts bytes' if in_bytes else ', not bytes'}"
-        '; mend it, or say misplaced="nearest"',
+        '; mend it, or say misplaced="nearest" (data.misplaced)',
     )
 
 

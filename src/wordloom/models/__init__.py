@@ -204,6 +204,10 @@ _FOREIGN_OF = {
 }  # fmt: skip
 
 
+# What other tools ask for beside the data, which says it here.
+_OF_LABELS = ("num_labels", "n_classes", "num_classes", "id2label", "label2id")
+
+
 def family_of(config: Any) -> str:
     """The name under which ``config``'s class stands in MODELS."""
     return next(name for name, family in MODELS.items() if family.config is type(config))
@@ -220,6 +224,8 @@ def config_from(family: str, **settings: Any) -> Any:
             ours = _FOREIGN_OF.get(family, {}).get(key, _FOREIGN.get(key))
             if ours in allowed:
                 raise ConfigError(f"unknown model setting '{key}'; it is called '{ours}' here")
+            if key in _OF_LABELS:
+                raise ConfigError(f"unknown model setting '{key}'; the labels are those of the training rows")
             having = [name for name in MODELS if key in {f.name for f in fields(MODELS[name].config)}]
             elsewhere = f" ('{key}' belongs to {', '.join(having)})" if having else ""
             hint = did_you_mean(key, allowed) + elsewhere

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,7 +185,9 @@ class _Once:
 def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Spans of texts that answer the recipe's questions; ``given`` is a checkpoint to begin with."""
     s, d = recipe.train, recipe.data
-    training, held_out = question_parts(recipe)
+    moved = Counter[str]()
+    training, held_out = question_parts(recipe, moved)
+    progress.say(f"{count:,} {what}" for what, count in moved.items())
     texts = (text for one in training for text in (one.context, one.question))
     tokenizer = given_tokenizer(recipe, given, texts, progress, "questions and their texts")
     config = head_config(recipe, tokenizer, given, task="question_answering")
@@ -227,18 +230,27 @@ def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgres
     )
 
 
-def question_parts(recipe: Recipe) -> tuple[list[Question], list[Question]]:
-    """The questions to learn from, and those held out: whole texts, the last ones, where none are named."""
+def question_parts(
+    recipe: Recipe, moved: Counter[str] | None = None
+) -> tuple[list[Question], list[Question]]:
+    """The questions to learn from, and those held out: whole texts, the last ones, where none are named.
+
+    ``moved`` counts answers that were not where they should be, see :func:`wordloom.data.squad.questions`.
+    """
     d = recipe.data
     errors = row_errors(recipe)
-    every = list(questions(d.train, encoding_errors=errors))
+
+    def read(sources: Any) -> list[Question]:
+        return list(questions(sources, misplaced=d.misplaced, encoding_errors=errors, counts=moved))
+
+    every = read(d.train)
     for one in every:
         if one.is_impossible and not d.no_answer:
             raise RecipeError(
                 f"{one.place}: has no answer, and data.no_answer is false; set it to true to learn of such"
             )
     if d.validation is not None:
-        return every, list(questions(d.validation, encoding_errors=errors))
+        return every, read(d.validation)
     if not d.validation_fraction:
         return every, []
     if d.split != "tail":

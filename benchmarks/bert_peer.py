@@ -1,0 +1,112 @@
+"""transformers' BertForPreTraining trained as a recipe of ours trains: the oracle of what such a run reaches.
+
+    python benchmarks/bert_peer.py [RECIPE] [SETTING=VALUE ...] --out FOLDER
+
+It begins with the same weights, reads the same batches in the same order, with the same optimizer settings,
+rates, clipping and precision, for the same steps; forward pass, loss (with the head on every token, as it is
+documented) and dropout are theirs.  Every ``train.evaluate_every`` steps and at the end its folder is
+loaded here and scored as a run of ours is, a JSON line each.  Ours is ``wordloom train RECIPE ...``.
+
+A run that was stopped goes on from FOLDER, where it keeps its state every ``train.save_every`` steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from wordloom.recipe import load_recipe
+from wordloom.run.masked import masked_task
+from wordloom.run.progress import TrainingProgress
+from wordloom.training.precision import choose_device, choose_precision
+from wordloom.training.schedules import learning_rate_share
+from wordloom.weights import load_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("recipe", nargs="?", default="bert-mini-gutenberg")
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    recipe = load_recipe(given.recipe, given.settings)
+    s = recipe.train
+    if s.objective != "masked_lm+next_sentence" or s.steps is None or s.micro_batch_size is not None:
+        parser.error(
+            'the recipe needs train.objective "masked_lm+next_sentence", train.steps, no micro-batches'
+        )
+    task = masked_task(recipe, None, TrainingProgress())
+    model = their_model(task, given.out)
+    autocast = choose_precision(s, choose_device("cpu")).autocast
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": s.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+        lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=s.epsilon, fused=True,
+    )  # fmt: skip
+    state = given.out / "state.pt"
+    done = 0
+    if state.exists():
+        kept = torch.load(state, weights_only=True)
+        done = kept["step"]
+        model.load_state_dict(kept["model"])
+        optimizer.load_state_dict(kept["optimizer"])
+    began, since = time.perf_counter(), done
+    for step in range(done, s.steps):
+        torch.manual_seed(step)  # of dropout: a run that goes on is the run that was not stopped
+        for group in optimizer.param_groups:
+            group["lr"] = s.learning_rate * learning_rate_share(step, s.steps, s)
+        batch: Any = task.batches.batch(step * s.batch_size, s.batch_size)
+        with autocast():
+            loss = model(
+                input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend,
+                labels=batch.targets, next_sentence_label=(~batch.is_next).long(),
+            ).loss  # fmt: skip
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), s.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        if step % s.log_every == 0:
+            print(f"step {step:,}/{s.steps:,}  loss {loss.item():.4f}  "
+                  f"{(time.perf_counter() - began) / (step - since):.3f} s a step", flush=True)  # fmt: skip
+        if (s.evaluate_every and step % s.evaluate_every == 0) or step == s.steps:
+            scored = {"step": step, **scores(task, model, given.out / "model")}
+            print(json.dumps(scored), flush=True)
+        if (s.save_every and step % s.save_every == 0) or step == s.steps:
+            fresh = state.with_suffix(".new")
+            torch.save(
+                {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, fresh
+            )
+            fresh.replace(state)
+
+
+def their_model(task: Any, folder: Path) -> Any:
+    """BertForPreTraining with the weights that our run begins with."""
+    import transformers
+
+    begin = folder / "begin"
+    if not begin.exists():
+        task.save(task.build_model(), begin, False)
+    return transformers.BertForPreTraining.from_pretrained(begin, attn_implementation="sdpa").train()
+
+
+def scores(task: Any, model: Any, folder: Path) -> dict[str, float]:
+    """Of ``model``, loaded here from a folder of theirs, on the recipe's validation text."""
+    model.save_pretrained(folder)
+    ours = load_model(folder)
+    with torch.no_grad():
+        found: dict[str, float] = task.evaluate(ours)
+    return found
+
+
+if __name__ == "__main__":
+    main()
