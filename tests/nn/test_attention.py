@@ -248,9 +248,9 @@ def test_the_running_kernel_is_found_by_asking() -> None:
         assert running_kernel("auto", elements=1 << 20, **where) == "blocked"
     assert running_kernel("auto", elements=8, **where) == "flash"  # too little to be worth it
     assert running_kernel("auto", elements=1 << 20, masked=True, **where) == "flash"
-    assert running_kernel("auto", elements=1 << 20, dropout=0.1, **where) == running_kernel(
-        "auto", elements=1 << 20, **where
-    )
+    usual = running_kernel("auto", elements=1 << 20, **where)
+    assert running_kernel("auto", elements=1 << 20, dropout=0.1, padded=True, **where) == usual
+    assert running_kernel("auto", padded=True, **where) == "flash"
     assert running_kernel("auto", dropout=0.1, **where) == "math"  # the CPU's flash kernel has no dropout
     with pytest.raises(DeviceError, match="'efficient' cannot run"):
         running_kernel("efficient", **where)

@@ -294,13 +294,14 @@ def running_kernel(
     dtype: torch.dtype,
     dropout: float = 0.0,
     masked: bool = False,
+    padded: bool = False,
     elements: int = 0,
 ) -> str:
     """The kernel that runs for these settings: blocked (our own), flash, efficient, math or exact.
 
-    ``masked``: by more than causality and keys that no query may see.  ``elements`` is the size of q, which
-    decides about ``blocked``; 0 leaves that out.  The others are found by asking: PyTorch has no query that
-    answers for a CPU.
+    ``padded``: some keys may not be seen by any query; ``masked``: others by some of them, causality aside.
+    ``elements`` is the size of q, which decides about ``blocked``; 0 leaves that out.  The others are found
+    by asking: PyTorch has no query that answers for a CPU.
 
     Raises DeviceError when ``backend`` names one that cannot run here.
     """
@@ -311,7 +312,7 @@ def running_kernel(
         return "blocked"
     T = 16
     q = torch.zeros(1, 1, T, head_dim, device=device, dtype=dtype, requires_grad=True)
-    mask = causal_mask(T, T, device=device)[None, None] if masked else None
+    mask = causal_mask(T, T, device=device)[None, None] if masked or padded else None
     tried = ["flash", "efficient", "math"] if backend == "auto" else [backend]
     for name in tried:
         kernel = ATTENTION_BACKENDS[name]

@@ -104,9 +104,10 @@ def head_parts(
         set_attention_backend(model, s.attention_backend)
         return model
 
+    rows = s.micro_batch_size or s.batch_size
     return {
         "build_model": build_model,
-        "settle": lambda trainer: settle_blocks(trainer, s, masked=config.encodes),
+        "settle": lambda trainer: settle_blocks(trainer, s, padded=config.encodes, tokens=rows * tokens),
         "costs": _costs(recipe, config, tokens),
     }
 

@@ -63,15 +63,16 @@ def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
     def save(model: Any, folder: Path, overwrite: bool) -> None:
         save_model(model, folder, tokenizer=data.tokenizer, overwrite=overwrite)
 
-    validation = data.validation
+    validation, s = data.validation, recipe.train
+    rows = s.micro_batch_size or s.batch_size
     return Task(
-        settings=recipe.train,
+        settings=s,
         batches=data.batches,
         fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
         ledger=ledger_json(data.batches, data.validation),
         build_model=build_model,
         settle=lambda trainer: settle_blocks(
-            trainer, recipe.train, masked=recipe.train.objective == "masked_lm+next_sentence"
+            trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
         ),
         evaluate=None if validation is None else _evaluator(recipe, validation),
         scored={} if validation is None else _scored(recipe, validation, data.tokenizer),

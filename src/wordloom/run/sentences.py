@@ -110,7 +110,7 @@ def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
         ledger=rest.ledger,
         objective=objective,
         build_model=build_model,
-        settle=lambda trainer: settle_blocks(trainer, s, masked=True),
+        settle=lambda trainer: settle_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
         evaluate=rest.evaluate,
         scored=rest.scored,
         save=save,

@@ -13,9 +13,12 @@ from wordloom.training.precision import compile_blocks
 __all__ = ["settle_blocks"]
 
 
-def settle_blocks(trainer: Trainer, settings: TrainSettings, *, masked: bool, tokens: int = 0) -> str:
-    """Gradient checkpointing and compilation as ``settings`` ask; says what runs, and which attention kernel,
-    that for hidden keys where ``masked``; ``tokens`` of a forward pass, 0: any number."""
+def settle_blocks(
+    trainer: Trainer, settings: TrainSettings, *, masked: bool = False, padded: bool = False, tokens: float
+) -> str:
+    """Gradient checkpointing and compilation as ``settings`` ask; says what runs, and which attention kernel
+    for about so many ``tokens`` of a forward pass, ``masked`` and ``padded`` as of
+    :func:`~wordloom.nn.attention.running_kernel`."""
     model: Any = trainer.model
     if settings.gradient_checkpointing:
         checkpoint_blocks(model)
@@ -29,6 +32,7 @@ def settle_blocks(trainer: Trainer, settings: TrainSettings, *, masked: bool, to
         dtype=trainer.precision.compute_dtype,
         dropout=attention.dropout,
         masked=masked,
-        elements=0 if elsewhere else tokens * attention.n_heads * attention.head_dim,
+        padded=padded,
+        elements=0 if elsewhere else int(tokens) * attention.n_heads * attention.head_dim,
     )
     return f"{compiled}, attention kernel '{kernel}'"
