@@ -71,6 +71,10 @@ def test_a_grid_with_its_table(folder, monkeypatch):
     over = run(*command, "--median", "seed", "--metric", "accuracy").stdout
     assert "median accuracy" in over
     assert "2 of 2" in over
+    seeds = ("sweep", folder / "bag.toml", "seed=3,4", "--median", "seed", "--out", folder / "seeds")
+    monkeypatch.undo()
+    (row,) = [line for line in run(*seeds).stdout.splitlines() if "2 of 2" in line]
+    assert row.split()[0] == "*"  # of one recipe: its median, lowest and highest
 
 
 def test_a_failed_run_ends_with_code_1(folder, monkeypatch):

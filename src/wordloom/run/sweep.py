@@ -245,8 +245,6 @@ def _check(found: list[Combination], metric: str, higher: bool | None, median: s
     keys = list(found[0].settings)
     if median is not None and median not in keys:
         raise RecipeError(f"--median {median}: the grid has no such key; {did_you_mean(median, keys)}")
-    if median is not None and len(keys) == 1:
-        raise RecipeError(f"--median {median}: the grid has no other key to compare; leave it out")
     for start in {one.recipe.start_from for one in found}:
         if start is not None:
             load_config(Path(start))
