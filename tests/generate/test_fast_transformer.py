@@ -11,7 +11,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate import Conditioned, Sampling, beam_search, fast, generate
 from wordloom.generate.fast import Team, accelerate
 from wordloom.generate.fast_transformer import FastTransformer
-from wordloom.models import Transformer, TransformerConfig, build
+from wordloom.models import BertGenerationConfig, Transformer, TransformerConfig, build
 
 from .tiny_models import assert_same, read
 
@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one-hot": {"positions": "one_hot", "max_seq_len": 20, "tie_embeddings": False},
     "heads of a vector and a half": {"dim": 48, "n_heads": 2},
     "heads below a vector": {"n_heads": 16},
+    "BERT's": {"family": BertGenerationConfig},
     "none, one head, two sizes": {"positions": "none", "n_heads": 1, "n_decoder_layers": 1, "hidden_dim": 48},
 }
 SOURCES = [[7, 3, 9, 4, 12], [2, 2], [11, 5, 8, 1, 6, 9, 3], [4], [9, 9, 1]]
@@ -38,14 +39,15 @@ GIVEN: dict[str, Any] = {
 
 def made(name: str = "as the paper", *, seed: int = 0) -> Transformer:
     shape = {"vocab_size": 83, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_seq_len": 30}
-    model = build(
-        TransformerConfig(**{**shape, **VARIANTS[name]}), generator=torch.Generator().manual_seed(seed)
-    )
+    settings = {**shape, **VARIANTS[name]}
+    family = settings.pop("family", TransformerConfig)
+    wider = 1.5 if family is TransformerConfig else 8.0  # BERT's weights begin closer to nothing
+    model = build(family(**settings), generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in model.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.mul_(1.5) if parameter.dim() > 1 else parameter.add_(0.2 * noise)
+            parameter.mul_(wider) if parameter.dim() > 1 else parameter.add_(0.2 * noise)
     return model.eval()
 
 

@@ -204,18 +204,18 @@ def test_the_table_k_positions_on_is_a_linear_map_of_it(layout: str, k: int) -> 
 @torch.no_grad()
 def test_positions_that_are_added_and_positions_that_stand_behind() -> None:
     source = tokens_of(2, 5)
-    x = model_of("one-hot")._embedded(source, torch.arange(5)[None], is_source=True)
+    x = model_of("one-hot").embedded(source, torch.arange(5)[None], is_source=True)
     close(x[..., :8], model_of("one-hot").source_embedding(source) * math.sqrt(24))
     assert torch.equal(x[..., 8:], torch.eye(16)[:5].expand(2, 5, 16))
     table = sinusoidal_positions(16, 16)
     for name in ("paper", "pre"):
         model = model_of(name)
         scaled = model.token_embedding(source) * (4 if model.config.scale_embeddings else 1)
-        close(model._embedded(source, torch.arange(5)[None], is_source=True), scaled + table[:5])
+        close(model.embedded(source, torch.arange(5)[None], is_source=True), scaled + table[:5])
     model = model_of("learned")
     sides = (model.source_position_embedding, model.position_embedding)
     for side, is_source in zip(sides, (True, False), strict=True):
-        x = model._embedded(source, torch.arange(5)[None], is_source=is_source)
+        x = model.embedded(source, torch.arange(5)[None], is_source=is_source)
         embedding = model.source_embedding if is_source else model.token_embedding
         close(x - 4 * embedding(source), side.weight[:5].expand(2, 5, 16))
 

@@ -34,6 +34,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_CONDITIONED = ("transformer", "bert_generation")  # families that write from what they have read
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once up to which the programs are surely the faster: on Zen 4 PyTorch's matrix products
@@ -48,9 +49,9 @@ WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 def accelerate(model: Any) -> Any:
     """``model`` wrapped for fast decoding, or ``model`` itself where that does not apply.
 
-    It applies to GPT, GPT-2, LLaMA, recurrent models and a Transformer that has read its sources, on a CPU in
-    float32 or bfloat16, as they were built: not to a model with hooks, replaced layers, a forced attention
-    backend or rotary scaling that depends on length.
+    It applies to GPT, GPT-2, LLaMA, recurrent models, and a Transformer or BertGeneration that has read its
+    sources, on a CPU in float32 or bfloat16, as they were built: not to a model with hooks, replaced layers,
+    a forced attention backend or rotary scaling that depends on length.
     """
     reason = _unfit(model)
     if reason:
@@ -70,7 +71,7 @@ def accelerate(model: Any) -> Any:
 def _unfit(model: Any) -> str:
     written_by = model.model if type(model) is Conditioned else model
     family = next((name for name, family in MODELS.items() if type(written_by) is family.model), None)
-    if family not in (("transformer",) if written_by is not model else ("gpt", "gpt2", "llama", "rnn")):
+    if family not in (_CONDITIONED if written_by is not model else ("gpt", "gpt2", "llama", "rnn")):
         return "no program for this model"
     if find_spec("numba") is None:
         return "numba is not installed"
@@ -93,7 +94,7 @@ def _unfit(model: Any) -> str:
             return "a layer is replaced"
         if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
             return "attention is set by hand"
-    if family == "transformer":
+    if family in _CONDITIONED:
         from wordloom.generate.fast_transformer import unfit
 
         return unfit(written_by, model.memory)

@@ -1,5 +1,6 @@
-"""Fast decoding of the Transformer on a CPU: one compiled program for a token of all rows and one for their
-likeliest continuations, as :mod:`wordloom.generate.fast` has for models that only continue text.
+"""Fast decoding of the Transformer and of BertGeneration on a CPU: one compiled program for a token of all
+rows and one for their likeliest continuations, as :mod:`wordloom.generate.fast` has for models that only
+continue text.
 
 Sources are read by the modules as before.  The weights are laid out anew for each cache, so a model in
 training is searched as it is; once for all where :class:`Conditioned` says that they stay as they are.
@@ -48,7 +49,7 @@ MOST_CHOSEN = 64  # ids of a row: each is put in its place among the others
 
 
 def unfit(model: Any, memory: Memory) -> str:
-    """Why the programs do not apply to this Transformer and what it has read; "" where they do."""
+    """Why the programs do not apply to this model and what it has read; "" where they do."""
     c = model.config
     if c.dim % LANES or c.ffn_dim % LANES:
         return f"dim and hidden_dim are no multiples of {LANES}"
@@ -174,7 +175,7 @@ class DecoderPlaces:
 
 
 class Decoder:
-    """A Transformer's decoder and head as the programs read them."""
+    """A decoder and its head as the programs read them."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -239,7 +240,7 @@ class Decoder:
         x = torch.from_numpy(room.x[:R])
         with one_thread():
             positions = torch.tensor([[cache.length]])
-            x.copy_(self.model._embedded(tokens, positions, is_source=False)[:, 0])
+            x.copy_(self.model.embedded(tokens, positions, is_source=False)[:, 0])
         cache.append()
         step = Step(cache.places, cache.sources, cache.crossing, cache.source_length)
         with compiling(decode):

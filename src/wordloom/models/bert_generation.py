@@ -65,6 +65,7 @@ class BertGenerationConfig:
     attention_dropout: float | None = None  # of the attention weights; None: as dropout
 
     tie_embeddings: ClassVar[bool] = True  # lm_head's matrix is token_embedding
+    norm_place: ClassVar[str] = "post"  # as the Transformer's setting says it
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "source_vocab_size", "max_seq_len", "dim", "n_layers")
@@ -153,6 +154,8 @@ class DecoderBlock(Block):
 class BertGeneration(nn.Module):
     """Sequence to sequence; see :class:`wordloom.models.SequenceToSequence` for the protocol."""
 
+    rotary = final_norm = None  # of what a Transformer's decoder may have
+
     def __init__(self, config: BertGenerationConfig) -> None:
         super().__init__()
         self.config = c = config
@@ -195,9 +198,7 @@ class BertGeneration(nn.Module):
         """source [B, S], ``attend`` [B, S] True for real tokens -> what the decoder reads, [B, S, D]."""
         positions, _ = token_positions(source, attend=attend, cache=None)
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
-        positions = positions_within(positions, self.config.max_seq_len)
-        x = self.source_embedding(source) + self.source_position_embedding(positions)  # [B, S, D]
-        x = dropout(self.source_embedding_norm(x), self.config.dropout, self.training)
+        x = self.embedded(source, positions, is_source=True)  # [B, S, D]
         for block in self.encoder_blocks:
             x = block(x, mask)
         return Memory(x, attend)
@@ -213,18 +214,26 @@ class BertGeneration(nn.Module):
             assert isinstance(cache, DecoderCache)
             attend = cache.source_attend = cache.source_attend if cache.length else attend
         positions, _ = token_positions(prefix, attend=None, cache=cache)
-        positions = positions_within(positions, self.config.max_seq_len)
         S = T if cache is None else cache.length + T
         mask, is_causal = attention_mask(T, S, attend=None, documents=None, device=prefix.device)
         source_mask = None if attend is None else attend[:, None, None]  # [N, 1, 1, S]
-        x = self.token_embedding(prefix) + self.position_embedding(positions)  # [B, T, D]
-        x = dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        x = self.embedded(prefix, positions, is_source=False)  # [B, T, D]
         for i, block in enumerate(self.decoder_blocks):
             kept = None if cache is None else cache.layer(i)
             x = block(x, memory.values, source_mask, mask, is_causal, kept)
         if cache is not None:
             cache.advance(T)
         return x
+
+    def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
+        """tokens [B, T], positions [1 or B, T] -> [B, T, D], dropped in training."""
+        positions = positions_within(positions, self.config.max_seq_len)
+        if is_source:
+            x = self.source_embedding(tokens) + self.source_position_embedding(positions)
+            x = self.source_embedding_norm(x)
+        else:
+            x = self.embedding_norm(self.token_embedding(tokens) + self.position_embedding(positions))
+        return dropout(x, self.config.dropout, self.training)
 
     def forward(self, source: Tensor, prefix: Tensor, *, attend: Tensor | None = None) -> Tensor:
         """source [B, S], prefix [B, T] -> logits [B, T, V]; keywords as in :meth:`encode`."""

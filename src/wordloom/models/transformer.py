@@ -247,7 +247,7 @@ class Transformer(nn.Module):
         positions, _ = token_positions(source, attend=attend, cache=None)
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1 or B, S, E/2]
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
-        x = self._embedded(source, positions, is_source=True)  # [B, S, D]
+        x = self.embedded(source, positions, is_source=True)  # [B, S, D]
         for block in self.encoder_blocks:
             x = block(x, mask, rotary)
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), attend)
@@ -267,7 +267,7 @@ class Transformer(nn.Module):
         S = T if cache is None else cache.length + T
         mask, is_causal = attention_mask(T, S, attend=None, documents=None, device=prefix.device)
         source_mask = None if attend is None else attend[:, None, None]  # [N, 1, 1, S]
-        x = self._embedded(prefix, positions, is_source=False)  # [B, T, D]
+        x = self.embedded(prefix, positions, is_source=False)  # [B, T, D]
         for i, block in enumerate(self.decoder_blocks):
             kept = None if cache is None else cache.layer(i)
             x = block(x, memory.values, source_mask, mask, is_causal, rotary, kept)
@@ -275,7 +275,7 @@ class Transformer(nn.Module):
             cache.advance(T)
         return x if self.final_norm is None else self.final_norm(x)
 
-    def _embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
+    def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
         """tokens [B, T], positions [1 or B, T] -> [B, T, D], dropped in training."""
         c = self.config
         embedding = self.source_embedding if is_source else None
