@@ -6,14 +6,22 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from wordloom.errors import did_you_mean
 from wordloom.recipe_reading import BUDGETS, Strict
 
-__all__ = ["HEADS", "TrainSettings", "without_effect"]
+__all__ = ["HEADS", "HIGHER", "LOWER", "TrainSettings", "without_effect"]
 
 #: Objectives of a head that answers, and of vectors of texts; all others are those of language models.
 HEADS = (
     *("classification", "regression", "multiple_choice", "token_classification", "question_answering"),
     *("contrastive", "cosine_similarity"),
+)
+
+#: Figures of a validation part of which the lower is the better, and the higher.
+LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
+HIGHER = (
+    *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
+    *("masked_accuracy", "next_sentence_accuracy"),
 )
 
 
@@ -109,7 +117,8 @@ class TrainSettings(Strict):
     sample_tokens: int = Field(64, ge=1)
     save_every: int = Field(0, ge=0)
     keep_last: int = Field(2, ge=1)
-    keep_best: bool = False  # also keep the checkpoint with the lowest validation loss, and finish with it
+    keep_best: bool = False  # also keep the best checkpoint on the validation part, and finish with it
+    best_metric: str = "loss"  # the figure by which it is the best, one of LOWER or HIGHER
     tensorboard: bool = False
 
     @model_validator(mode="after")
@@ -140,6 +149,11 @@ class TrainSettings(Strict):
             self._check_contrast()
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
+        if self.best_metric not in (*LOWER, *HIGHER):
+            raise ValueError(
+                f"unknown train.best_metric {self.best_metric!r}; "
+                f"{did_you_mean(self.best_metric, (*LOWER, *HIGHER))}"
+            )
         return self
 
     def _check_contrast(self) -> None:
@@ -195,6 +209,7 @@ _ONLY_WITH = {
     "sample_tokens": ("sample_every", None),
     "long_share": ("long_seq_len", None),
     "language_model_texts": ("language_model_weight", None),
+    "best_metric": ("keep_best", (True,)),
 }
 
 

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from wordloom.errors import CheckpointError, ConfigError, RecipeError
 from wordloom.run.grid import combinations, split_settings
@@ -203,6 +205,20 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
     result = sweep(recipe, grid, out=tmp_path / "out")
     assert [run.metrics["loss"] for run in result.runs] == [0.3, 0.3]
     assert result.best is result.runs[0]
+    told = [{"loss": 0.0, "accuracy": 0.0}, {"loss": 0.3, "accuracy": 0.9}, {"loss": 0.2, "accuracy": 0.8}]
+    found = iter(told * 2)  # of each run first what is asked before anything is trained
+    monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda batches: lambda model: next(found))
+    by_accuracy = ["train.keep_best=true", "train.best_metric=accuracy"]
+    result = sweep(recipe, {"seed": [1, 2]}, by_accuracy, out=tmp_path / "by")
+    assert result.runs[0].metrics == told[1]
+    places = (result.runs[0].folder, result.runs[0].folder / "checkpoints/step-2")
+    final, kept = (load_file(place / "model.safetensors") for place in places)
+    assert all(torch.equal(kept[key], final[key]) for key in kept)
+    monkeypatch.undo()
+    with pytest.raises(RecipeError, match=r"best_metric 'f1' is not evaluated .* allowed: loss, accuracy"):
+        train(recipe, ["train.keep_best=true", "train.best_metric=f1"], out=tmp_path / "f1")
+    with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
+        train(recipe, ["train.keep_best=true", "train.best_metric=acuracy"], out=tmp_path / "f1")
     monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda batches: lambda model: {"loss": 0.1})
     costly_first = sweep(recipe, {"train.steps": [2, 1]}, out=tmp_path / "two")
     assert costly_first.best is costly_first.runs[1]

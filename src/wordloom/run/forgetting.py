@@ -11,7 +11,8 @@ from typing import Any
 from wordloom.errors import EvaluationError, did_you_mean
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.old_task import FILE
-from wordloom.run.sweep_scores import HIGHER, figures_of, metric_lines
+from wordloom.run.sweep_scores import figures_of, metric_lines
+from wordloom.train_settings import HIGHER
 
 __all__ = ["REMEDIES", "Forgetting", "forgetting_of"]
 
@@ -74,7 +75,7 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
             recipe = load_recipe(run / "recipe.toml")
             lines = metric_lines(run / "metrics.jsonl")
             told = json.loads((run / FILE).read_text(encoding="utf-8"))
-            figures = figures_of(lines, best=recipe.train.keep_best)
+            figures = figures_of(lines, recipe.train)
             tokens = max((line.get("tokens", 0) for line in lines), default=0)
             found[run] = recipe, told, figures, tokens
     _check_alike({run: told["signature"] for run, (_, told, _, _) in found.items()})

@@ -14,10 +14,10 @@ from wordloom.errors import RecipeError, did_you_mean
 from wordloom.recipe import Recipe
 from wordloom.run.folder import RunFolder, refuse_changes, write_text
 from wordloom.run.grid import Combination
+from wordloom.train_settings import HIGHER, LOWER, TrainSettings
 from wordloom.training.checkpoint import checkpoint_steps
 
 __all__ = [
-    "HIGHER",
     "Metric",
     "SweepGroup",
     "SweepRun",
@@ -29,12 +29,6 @@ __all__ = [
     "work",
     "write_tables",
 ]
-
-_LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
-HIGHER = (
-    *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
-    *("masked_accuracy", "next_sentence_accuracy"),
-)
 
 
 @dataclass(frozen=True)
@@ -48,13 +42,13 @@ class Metric:
     def named(cls, name: str, higher: bool | None) -> Metric:
         """Known figures have their direction; raises RecipeError where it is not known, or another given."""
         if higher is None:
-            if name not in (*_LOWER, *HIGHER):
+            if name not in (*LOWER, *HIGHER):
                 raise RecipeError(
                     f"whether a higher {name!r} is better is not known: add --maximize or --minimize; or "
-                    f"{did_you_mean(name, (*_LOWER, *HIGHER))}"
+                    f"{did_you_mean(name, (*LOWER, *HIGHER))}"
                 )
             higher = name in HIGHER
-        elif name in (*_LOWER, *HIGHER) and higher != (name in HIGHER):
+        elif name in (*LOWER, *HIGHER) and higher != (name in HIGHER):
             better, option = ("higher", "--minimize") if name in HIGHER else ("lower", "--maximize")
             raise RecipeError(f"a {better} {name} is better; leave out {option}")
         return cls(name, higher)
@@ -154,7 +148,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         settings=combination.settings,
         folder=folder,
         state=state,
-        metrics=figures_of(lines, best=recipe.train.keep_best),
+        metrics=figures_of(lines, recipe.train),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
@@ -183,13 +177,14 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def figures_of(lines: Sequence[dict[str, Any]], *, best: bool) -> dict[str, float]:
-    """Those of the weights that the folder holds: the last evaluation's, or the best one's by its loss; of a
-    run with an old task also its loss then, and before the first step."""
+def figures_of(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, float]:
+    """Those of the weights that the folder holds: the last evaluation's, or the best one's where ``train``
+    keeps that; of a run with an old task also its loss then, and before the first step."""
     evaluations = [line for line in lines if line["kind"] == "evaluate"]
     if not evaluations:
         return {}
-    kept = min(evaluations, key=lambda line: line["loss"]) if best else evaluations[-1]
+    by = Metric.named(train.best_metric, None)
+    kept = min(evaluations, key=lambda line: by.cost(line[by.name])) if train.keep_best else evaluations[-1]
     figures = {
         key: value
         for key, value in kept.items()

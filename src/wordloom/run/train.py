@@ -176,6 +176,8 @@ def _train(
             f"{folder} has done {state[1]['step']:,} steps and the budget is {trainer.total_steps:,}; give a "
             "larger one, or choose another --out"
         )
+    if s.keep_best and s.best_metric != "loss" and state is None:
+        _check_metric(trainer, task)
     writer = _tensorboard() if s.tensorboard else None
     run.begin(recipe, task.ledger)
 
@@ -190,7 +192,10 @@ def _train(
         peak_flops=plan.peak_flops,
         writer=writer(str(folder / "tensorboard")) if writer else None,
     )
-    trainer.hooks = [log, Save(save, every=s.save_every, keep_best=s.keep_best)]
+    trainer.hooks = [
+        log,
+        Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric),
+    ]
     if task.sample is not None:
         trainer.hooks.insert(0, Sample(task.sample, every=s.sample_every))
     if task.evaluate is not None:
@@ -278,6 +283,19 @@ def _total_steps(task: Task, plan: Plan | None) -> int:
     if plan.step_seconds is None:  # a resumed run, whose count was settled when it began
         return 1
     return max(1, int(s.minutes * 60 / plan.step_seconds))
+
+
+def _check_metric(trainer: Trainer, task: Task) -> None:
+    """Raise RecipeError where an evaluation has no figure to keep the best weights by, before hours of it."""
+    figures: Any = ()
+    if task.evaluate is not None:
+        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+            figures = task.evaluate(model)
+    if task.settings.best_metric not in figures:
+        raise RecipeError(
+            f"train.best_metric {task.settings.best_metric!r} is not evaluated on the validation part of "
+            f"this run; allowed: {', '.join(figures) or 'none, since nothing is held out'}"
+        )
 
 
 def _remembering(

@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from wordloom.errors import CheckpointError, NonFiniteError
+from wordloom.train_settings import HIGHER
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
@@ -207,24 +208,31 @@ class Log(Hook):
 class Save(Hook):
     """Every ``every`` steps, at a new best, when stopped and at the end: ``function(trainer, best)``.
 
-    ``best`` is the step with the lowest validation loss so far, or None where none is kept.
+    ``best`` is the step whose ``best_metric`` was the best on the validation part so far, of equal ones the
+    first, or None where none is kept.
     """
 
     def __init__(
-        self, function: Callable[[Trainer, int | None], None], *, every: int, keep_best: bool
+        self,
+        function: Callable[[Trainer, int | None], None],
+        *,
+        every: int,
+        keep_best: bool,
+        best_metric: str = "loss",
     ) -> None:
         self.function = function
         self.every = every
         self.keep_best = keep_best
+        self.best_metric = best_metric
         self.best_step: int | None = None
-        self.best_loss = float("inf")
+        self.best_value: float | None = None
         self._saved: int | None = None
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         due = trainer.stopping or (self.every and trainer.step % self.every == 0)
-        loss = record.get("evaluation", {}).get("loss")
-        if self.keep_best and loss is not None and loss < self.best_loss:
-            self.best_step, self.best_loss, due = trainer.step, loss, True
+        value = record.get("evaluation", {}).get(self.best_metric)
+        if self.keep_best and value is not None and self._better(value):
+            self.best_step, self.best_value, due = trainer.step, value, True
         if due:
             self._save(trainer)
 
@@ -232,6 +240,11 @@ class Save(Hook):
         # the stop may have been asked for after after_step looked
         if self._saved != trainer.step and trainer.step > 0:
             self._save(trainer)
+
+    def _better(self, value: float) -> bool:
+        if self.best_value is None or math.isnan(self.best_value):
+            return True
+        return value > self.best_value if self.best_metric in HIGHER else value < self.best_value
 
     def _save(self, trainer: Trainer) -> None:
         for hook in trainer.hooks:
@@ -241,11 +254,12 @@ class Save(Hook):
         self._saved = trainer.step
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best_step": self.best_step, "best_loss": self.best_loss if self.best_step else None}
+        return {"best_step": self.best_step, "best_value": self.best_value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best_step = state["best_step"]
-        self.best_loss = float("inf") if state["best_loss"] is None else state["best_loss"]
+        # checkpoints of before there was a choice of figure call it best_loss
+        self.best_value = state.get("best_value", state.get("best_loss"))
 
 
 def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:
