@@ -74,3 +74,10 @@ def test_what_it_does_not_take():
     assert not FastEncoder.takes(made(activation="silu"))
     assert not FastEncoder.takes(made().double())
     assert not FastEncoder.takes(torch.nn.Linear(2, 2))
+    hooked, replaced, mixed = made(), made(), made()
+    hooked.blocks[0].attention.register_forward_hook(lambda *given: None)
+    replaced.blocks[1].feed_forward.up_proj = torch.nn.Linear(64, 256)
+    mixed.blocks[1].bfloat16()
+    assert not any(map(FastEncoder.takes, (hooked, replaced, mixed)))
+    with torch.inference_mode():
+        assert not FastEncoder.takes(build(BertConfig(**SIZES)))

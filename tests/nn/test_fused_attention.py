@@ -147,6 +147,18 @@ def test_causal_attention_reads_any_layout_of_heads():
     assert not fused.attention_fits(q[:, :, :1], k, v, is_causal=True)  # a query that stands after the keys
 
 
+@blocked
+def test_few_queries_without_a_gradient_go_to_pytorch():
+    """As of rows that write a token each: nothing of many keys is laid out for one product."""
+    q, k = draw(2, 4, 1, 16), draw(2, 4, 64, 16)
+    assert fused.attention_fits(q, k, k)
+    with torch.no_grad():
+        assert not fused.attention_fits(q, k, k)
+        assert fused.attention_fits(q, k[:, :, :8], k[:, :, :8])
+    assert not fused.attention_fits(q.detach(), k.detach(), k.detach())
+    assert fused.attention_fits(k.detach(), k.detach(), k.detach())
+
+
 def test_what_is_not_alike_goes_to_pytorch():
     q = draw(2, 4, 6, 8).detach()
     once, heads, wide = q[:1], draw(2, 3, 6, 8).detach(), draw(2, 4, 6, 9).detach()

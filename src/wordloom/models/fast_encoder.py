@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.models.bert import Bert
 from wordloom.nn import LayerNorm
-from wordloom.nn.linear import PackedLinear
+from wordloom.nn.linear import Linear, PackedLinear
 
 __all__ = ["FastEncoder"]
 
@@ -32,10 +32,19 @@ class FastEncoder:
 
     @staticmethod
     def takes(model: object) -> bool:
-        """Whether ``model`` is one whose blocks there is a fast form of, where it lies."""
+        """Whether ``model`` is one whose blocks there is a fast form of, where it lies: as it was built,
+        without hooks, which would not be called, or replaced layers."""
         if not isinstance(model, Bert) or model.config.activation not in PackedLinear.ACTIVATIONS:
             return False
-        return all(PackedLinear.takes(p) for p in model.blocks.parameters() if p.dim() == 2)
+        for module in model.blocks.modules():
+            if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
+                return False
+            if isinstance(module, nn.Linear) and type(module) is not Linear:
+                return False
+        parameters = list(model.blocks.parameters())
+        if any(p.dtype != parameters[0].dtype or p.is_inference() for p in parameters):
+            return False  # the latter do not tell of changes
+        return all(PackedLinear.takes(p) for p in parameters if p.dim() == 2)
 
     def follows(self, model: object) -> bool:
         """Whether this computes what ``model`` does now."""
