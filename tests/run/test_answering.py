@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from wordloom.data import questions
 from wordloom.data.batches import IGNORE
 from wordloom.data.label_batches import LabelBatch
 from wordloom.data.marked_rows import MarkedInputs
+from wordloom.data.squad import Answer, Question
 from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.evaluate.answers import Found, Span
 from wordloom.objectives import question_answering
 from wordloom.run import load_classifier, train
 from wordloom.run.answering import Answerer
@@ -166,7 +169,36 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     found = answerer.ask("who flew", CONTEXTS[1])
     assert found.no_answer is not None
     assert answerer.answer(answerer.windows(questions(tmp_path / "train.json")), threshold=-1e9)[0].text == ""
-    assert "best_f1" in answerer.evaluate(list(questions(tmp_path / "train.json")))
+    asked = list(questions(tmp_path / "train.json"))
+    assert "best_f1" in answerer.evaluate(asked)
+    sure = answerer.evaluate(asked, threshold=1e9)  # always an answer
+    none = answerer.evaluate(asked, threshold=-1e9)
+    assert (sure.counts["said_none"], none.counts["said_none"]) == (0, len(asked))
+    assert none["exact_match_impossible"].value == 100
+    answerer.no_answer = False
+    assert "always gives one" in answerer.evaluate(asked).notes[0]
+
+
+def test_the_best_threshold_may_lie_above_zero(place, monkeypatch):
+    """The answers that a threshold of 0 would withhold are weighed, too."""
+    context = "A cat ran. A dog sat."
+    asked = [
+        Question("one", "", context, "what ran", (Answer("cat", 2),), False, "here"),
+        Question("none", "", context, "what flew", (), True, "here"),
+    ]
+    answerer = replace(wordloom.load(place / "run"), no_answer=True)
+    span = Span("cat", 2, 5, 1.0, 0.5)
+    nothing = Span("", 0, 0, 3.0, 0.5)
+    made = [
+        Found("one", "", (nothing, span), 2.0),
+        Found("none", "", (nothing, span), 18.0),
+    ]
+    monkeypatch.setattr(Answerer, "answer", lambda *_, **__: made)
+    scores = answerer.evaluate(asked)
+    assert scores["exact_match"].value == 50
+    assert scores["best_exact_match"].value == scores["best_f1"].value == 100
+    assert scores.details["thresholds"] == {"best_exact_match": 2.0, "best_f1": 2.0}
+    assert answerer.evaluate(asked, threshold=2.0)["exact_match"].value == 100
 
 
 def test_at_the_command(place, tmp_path):
@@ -191,6 +223,15 @@ def test_at_the_command(place, tmp_path):
     scores = json.loads(ran("evaluate", place / "run", place / "train.json", "--json"))["scores"]
     assert [score["name"] for score in scores] == ["exact_match", "f1"]
     assert ran("evaluate", place / "run")  # what the recipe holds out
+    fact = json.loads(ran("predict", place / "run", tmp_path / "some.jsonl", "--json", "--threshold=-1e9"))
+    assert fact["answer"] == ""
+    some = json.loads(ran("evaluate", place / "run", place / "train.json", "--threshold=-1e9", "--json"))
+    assert some["counts"]["said_none"] == len(asked)
+    (tmp_path / "long.jsonl").write_text(json.dumps({**row, "question": "who " * 40}) + "\n")
+    arguments = ["predict", str(place / "run"), str(tmp_path / "long.jsonl"), "--cut", "--json"]
+    done = CliRunner().invoke(app, arguments)
+    assert json.loads(done.stdout)["cut"]
+    assert done.stderr == "cut: 1 question is longer than the model reads and lost its end: 1\n"
     (tmp_path / "some.jsonl").write_text('{"question": "who", "context": " "}\n')
     with pytest.raises(DataError, match=r"some\.jsonl, line 1: context: is empty; expected text"):
         ran("predict", place / "run", tmp_path / "some.jsonl")

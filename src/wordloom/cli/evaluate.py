@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wordloom.cli.evaluate_rows import classification, column_of, columns_of, similarity
+from wordloom.cli.headed import THRESHOLD, evaluate_headed
 from wordloom.cli.progress import progress_bar
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
@@ -151,6 +152,7 @@ def command(
     translations: Annotated[
         Path | None, typer.Option(help="translation: write them into this file, a line each.")
     ] = None,
+    threshold: Annotated[float | None, THRESHOLD] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -170,27 +172,28 @@ def command(
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
     from wordloom.run.headed import is_headed, task_in
 
+    loading = {"device": device, "dtype": dtype}
     if task == "similarity":
         every = (*(name for name in _TEXT if name != "task"), "confusion", *_PAIRS, *_SEARCH)
-        refuse(ctx, "similarity compares vectors of texts", *every)
+        refuse(ctx, "similarity compares vectors of texts", *every, "threshold")
         began = time.perf_counter()
-        loading = {"device": device, "dtype": dtype}
         given = {"text": text_column, "label": label_column, "header": header}
         scores = similarity(checkpoint, sources or [], given, encoding_errors, loading)
         _print(scores, checkpoint, task, began, json=json)
         return
     columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if is_headed(checkpoint):
-        from wordloom.cli.headed import evaluate_headed
-
         kind = str(task_in(checkpoint))
         rows = kind in ("regression", "token_classification")
         others = (*_TEXT, "confusion", *_PAIRS, *_SEARCH, *(() if rows and sources else (*_ROWS, "header")))
+        if kind != "question_answering":
+            others = (*others, "threshold")
         refuse(ctx, f"{checkpoint} is a model for {kind}, which is scored on what its task reads", *others)
         began = time.perf_counter()
-        scores = evaluate_headed(checkpoint, sources or [], columns, device=device, dtype=dtype)
+        scores = evaluate_headed(checkpoint, sources or [], columns, threshold=threshold, **loading)
         _print(scores, checkpoint, kind, began, json=json)
         return
+    refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
     if is_classifier(checkpoint):
         refuse(
             ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT, *_PAIRS, *_SEARCH
@@ -199,7 +202,7 @@ def command(
             refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
                    *_ROWS, "header", "encoding_errors")  # fmt: skip
         began = time.perf_counter()
-        classifier = load_classifier(checkpoint, device=device, dtype=dtype)
+        classifier = load_classifier(checkpoint, **loading)
         if confusion is not None:
             from wordloom.inspect.confusion import check_format, draw_confusion
 
@@ -257,7 +260,6 @@ def command(
         began = time.perf_counter()
         reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
         settings: dict[str, Any] = {"window": window, "specials": specials, "batch_size": batch_size}
-        loading = {"device": device, "dtype": dtype}
         scores = evaluate_encoder(checkpoint, sources or [], reading, settings, first=first, loading=loading)
         _print(scores, checkpoint, "masked", began, json=json)
         return
@@ -268,7 +270,7 @@ def command(
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)
     elif not sources:
         refuse(ctx, "without a FILE the text is read as the checkpoint's recipe says", *_READING)
-    lm = load_language_model(checkpoint, device=device, dtype=dtype)
+    lm = load_language_model(checkpoint, **loading)
     if lm.tokenizer is None:
         raise CheckpointError(
             f"{checkpoint} has no tokenizer, which text needs; put its tokenizer.json there"

@@ -9,13 +9,18 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
     from wordloom.evaluate.score import Scores
 
-__all__ = ["evaluate_headed", "predict_headed"]
+__all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "tell_cut"]
 
+THRESHOLD = typer.Option(
+    help="answers: none where that scores better than the best span by more; any model may then give none."
+)
 _AT_ONCE = 1 << 10  # texts held at a time
 _NAMED = 20  # of texts that were cut
 _FILES = {
@@ -32,11 +37,13 @@ def predict_headed(
     top: int,
     device: str,
     cut: bool,
+    threshold: float | None,
     json: bool,
 ) -> None:
     """What the model says to each thing it is asked, in their order: a line, or with ``json`` an object.
 
-    ``texts`` are those of ``sources``, for models that read texts.
+    ``texts`` are those of ``sources``, for models that read texts; ``threshold`` is of
+    :meth:`wordloom.run.answering.Answerer.answer`, and lets a question have no answer.
     """
     from wordloom.data.squad import asked
     from wordloom.run.headed import load_headed, task_in
@@ -48,7 +55,9 @@ def predict_headed(
     if cut and task != "question_answering":
         model.too_long = "cut"
     if task == "question_answering":
-        _answers(model, list(asked(list(sources))), top=top, cut=cut, json=json)
+        model.no_answer |= threshold is not None
+        questions = list(asked(list(sources)))
+        tell_cut("questions", _answers(model, questions, threshold or 0.0, top=top, cut=cut, json=json))
     elif task == "multiple_choice":
         tell_cut("questions", _choices(model, sources, json=json))
     else:
@@ -74,23 +83,27 @@ def _told(fact: dict[str, Any]) -> None:
     print(json_module.dumps(fact, ensure_ascii=False))
 
 
-def _answers(answerer: Any, asked: list[Any], *, top: int, cut: bool, json: bool) -> None:
-    """Id, answer, its first character, the one behind its last, and its probability."""
+def _answers(
+    answerer: Any, asked: list[Any], threshold: float, *, top: int, cut: bool, json: bool
+) -> list[int]:
+    """Id, answer, its first character, the one behind its last, and its probability; the numbers of the
+    questions that were cut."""
     if not asked:
-        return
+        return []
     windows = answerer.windows(asked, too_long="cut" if cut else "error")
-    for question, found in zip(asked, answerer.answer(windows, n_best=top), strict=True):
+    made = answerer.answer(windows, n_best=top, threshold=threshold)
+    for question, found in zip(asked, made, strict=True):
         if json:
             spans = [span._asdict() for span in found.spans]
             fact = {"id": found.id, "question": question.question, "answer": found.text, "spans": spans}
-            _told(fact if found.no_answer is None else {**fact, "no_answer": found.no_answer})
+            if found.no_answer is not None:
+                fact["no_answer"] = found.no_answer
+            _told({**fact, "cut": True} if found.cut else fact)
         else:
             best = next((span for span in found.spans if span.text == found.text), None)
             where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
             print(f"{found.id}\t{' '.join(found.text.split())}\t{where}")
-    if windows.ledger.cut:
-        print(f"{windows.ledger.cut:,} questions were cut to {windows.ledger.max_query} tokens, as asked",
-              file=sys.stderr)  # fmt: skip
+    return [number for number, found in enumerate(made, 1) if found.cut]
 
 
 def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
@@ -140,18 +153,27 @@ def _tags(tagger: Any, texts: list[Any], first: int, *, json: bool) -> list[int]
 
 
 def evaluate_headed(
-    checkpoint: Path, sources: list[str], columns: dict[str, Any], *, device: str, dtype: str
+    checkpoint: Path,
+    sources: list[str],
+    columns: dict[str, Any],
+    *,
+    threshold: float | None,
+    device: str,
+    dtype: str,
 ) -> Scores:
     """Scores on ``sources``, whose ``columns`` are text, label and header; without any, on what the recipe of
-    the folder holds out."""
+    the folder holds out.  ``threshold`` as for :func:`predict_headed`."""
     from wordloom.data import ScoredCorpus, questions
     from wordloom.data.choices import choice_rows
     from wordloom.data.tagged import tagged_texts
     from wordloom.run.headed import evaluate_held_out, load_headed
 
     model = load_headed(checkpoint, device=device, dtype=dtype)
+    settings = {}
+    if threshold is not None:
+        model.no_answer, settings = True, {"threshold": threshold}
     if not sources:
-        return evaluate_held_out(model)
+        return evaluate_held_out(model, **settings)
     given: Any
     match model.config.task:
         case "question_answering":
@@ -162,5 +184,5 @@ def evaluate_headed(
             given = list(tagged_texts(sources, word=columns["text"], label=columns["label"]))
         case _:
             given = ScoredCorpus(sources=sources, split="files", **columns)
-    scores: Scores = model.evaluate(given)
+    scores: Scores = model.evaluate(given, **settings)
     return scores

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wordloom.cli.headed import predict_headed, tell_cut
+from wordloom.cli.headed import THRESHOLD, predict_headed, tell_cut
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
 
@@ -44,6 +44,7 @@ def command(
     cut: Annotated[
         bool, typer.Option("--cut", help="Cut what is too long, and say which (masks: always an error).")
     ] = False,
+    threshold: Annotated[float | None, THRESHOLD] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per text, with every label's probability.")
@@ -62,11 +63,14 @@ def command(
         task = task_in(checkpoint)
         if task != "question_answering":
             refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "top")
+            refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
         if task in ("question_answering", "multiple_choice"):
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
         texts = _texts(sources, field, text_column, encoding_errors)
-        predict_headed(checkpoint, sources or [], texts, top=top, device=device, cut=cut, json=json)
+        settings: dict[str, Any] = {"top": top, "cut": cut, "threshold": threshold}
+        predict_headed(checkpoint, sources or [], texts, **settings, device=device, json=json)
         return
+    refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
     fills = is_encoder(checkpoint)
     if fills:
         refuse(ctx, f"{checkpoint} fills in masks, of texts that it reads whole", "cut")

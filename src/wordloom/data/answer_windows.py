@@ -118,6 +118,7 @@ class AnswerWindows:
         begins: ``[questions + 1]`` int64: those of question i are ``begins[i]`` to ``begins[i + 1]``.
         frame: the marks around the texts, and the padding.
         ledger: what became of the questions.
+        shortened: the numbers of those that lost their end.
     """
 
     questions: tuple[Question, ...]
@@ -125,6 +126,7 @@ class AnswerWindows:
     begins: Ints
     frame: Frame
     ledger: WindowLedger
+    shortened: frozenset[int] = frozenset()
 
     def of(self, question: int) -> tuple[AnswerWindow, ...]:
         """The windows of a question by its number."""
@@ -200,11 +202,14 @@ def question_windows(
     asked: list[Question] = []
     windows: list[AnswerWindow] = []
     begins = [0]
+    shortened: set[int] = set()
     text: _Text | None = None
     for question in questions:
         if text is None or text.context != question.context:
             text = _Text.of(tokenizer, question)
-        query = _query(tokenizer, question, max_query, too_long, counts)
+        query, cut = _query(tokenizer, question, max_query, too_long)
+        if cut:
+            shortened.add(len(asked))
         target = _target(text, question, counts) if targets else None
         made = _rows(len(asked), query, text, frame, max_seq_len, doc_stride, target)
         if question.answers and target is not None:
@@ -225,6 +230,7 @@ def question_windows(
         max_seq_len=max_seq_len,
         doc_stride=doc_stride,
         max_query=max_query,
+        cut=len(shortened),
         **{name: counts[name] for name in _COUNTED},
     )
     return AnswerWindows(
@@ -233,10 +239,11 @@ def question_windows(
         begins=np.array(begins, np.int64),
         frame=frame,
         ledger=ledger,
+        shortened=frozenset(shortened),
     )
 
 
-_COUNTED = ("impossible", "answers", "misfits", "unseen", "without_answer", "never_whole", "cut")
+_COUNTED = ("impossible", "answers", "misfits", "unseen", "without_answer", "never_whole")
 _NOWHERE = (0, 0)  # [CLS]
 _UNKNOWN = (IGNORE, IGNORE)
 
@@ -289,8 +296,8 @@ def _with_accents(context: str, offsets: list[tuple[int, int]]) -> list[tuple[in
     return made
 
 
-def _query(tokenizer: Any, question: Question, longest: int, too_long: str, counts: Counter[str]) -> Ids:
-    """The question's tokens, ``longest`` at most."""
+def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> tuple[Ids, bool]:
+    """The question's tokens, ``longest`` at most, and whether it had more."""
     ids = np.asarray(tokenizer.encode_ids(question.question, specials="text"), np.int32)
     if not len(ids):
         raise DataError(f"{question.place}.question: has no token of this tokenizer; take it out")
@@ -299,8 +306,7 @@ def _query(tokenizer: Any, question: Question, longest: int, too_long: str, coun
             f"{question.place}.question: has {len(ids):,} tokens and max_query allows {longest:,}; raise "
             'it, or say too_long="cut" to read the beginning alone'
         )
-    counts["cut"] += len(ids) > longest
-    return ids[:longest]
+    return ids[:longest], len(ids) > longest
 
 
 def _target(text: _Text, question: Question, counts: Counter[str]) -> tuple[int, int] | None:

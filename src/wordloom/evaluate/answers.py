@@ -257,12 +257,14 @@ class Found(NamedTuple):
         text: the answer; ``""``: there is none.
         spans: the n best with different texts, the best first; where no answer is allowed, it is among them.
         no_answer: the score of "no answer" less the best span's; None where it is not allowed.
+        cut: whether the question lost its end.
     """
 
     id: str
     text: str
     spans: tuple[Span, ...]
     no_answer: float | None
+    cut: bool = False
 
 
 def find_answers(
@@ -313,7 +315,7 @@ def find_answers(
         text = "" if margin is not None and margin > no_answer_threshold else spans[0].text
         if no_answer:
             spans = _with_none(spans, least, n_best)
-        found.append(Found(question.id, text, _shared(spans), margin))
+        found.append(Found(question.id, text, _shared(spans), margin, i in windows.shortened))
     return found
 
 

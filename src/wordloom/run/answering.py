@@ -106,24 +106,34 @@ class Answerer(HeadedModel):
         one = Question("1", "", context, question, (), False, "the question")
         return self.answer(self.windows([one]), **settings)[0]
 
-    def evaluate(self, asked: Sequence[Question]) -> Scores:
+    def evaluate(self, asked: Sequence[Question], *, threshold: float = 0.0) -> Scores:
         """Exact match and F1 on ``asked``; see :func:`wordloom.evaluate.answer_scores`.
 
-        A question that is too long is cut, as the official script does, and a note says how many were.
+        Where the model may give none (``no_answer``), it does so above ``threshold``, and the thresholds that
+        would have been best are told. A question that is too long is cut, as the official script does, and a
+        note says how many were.
         """
         windows = self.windows(asked, too_long="cut")
         found = self.answer(windows)
+        best = {one.id: next(span.text for span in one.spans if span.text) for one in found}
         scores = answer_scores(
             asked,
-            {one.id: one.text for one in found},
+            best,
             no_answer=_margins(found) if self.no_answer else None,
+            threshold=threshold if self.no_answer else None,
             settings={**_signature(self.tokenizer, windows), "dtype": self.dtype},
         )
-        ledger = windows.ledger
-        if not ledger.cut:
-            return scores
-        cut = f"cut: {ledger.cut:,} questions are longer than {ledger.max_query} tokens and lost their end"
-        return replace(scores, notes=(*scores.notes, cut))
+        ledger, notes = windows.ledger, list(scores.notes)
+        if ledger.cut:
+            notes.append(
+                f"cut: {ledger.cut:,} questions are longer than {ledger.max_query} tokens and lost their end"
+            )
+        if scores.counts["impossible"] and not self.no_answer:
+            notes.append(
+                f"{scores.counts['impossible']:,} questions have no answer, and this model always gives one: "
+                "no_answer=True (--threshold 0) lets it give none"
+            )
+        return replace(scores, notes=tuple(notes))
 
 
 def _margins(found: Sequence[Found]) -> dict[str, float]:

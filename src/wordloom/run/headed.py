@@ -72,8 +72,9 @@ _HELD_OUT: dict[str, Callable[[Recipe], Any]] = {
 }
 
 
-def evaluate_held_out(model: Any) -> Scores:
-    """The scores of ``model``, from :func:`load_headed`, on what the recipe in its folder holds out.
+def evaluate_held_out(model: Any, **settings: Any) -> Scores:
+    """The scores of ``model``, from :func:`load_headed`, on what the recipe in its folder holds out;
+    ``settings`` are those of its ``evaluate``.
 
     Raises CheckpointError where there is no recipe, or it holds out nothing.
     """
@@ -89,6 +90,6 @@ def evaluate_held_out(model: Any) -> Scores:
             scores = model.evaluate(corpus_of(recipe, ScoredCorpus), part="validation")
             return scores
         if held_out := _HELD_OUT[task](recipe):
-            scores = model.evaluate(held_out)
+            scores = model.evaluate(held_out, **settings)
             return scores
     raise CheckpointError(f"the recipe of {model.folder} holds nothing out; give a file")
