@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss, matthews_corrcoef
 
 from wordloom.data.label_batches import BagBatches
 from wordloom.errors import EvaluationError, NonFiniteError
@@ -47,6 +47,7 @@ def test_scores_are_scikit_learns(case, size):
     predicted = found.argmax(1)
     assert scores["accuracy"].value == pytest.approx(accuracy_score(targets, predicted))
     assert scores["macro_f1"].value == pytest.approx(f1_score(targets, predicted, average="macro"))
+    assert scores["matthews"].value == pytest.approx(matthews_corrcoef(targets, predicted))
     assert scores["loss"].value == pytest.approx(log_loss(targets, found, labels=range(C)), rel=1e-6)
     assert scores.counts == {"rows": N, "right": int((targets == predicted).sum()),
                              "nats": pytest.approx(N * scores["loss"].value)}  # fmt: skip

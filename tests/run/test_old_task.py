@@ -264,7 +264,7 @@ def test_runs_stand_beside_one_another(place: Path, tmp_path: Path) -> None:
         start_from=place / "gpt2",
     )
     assert [set(run.metrics) for run in result.runs] == [
-        {"loss", "accuracy", "old_loss_before", "old_loss"}
+        {"loss", "accuracy", "f1", "matthews", "old_loss_before", "old_loss"}
     ] * 2
     done = CliRunner().invoke(app, [*view, "--json", "--png", str(tmp_path / "seen.svg")])
     assert done.exit_code == 0, done.exception
@@ -330,3 +330,20 @@ def test_a_new_old_text_makes_room_for_itself(place: Path) -> None:
     changed = load_recipe(path, ["old_task.train=elsewhere.txt"]).old_task
     assert changed is not None
     assert changed.validation is None
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_text_may_be_there_to_be_measured_alone(kind: str, place: Path, tmp_path: Path) -> None:
+    """The loss is that of a run which holds the same text out, whole."""
+    words = (place / "old.txt").read_text().split()
+    (tmp_path / "held.txt").write_text(" ".join(words[:300]))
+    own = train(
+        place / f"{kind}.toml",
+        [f"data.validation={tmp_path}/held.txt", "train.steps=1", "train.learning_rate=1e-9"],
+        out=tmp_path / "own",
+        start_from=place / kind,
+    ).metrics["loss"]
+    recipe = (place / "new.toml").read_text().replace(f'train = "{place}/old.txt"', f'validation = "{tmp_path}/held.txt"')
+    (tmp_path / "new.toml").write_text(recipe)
+    run = train(tmp_path / "new.toml", out=tmp_path / "run", start_from=place / kind).folder
+    assert told(run)["before"] == pytest.approx(own, abs=1e-5)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from wordloom.errors import CheckpointError, ConfigError, RecipeError
+from wordloom.errors import CheckpointError, ConfigError, NonFiniteError, RecipeError
 from wordloom.run.grid import combinations, split_settings
+from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep import sweep
 from wordloom.run.train import train
 from wordloom.training.hooks import Log
@@ -112,8 +113,8 @@ def test_every_combination_is_the_run_that_train_makes(recipe, swept, tmp_path):
     losses = [row["metrics"]["loss"] for row in rows(swept)]
     assert [row["best"] for row in rows(swept)] == [loss == min(losses) for loss in losses]
     table = [line.split("\t") for line in (swept / "table.tsv").read_text().splitlines()]
-    assert table[0] == ["train.learning_rate", "train.steps", "state", "loss", "accuracy", "steps", "seconds",
-                        "best", "folder"]  # fmt: skip
+    assert table[0] == ["train.learning_rate", "train.steps", "state", "loss", "accuracy", "f1", "matthews",
+                        "steps", "seconds", "best", "folder"]  # fmt: skip
     assert [float(line[3]) for line in table[1:]] == pytest.approx(losses, rel=1e-5)
     about = json.loads((swept / "sweep.json").read_text())
     assert (about["grid"], about["metric"], about["direction"]) == (GRID, "loss", "lower")
@@ -199,7 +200,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
     """With keep_best the best evaluation's, else the last; of equal runs the cheaper one is best."""
     figures = iter([0.3, 0.5, 0.4, 0.3])
     monkeypatch.setattr(
-        "wordloom.run.labelled._evaluator", lambda batches: lambda model: {"loss": next(figures)}
+        "wordloom.run.labelled._evaluator", lambda *rows: lambda model: {"loss": next(figures)}
     )
     grid = {"train.keep_best": [True, False]}
     result = sweep(recipe, grid, out=tmp_path / "out")
@@ -207,7 +208,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
     assert result.best is result.runs[0]
     told = [{"loss": 0.0, "accuracy": 0.0}, {"loss": 0.3, "accuracy": 0.9}, {"loss": 0.2, "accuracy": 0.8}]
     found = iter(told * 2)  # of each run first what is asked before anything is trained
-    monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda batches: lambda model: next(found))
+    monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda *rows: lambda model: next(found))
     by_accuracy = ["train.keep_best=true", "train.best_metric=accuracy"]
     result = sweep(recipe, {"seed": [1, 2]}, by_accuracy, out=tmp_path / "by")
     assert result.runs[0].metrics == told[1]
@@ -215,11 +216,13 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
     final, kept = (load_file(place / "model.safetensors") for place in places)
     assert all(torch.equal(kept[key], final[key]) for key in kept)
     monkeypatch.undo()
-    with pytest.raises(RecipeError, match=r"best_metric 'f1' is not evaluated .* allowed: loss, accuracy"):
-        train(recipe, ["train.keep_best=true", "train.best_metric=f1"], out=tmp_path / "f1")
+    with pytest.raises(
+        RecipeError, match=r"best_metric 'spearman' is not evaluated .* allowed: loss, accuracy"
+    ):
+        train(recipe, ["train.keep_best=true", "train.best_metric=spearman"], out=tmp_path / "f1")
     with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
         train(recipe, ["train.keep_best=true", "train.best_metric=acuracy"], out=tmp_path / "f1")
-    monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda batches: lambda model: {"loss": 0.1})
+    monkeypatch.setattr("wordloom.run.labelled._evaluator", lambda *rows: lambda model: {"loss": 0.1})
     costly_first = sweep(recipe, {"train.steps": [2, 1]}, out=tmp_path / "two")
     assert costly_first.best is costly_first.runs[1]
 
@@ -256,8 +259,8 @@ def test_mistakes_are_told_before_anything_is_trained(recipe, steps, tmp_path, a
 def test_mistakes_of_models_and_folders(recipe, swept, steps, tmp_path):
     with pytest.raises(ConfigError, match="n_heads=3"):
         sweep("quickstart", {"model.n_heads": [2, 3]}, ["model.dim=16"], out=tmp_path / "out")
-    with pytest.raises(RecipeError, match="evaluate no 'f1'"):
-        sweep(recipe, GRID, metric="f1", out=swept)
+    with pytest.raises(RecipeError, match="evaluate no 'spearman'"):
+        sweep(recipe, GRID, metric="spearman", out=swept)
     with pytest.raises(CheckpointError, match="nowhere"):
         sweep(recipe, GRID, start_from="nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -293,3 +296,49 @@ def test_commas_within_a_value_and_names_of_folders(recipe):
     assert combinations(recipe, both)[0].name == "tokenizer.vocab_size=5,model.vocab_size=5"
     many = {"train.learning_rate": ["2e-5", 3e-5], "seed": [1, 2]}
     assert [one.recipe.train.learning_rate for one in combinations(recipe, many)] == [2e-5, 2e-5, 3e-5, 3e-5]
+
+
+@pytest.mark.parametrize("changes", [[], ["train.keep_best=true", "train.best_metric=matthews"]])
+def test_a_figure_that_one_run_does_not_define_leaves_the_others_theirs(
+    recipe, monkeypatch, tmp_path, changes
+):
+    """Of a model that takes every row for one class there is no correlation."""
+    nan = float("nan")
+    monkeypatch.setattr(
+        "wordloom.run.labelled._evaluator",
+        lambda *rows: lambda model: {"loss": 0.5, "matthews": nan if model.dull else 0.25},
+    )
+    monkeypatch.setattr("wordloom.models.bag_of_words.BagOfWords.dull", True, raising=False)
+    grid = {"train.learning_rate": [0.05, 0.5]}
+
+    def run():
+        return sweep(recipe, grid, changes, metric="matthews", out=tmp_path / "out")
+
+    say = TrainingProgress.say
+
+    def watched(self, lines):  # from the second run on the model tells classes apart
+        if isinstance(lines, str) and "run 2 of 2" in lines:
+            monkeypatch.setattr("wordloom.models.bag_of_words.BagOfWords.dull", False)
+        say(self, lines)
+
+    monkeypatch.setattr(TrainingProgress, "say", watched)
+    for _ in range(2):  # the second time nothing is left to train
+        result = run()
+        assert [run.metrics.get("matthews") for run in result.runs] == [None, 0.25]
+        assert result.best is result.runs[1]
+    assert (tmp_path / "out/learning_rate=0.05/config.json").exists()
+
+
+def test_a_run_that_fails_before_it_begins_is_told_as_failed(recipe, monkeypatch, tmp_path):
+    """As where the timed steps diverge, which leave no folder behind."""
+
+    def diverging(one, *, out, **settings):
+        if one.train.learning_rate == 0.05:
+            raise NonFiniteError("step 1: the loss is nan")
+        return train(one, out=out, **settings)
+
+    monkeypatch.setattr("wordloom.run.sweep.train", diverging)
+    for _ in range(2):
+        result = sweep(recipe, {"train.learning_rate": [0.05, 0.5]}, out=tmp_path / "out")
+        assert [run.state for run in result.runs] == ["failed", "done"]
+        assert result.runs[0].reason == "step 1: the loss is nan"

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from wordloom.models import BagOfWordsConfig, BertConfig, RNNConfig, TaskConfig, TransformerConfig, build
 from wordloom.recipe import TrainSettings
 from wordloom.training.optimizers import Muon, build_optimizer, orthogonalise
 from wordloom.training.schedules import SCHEDULES, learning_rate_share
@@ -67,6 +68,22 @@ def test_decay_acts_on_matrices_only_and_muon_on_the_blocks_matrices(tiny_model)
     for name, p in model.named_parameters():
         inside = name.startswith("blocks.") and p.ndim == 2
         assert decay[name] == ("muon" if inside else "adamw", 0.3 if p.ndim == 2 else 0.0), name
+
+
+def test_muon_finds_the_blocks_of_heads_and_of_translators():
+    """By whatever name: under a body, or an encoder's and a decoder's."""
+    sizes = {"vocab_size": 50, "dim": 8, "n_layers": 1, "n_heads": 2}
+    body = BertConfig(**sizes, hidden_dim=16, max_seq_len=8)
+    for config, n in (
+        (TaskConfig(task="classification", body=body, id2label={"0": "a", "1": "b"}), 6),
+        (TransformerConfig(**sizes), 6 + 10),
+        (RNNConfig(vocab_size=50, dim=8, n_layers=1), 2),
+        (BagOfWordsConfig(vocab_size=50, id2label={"0": "a", "1": "b"}), 0),
+    ):
+        optimizer = build_optimizer(build(config), TrainSettings(steps=1, optimizer="muon"))
+        muon = optimizer.parts["muon"].param_groups[0]["params"] if "muon" in optimizer.parts else []
+        assert len(muon) == n
+        assert all("blocks." in optimizer.names[p] for p in muon)
 
 
 def settings(**changes) -> TrainSettings:

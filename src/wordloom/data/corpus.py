@@ -48,7 +48,8 @@ class Corpus:
             characters, so the side of a document depends on nothing but itself.  ``"files"``: validation
             is ``validation_sources``.
         validation_fraction: share of the validation part, 0 <= fraction < 1; unused by ``"files"``.
-        validation_sources: files of the validation part, for ``split="files"`` only.
+        validation_sources: files of the validation part, for ``split="files"`` only; ``sources`` may be
+            empty then, where no other part is read.
 
     Raises:
         DataError: a setting that is not allowed, or sources that do not exist (found when first read).
@@ -152,15 +153,15 @@ class Corpus:
     def skipped(self) -> list[str]:
         """Files in the folders given that were passed over, as their suffix is not known."""
         skipped: list[str] = []
-        expand(self.sources, skipped=skipped)
-        if self.validation_sources:
-            expand(self.validation_sources, skipped=skipped)
+        for given in (self.sources, self.validation_sources):
+            if given:
+                expand(given, skipped=skipped)
         return skipped
 
     @cached_property
     def _found(self) -> tuple[list[Source], list[Source]]:
         """The files of both parts before anything is read, so that a mistake in either is met at once."""
-        training = expand(self.sources)
+        training = expand(self.sources) if self.sources or not self.validation_sources else []
         validation = expand(self.validation_sources) if self.validation_sources else []
         trained_on = {os.path.realpath(source.path) for source in training}
         for source in validation:

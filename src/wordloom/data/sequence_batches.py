@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -145,9 +145,12 @@ class SequenceLabelBatches(LabelBatches):
 
     def _pool(self, start: int, stop: int) -> NDArray[np.int64]:
         """The rows of a whole pool, in groups of like length; where an epoch ends within it, part by part."""
-        edge = (stop - 1) // self.samples_per_epoch * self.samples_per_epoch
-        if start < edge:
-            return np.concatenate([self._pool(start, edge), self._pool(edge, stop)])
+        n = self.samples_per_epoch
+        edges = [start, *range(start - start % n + n, stop, n), stop]
+        return np.concatenate([self._alike(*span) for span in pairwise(edges)])
+
+    def _alike(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The same of samples of one epoch."""
         sample = np.arange(start, stop, dtype=np.uint64)
         rows = self._ordered(sample)
         rows = rows[np.argsort(self._lengths[rows], kind="stable")]

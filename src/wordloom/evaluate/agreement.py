@@ -30,7 +30,15 @@ from wordloom.evaluate.score import (
     signature,
 )
 
-__all__ = ["CLASS_METRICS", "NUMBER_METRICS", "class_agreement", "confusion_of", "number_agreement"]
+__all__ = [
+    "CLASS_METRICS",
+    "NUMBER_METRICS",
+    "class_agreement",
+    "class_values",
+    "confusion_of",
+    "metrics_of",
+    "number_agreement",
+]
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 NUMBER_METRICS = ("pearson", "spearman", "mean_squared_error")
@@ -92,6 +100,19 @@ def class_agreement(
     counts = {"rows": n, "right": int(np.trace(confusion))}
     details = {"confusion": {"labels": list(labels), "counts": confusion.tolist()}}
     return Scores(tuple(found), counts, details=details)
+
+
+def metrics_of(labels: Sequence[str]) -> tuple[str, ...]:
+    """Those of :data:`CLASS_METRICS` that so many classes have beside accuracy: F1 is of two alone."""
+    return ("f1", "matthews") if len(labels) == 2 else ("matthews",)
+
+
+def class_values(confusion: Counts, labels: Sequence[str], positive: str | None = None) -> dict[str, float]:
+    """The values alone of :func:`metrics_of` for a ``confusion`` [C, C], NaN where one is not defined."""
+    found = {"matthews": float(_matthews(confusion[None])[0])}
+    if len(labels) == 2:
+        found["f1"] = float(_f1(confusion[None], _positive(labels, positive))[0])
+    return {name: found[name] for name in metrics_of(labels)}
 
 
 def _positive(labels: Sequence[str], positive: str | None) -> int:

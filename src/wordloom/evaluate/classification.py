@@ -1,4 +1,4 @@
-"""How well a classifier tells classes apart: accuracy, macro-F1, and its loss.
+"""How well a classifier tells classes apart: accuracy, F1, Matthews' correlation, and its loss.
 
 Macro-F1 is the mean over the classes that occur (among targets or predictions) of
 2 TP / (2 TP + FP + FN), as scikit-learn's ``f1_score(average="macro")``.
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, to_device
 from wordloom.errors import EvaluationError, NonFiniteError
+from wordloom.evaluate.agreement import class_agreement, metrics_of
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import (
     MIN_UNITS,
@@ -75,14 +76,20 @@ def judge(model: Any, batches: Iterable[Any]) -> Judged:
 
 
 def classification(
-    model: Any, batches: Iterable[Any], *, labels: Sequence[str], settings: dict[str, object]
+    model: Any,
+    batches: Iterable[Any],
+    *,
+    labels: Sequence[str],
+    settings: dict[str, object],
+    positive: str | None = None,
 ) -> Scores:
-    """``accuracy``, ``macro_f1`` and ``loss`` (nats per row); ``settings`` go into the signatures.
+    """``accuracy``, ``macro_f1``, of two classes ``f1`` (of the label ``positive``, by default the second),
+    ``matthews`` and ``loss`` (nats per row); ``settings`` go into the signatures.
 
     ``details`` holds the ``confusion``: its ``labels``, and ``counts`` of rows of each (outer) by the label
     they were taken for (inner).
 
-    Accuracy has Wilson's interval; macro-F1 the percentiles of 2,000 resamples of the rows, drawn with a
+    Accuracy has Wilson's interval; F1, its mean and Matthews' correlation the percentiles of 2,000 resamples of the rows, drawn with a
     fixed seed (Efron 1979), from 20 rows on; loss the normal one.  Raises as :func:`judge`.
     """
     judged = judge(model, batches)
@@ -98,9 +105,13 @@ def classification(
     signed = {
         name: signature(name, **{**settings, "labels": len(labels), "ci": ci}) for name, ci in by.items()
     }
+    agreement = class_agreement(
+        confusion, labels=labels, metrics=metrics_of(labels), positive=positive, settings=settings
+    )
     scores = (
         Score("accuracy", hits / n, share_interval(hits, n), signed["accuracy"]),
         Score("macro_f1", macro_f1(confusion), _bootstrap(confusion) if enough else None, signed["macro_f1"]),
+        *agreement.scores,
         Score("loss", loss.ratio, loss.interval(), signed["loss"]),
     )
     recall = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,11 +21,13 @@ from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteEr
 from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import family_of
-from wordloom.run.labelled import labelled_batches
+from wordloom.run.labelled import labelled_batches, positive_of
 from wordloom.run.text_readers import BagReader, TextReader
 from wordloom.weights import save_model
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 1 << 12  # texts in a forward pass
 
@@ -85,9 +88,13 @@ class TextClassifier:
         return found
 
     def probabilities(self, texts: Iterable[str]) -> NDArray[np.float64]:
-        """The probability of every class for N texts: [N, C] float64."""
-        parts = [probabilities for probabilities, _ in self.parts(texts)]
-        return np.concatenate([np.empty((0, len(self.labels))), *parts])
+        """The probability of every class for N texts: [N, C] float64.  Where texts are cut, as asked, the log
+        says how many; :meth:`predict` and :meth:`parts` say which."""
+        parts = list(self.parts(texts))
+        if cut := sum(len(shortened) for _, shortened in parts):
+            n = sum(len(probabilities) for probabilities, _ in parts)
+            log.warning("%s of %s texts are longer than a row and were cut", f"{cut:,}", f"{n:,}")
+        return np.concatenate([np.empty((0, len(self.labels))), *(found for found, _ in parts)])
 
     @torch.no_grad()
     def parts(self, texts: Iterable[str]) -> Iterator[tuple[NDArray[np.float64], set[int]]]:
@@ -111,7 +118,7 @@ class TextClassifier:
             before += len(some)
 
     def evaluate(self, corpus: LabelledCorpus, *, part: str = "train") -> Scores:
-        """Accuracy, macro-F1 and loss on the labelled rows of ``corpus``; see
+        """Accuracy, F1 and loss on the labelled rows of ``corpus``; see
         :func:`wordloom.evaluate.classification`.  Raises DataError for a label the model does not know."""
         batches, ledger = labelled_batches(self.reader, self.labels, corpus, part)
         kind = next(self.model.parameters()).dtype
@@ -127,10 +134,12 @@ class TextClassifier:
             (batches.batch(*cut) for cut in batches.passes()),
             labels=self.labels,
             settings=settings,
+            positive=positive_of(corpus.sources, self.labels),
         )
         unit = self.reader.unit
         counts = {**scores.counts, unit: ledger.terms, f"unknown_{unit}": ledger.unknown}
-        return replace(scores, counts=counts)
+        cut = [line for line in ledger.lines() if line.startswith("cut:")]
+        return replace(scores, counts=counts, notes=(*scores.notes, *cut))
 
     # -- features ----------------------------------------------------------------------------------------
 

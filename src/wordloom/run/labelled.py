@@ -14,9 +14,12 @@ import numpy as np
 
 from wordloom.data.label_batches import LabelBatches, LabelLedger
 from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
+from wordloom.data.sources import Sources
 from wordloom.data.streams import EncodingErrors
 from wordloom.errors import RecipeError
-from wordloom.evaluate.classification import judge
+from wordloom.evaluate.agreement import class_values
+from wordloom.evaluate.classification import judge, macro_f1
+from wordloom.evaluate.glue import glue_task
 from wordloom.models import config_from
 from wordloom.recipe import Recipe
 from wordloom.run.progress import TrainingProgress
@@ -36,6 +39,7 @@ __all__ = [
     "labelled_batches",
     "labelled_corpus",
     "ledger",
+    "positive_of",
     "row_errors",
     "saver",
 ]
@@ -210,7 +214,21 @@ def held_out(
     if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
         parts["validation"] = labelled_batches(reader, labels, corpus, "validation")
         progress.say(parts["validation"][1].lines())
-    return account_of(parts, _evaluator, labels=labels, signature=reader.signature)
+    positive = positive_of(recipe.data.train, labels)
+    return account_of(
+        parts,
+        lambda validation: _evaluator(validation, labels, positive),
+        labels=labels,
+        signature=reader.signature,
+    )
+
+
+def positive_of(sources: Sources, labels: Sequence[str]) -> str | None:
+    """The label that F1 is of: GLUE's of such a set, of other pairs of labels the second (None)."""
+    named = [sources] if isinstance(sources, str | Path) else sources
+    found = {glue_task(str(source)) for source in named}
+    task = found.pop() if len(found) == 1 else None
+    return task.positive if task is not None and task.positive in labels else None
 
 
 class Account(Protocol):
@@ -240,12 +258,17 @@ def account_of(
     )
 
 
-def _evaluator(validation: LabelBatches) -> Callable[[Any], dict[str, float]]:
-    """Loss and accuracy over the validation rows."""
+def _evaluator(
+    validation: LabelBatches, labels: Sequence[str], positive: str | None
+) -> Callable[[Any], dict[str, float]]:
+    """Loss, accuracy, F1 of two classes or the mean of more, and Matthews' correlation."""
 
     def evaluate(model: Any) -> dict[str, float]:
         judged = judge(model, (validation.batch(*cut) for cut in validation.passes()))
-        return {"loss": float(judged.nats.mean()), "accuracy": judged.accuracy}
+        figures = {"loss": float(judged.nats.mean()), "accuracy": judged.accuracy}
+        if len(labels) > 2:
+            figures["macro_f1"] = macro_f1(judged.confusion)
+        return {**figures, **class_values(judged.confusion, labels, positive)}
 
     return evaluate
 

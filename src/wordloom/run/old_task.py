@@ -89,6 +89,8 @@ def with_old_task(
     tokenizer = _tokenizer(recipe, given, progress)
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
+    if old.train is None:  # the whole text is measured
+        corpus = replace(corpus, sources=(), split="files", validation_sources=corpus.sources)
 
     def read(part: Any, seed: int) -> Any:
         if encoder:
@@ -157,7 +159,7 @@ def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
     values = {
         "name": recipe.name,
         "seed": old.seed,
-        "data": {"train": old.validation, **text},
+        "data": {"train": text.pop("validation"), **text} if old.train is None else text,
         "masking": old.masking.model_dump(),
         "train": {
             "objective": kind,

@@ -25,7 +25,7 @@ from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel
 from wordloom.run.labelled import Rows, account_of, corpus_of, cut_or_error, saver
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.task import Task
+from wordloom.run.task import Task, figures_in
 from wordloom.run.text_readers import MarkedReader
 
 __all__ = ["ScoredText", "TextScorer", "regression_task"]
@@ -180,13 +180,11 @@ def regression_task(recipe: Recipe, given: Path | None, progress: TrainingProgre
 
 
 def _evaluator(validation: LabelBatches) -> Callable[[Any], dict[str, float]]:
-    """Loss and correlations over the validation rows; a correlation that is not defined is left out."""
+    """Loss and correlations over the validation rows."""
 
     def evaluate(model: Any) -> dict[str, float]:
         targets, found = _answers(model, validation)
         scores = number_agreement(targets, found, metrics=("mean_squared_error", *_METRICS), settings={})
-        values = {name: scores[name].value for name in _METRICS}
-        figures = {name: value for name, value in values.items() if value is not None}
-        return {"loss": scores["mean_squared_error"].value or 0.0, **figures}
+        return {"loss": scores["mean_squared_error"].value or 0.0, **figures_in(scores, _METRICS)}
 
     return evaluate

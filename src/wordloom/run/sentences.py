@@ -34,7 +34,7 @@ from wordloom.run.labelled import account_of, corpus_of, cut_or_error
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.sentence_folder import SentenceSettings, pooling_of, write_pooling
 from wordloom.run.settling import settle_blocks
-from wordloom.run.task import Task
+from wordloom.run.task import Task, figures_in
 from wordloom.sentence_objectives import (
     TEXT_POOLINGS,
     Contrastive,
@@ -352,8 +352,7 @@ def _evaluator(
         if groups.scores is None:
             return figures
         agreement = number_agreement(groups.scores, cosines, metrics=("pearson", "spearman"), settings={})
-        values = {name: agreement[name].value for name in agreement}
-        return {**figures, **{name: value for name, value in values.items() if value is not None}}
+        return {**figures, **figures_in(agreement, agreement)}
 
     return evaluate
 

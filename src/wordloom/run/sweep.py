@@ -101,10 +101,11 @@ def sweep(
     folder = Path(out) if out is not None else Path("runs") / f"{name}-sweep"
     _check_folder(folder, grid)
     plan = _Sweep(folder, found, by, median, progress or TrainingProgress())
+    known = {"loss", *(name for run in plan.runs for name in run.metrics)}
+    if by.name not in known and (len(known) > 1 or not dry_run):  # or it was not defined in any run so far
+        by.check(_evaluated(found[0].recipe))
     if dry_run:
         return plan.result()
-    if by.name != "loss" and not any(run.metrics for run in plan.runs):
-        by.check(_evaluated(found[0].recipe))
     with _held(folder), sigterm_interrupts():
         about = {
             "recipe": name,
@@ -132,9 +133,6 @@ class _Sweep:
         self.folder, self.found, self.metric, self.median = folder, found, metric, median
         self.progress = progress
         self.runs = [read_run(one, folder / one.name) for one in found]
-        for run in self.runs:
-            if run.metrics:
-                metric.check(run.metrics)
 
     def result(self) -> SweepResult:
         groups = groups_of(self.runs, self.median, self.metric)
@@ -173,9 +171,9 @@ class _Sweep:
         if "torch._dynamo" in sys.modules:  # its kernels are of the shapes of the runs before
             torch.compiler.reset()
         try:
-            progress = _Watching(self.metric, self.progress)
-            return train(one.recipe, out=folder, resume=resume, progress=progress).stopped
+            return train(one.recipe, out=folder, resume=resume, progress=self.progress).stopped
         except NonFiniteError as error:
+            folder.mkdir(parents=True, exist_ok=True)  # the timed steps leave none behind
             write_text(folder / "failed.json", json.dumps({"reason": str(error)}, ensure_ascii=False))
             return False
         finally:
@@ -197,10 +195,12 @@ class _Sweep:
         if run.state == "failed":
             self.progress.say(f"failed: {run.reason}")
         else:
-            self.progress.say(f"{self.metric.name} {run.metrics[self.metric.name]:.4f}")
+            figure = run.metrics.get(self.metric.name)
+            self.progress.say(f"{self.metric.name} {'undefined' if figure is None else f'{figure:.4f}'}")
         if best is not None:
-            figure = best.metrics[self.metric.name]
-            self.progress.say(f"best so far {figure:.4f}: {best.folder.name}{self._left()}")
+            self.progress.say(
+                f"best so far {best.metrics[self.metric.name]:.4f}: {best.folder.name}{self._left()}"
+            )
 
     def _left(self) -> str:
         """How long all that is left may take, by the runs that are done."""
@@ -211,19 +211,6 @@ class _Sweep:
         rate = sum(run.seconds for run in done) / sum(run.work for run in done)
         seconds = sum(max(0.0, rate * run.work - run.seconds) for run in rest)
         return f"; about {timedelta(seconds=round(seconds))} of training left"
-
-
-class _Watching(TrainingProgress):
-    """Shows a run as ever, and ends it at its first evaluation if that has no figure to compare it by."""
-
-    def __init__(self, metric: Metric, shown: TrainingProgress) -> None:
-        super().__init__(shown.console)
-        self.metric = metric
-
-    def update(self, line: dict[str, Any]) -> None:
-        super().update(line)
-        if line["kind"] == "evaluate":
-            self.metric.check({key: value for key, value in line.items() if isinstance(value, float)})
 
 
 # -- what can be known before anything is trained ----------------------------------------------------------

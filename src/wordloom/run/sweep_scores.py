@@ -58,7 +58,7 @@ class Metric:
         if self.name not in figures:
             raise RecipeError(
                 f"these runs evaluate no {self.name!r} on their validation part; --metric takes "
-                f"{', '.join(figures)}"
+                f"{', '.join(figures) or 'none: nothing is held out'}"
             )
 
     def cost(self, value: float | None) -> float:
@@ -128,8 +128,15 @@ class SweepGroup:
 def read_run(combination: Combination, folder: Path) -> SweepRun:
     """What ``folder`` says of its run; raises RecipeError where that is of another recipe."""
     recipe = combination.recipe
-    if not (folder / "recipe.toml").exists():
-        return SweepRun(settings=combination.settings, folder=folder, state="waiting", work=work(recipe))
+    reason = _failure(folder)
+    if not (folder / "recipe.toml").exists():  # it may have failed in its first, timed steps
+        return SweepRun(
+            settings=combination.settings,
+            folder=folder,
+            state="failed" if reason else "waiting",
+            reason=reason,
+            work=work(recipe),
+        )
     saved = RunFolder(folder, resume=True, force=False).saved_recipe(Recipe)
     try:
         refuse_changes(recipe, saved, free=())
@@ -138,12 +145,10 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
     lines = metric_lines(folder / "metrics.jsonl")
     steps = checkpoint_steps(folder)
     state: Literal["stopped", "failed", "done"] = "stopped"
-    reason = ""
     if (folder / "config.json").exists() and (not steps or _ended(folder, steps[-1])):
-        state = "done"
-    elif (folder / "failed.json").exists():
+        state, reason = "done", ""
+    elif reason:
         state = "failed"
-        reason = json.loads((folder / "failed.json").read_text(encoding="utf-8"))["reason"]
     return SweepRun(
         settings=combination.settings,
         folder=folder,
@@ -154,6 +159,12 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         reason=reason,
         work=work(recipe),
     )
+
+
+def _failure(folder: Path) -> str:
+    """Why the run in ``folder`` failed; empty where it did not."""
+    path = folder / "failed.json"
+    return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.exists() else ""
 
 
 def _ended(folder: Path, step: int) -> bool:
@@ -184,7 +195,9 @@ def figures_of(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[st
     if not evaluations:
         return {}
     by = Metric.named(train.best_metric, None)
-    kept = min(evaluations, key=lambda line: by.cost(line[by.name])) if train.keep_best else evaluations[-1]
+    kept = evaluations[-1]
+    if train.keep_best and any(by.name in line for line in evaluations):
+        kept = min(evaluations, key=lambda line: by.cost(line.get(by.name)))
     figures = {
         key: value
         for key, value in kept.items()

@@ -28,13 +28,14 @@ from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel
 from wordloom.run.labelled import account_of, divided, row_errors
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.task import Task
+from wordloom.run.task import Task, figures_in
 from wordloom.run.text_readers import MarkedReader
 from wordloom.weights import save_model
 
 __all__ = ["TaggedWord", "Tagger", "tagged_parts", "tagging_task", "words_of"]
 
 TooLong: TypeAlias = Literal["error", "window", "cut"]
+_FIGURES = {"loss": "loss", "accuracy": "accuracy", "entity_f1": "f1"}  # of a run, by score
 _JOINS = "-'’."  # characters that stand within words
 _WORD = re.compile(r"w+(?:jw+)*|[jp]")  # by kind, see _kind
 _CONTEXT = 4  # a window reads the last quarter of its tokens' number once more of what stands before it
@@ -318,11 +319,7 @@ def _evaluator(
 
     def evaluate(model: Any) -> dict[str, float]:
         scores = _scores(model, batches, rows, labels, {})
-        named = {"loss": "loss", "accuracy": "accuracy", "f1": "entity_f1"}
-        return {
-            short: value
-            for short, name in named.items()
-            if name in scores and (value := scores[name].value) is not None
-        }
+        figures = figures_in(scores, [name for name in _FIGURES if name in scores])
+        return {_FIGURES[name]: value for name, value in figures.items()}
 
     return evaluate

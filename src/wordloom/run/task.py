@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wordloom.evaluate.score import Scores
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Batches, Trainer
 
-__all__ = ["Task"]
+__all__ = ["Task", "figures_in"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class Task:
         settle: surgery on the model where it will run; says in a few words what runs.
         costs: for the plan; None: a causal language model's.
         timed: whether steps are timed for the plan, whatever the budget.
-        evaluate: figures of the validation part, ``loss`` among them; None where nothing is held out.
+        evaluate: figures of the validation part, ``loss`` among them, NaN for one that is not defined there;
+            None where nothing is held out.
         scored: the settings that decide those figures, for their signature.
         objective: what is learnt, where that is not the one of the recipe's name with its settings alone.
         sample: a text that the model writes; None for a model that writes none.
@@ -48,3 +51,9 @@ class Task:
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True
+
+
+def figures_in(scores: Scores, names: Iterable[str]) -> dict[str, float]:
+    """The values of these ``scores``, NaN where one is not defined."""
+    values = {name: scores[name].value for name in names}
+    return {name: math.nan if value is None else value for name, value in values.items()}

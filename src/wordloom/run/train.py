@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -154,6 +155,10 @@ def _train(
         f"running     {trainer.device}, {trainer.precision.mode}, {how}, "
         f"{torch.get_num_threads()} threads, allocator {'tuned' if tuned else 'system'}"
     )
+    if s.optimizer == "muon" and "muon" not in trainer.optimizer.parts:
+        progress.say(
+            "muon is for the matrices of a model's blocks: AdamW trains all of this one, which has none"
+        )
     known = state is not None and (
         s.minutes is None or state[1]["recipe"]["train"].get("minutes") == s.minutes
     )
@@ -301,10 +306,11 @@ def _check_metric(trainer: Trainer, task: Task) -> None:
 def _remembering(
     evaluate: Callable[[Any], dict[str, float]], last: dict[str, float]
 ) -> Callable[[Any], dict[str, float]]:
-    """``evaluate``, whose last figures are kept in ``last``."""
+    """``evaluate`` without figures that are not defined; the last ones are kept in ``last``."""
 
     def remember(model: Any) -> dict[str, float]:
-        figures = evaluate(model)
+        every = evaluate(model)
+        figures = {name: value for name, value in every.items() if name == "loss" or not math.isnan(value)}
         last.clear()
         last.update(figures)
         return figures
@@ -330,6 +336,8 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
     """Leave the finished model in the run's folder itself: the last weights, their average, or the best."""
     save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
     step = (save_hook.best_step if recipe.train.keep_best else None) or trainer.step
+    if recipe.train.keep_best and save_hook.best_step is None:
+        progress.say(f"kept: the last weights, since no evaluation had a {recipe.train.best_metric}")
     if step != trainer.step:
         checkpoint = folder / "checkpoints" / f"step-{step}"
         best = load_model(checkpoint, dtype=None)

@@ -6,6 +6,7 @@ Weight decay, and L-BFGS's l2, act on matrices only: gains, biases and other vec
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -19,6 +20,8 @@ from wordloom.training.lbfgs import LBFGS
 
 __all__ = ["MasterWeights", "Muon", "Optimizer", "build_optimizer", "orthogonalise"]
 
+# Parameters within Transformer blocks: of a model, of a body under a head, of an encoder and a decoder.
+_IN_BLOCK = re.compile(r"(^|\.)((en|de)coder_)?blocks\.")
 # Coefficients of the quintic Newton-Schulz iteration (K. Jordan, "Muon", 2024): steepest at zero, so that
 # five rounds bring every singular value into about [0.7, 1.2].
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -186,7 +189,7 @@ def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
     named = {name: p if master is None else master.of(p) for name, p in model.named_parameters()}
     names: dict[Tensor, str] = {p: name for name, p in named.items()}
     muon = [
-        p for name, p in named.items() if s.optimizer == "muon" and p.ndim == 2 and name.startswith("blocks.")
+        p for name, p in named.items() if s.optimizer == "muon" and p.ndim == 2 and _IN_BLOCK.search(name)
     ]
     taken = {id(p) for p in muon}
     matrices = [p for p in named.values() if p.ndim >= 2 and id(p) not in taken]
