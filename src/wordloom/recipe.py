@@ -19,6 +19,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import Field, model_validator
 
+from wordloom.errors import DataError
 from wordloom.recipe_reading import Strict, read_recipe, shipped_recipes
 from wordloom.train_settings import TrainSettings, without_effect
 
@@ -118,6 +119,17 @@ class MaskingSettings(Strict):
     scored: Literal["changed", "all"] = "changed"
     placeholder: Literal["mask", "empty"] = "mask"  # empty: a token [EMPTY] whose vector is zero
     dynamic: bool = True  # masked anew at every visit; false: always the same
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> MaskingSettings:
+        if self.model_fields_set:
+            from wordloom.data.masking import Masking
+
+            try:
+                Masking(**self.model_dump(exclude={"dynamic"}))
+            except DataError as error:
+                raise ValueError(f"masking: {error}") from None
+        return self
 
 
 class OldTask(Strict):

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
+from wordloom.cli.usage import UsageError
 from wordloom.errors import CheckpointError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS
+from wordloom.run.text_readers import cutting
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -151,6 +153,28 @@ def test_a_scorer_says_what_it_cut(place, caplog):
     assert "1 of 3 texts are longer than a row and were cut" in caplog.text
     classifier = wordloom.load(place / "classification")
     assert [one.cut for one in classifier.predict(["a dog", "mat"])] == [False, False]
+    caplog.clear()
+    classifier.reader = cutting(classifier.reader)
+    assert classifier.probabilities(["a dog", LONG]).shape == (2, 2)
+    assert "1 of 2 texts are longer than a row and were cut" in caplog.text
+
+
+def test_options_that_would_do_nothing_are_refused(place, tmp_path):
+    (tmp_path / "scored.tsv").write_bytes("text\tscore\nna\xefve\t1\ncat\t2\n".encode("latin-1"))
+    scored = ("evaluate", place / "regression", tmp_path / "scored.tsv")
+    with pytest.raises(WordloomError, match="leave out --first"):
+        ran(*scored, "--first", 1)
+    columns = ("--text-column", "text", "--label-column", "score")
+    with pytest.raises(WordloomError, match="not valid UTF-8"):
+        ran(*scored, *columns)
+    assert "2 rows" in ran(*scored, *columns, "--encoding-errors", "replace")
+    (tmp_path / "some.conll").write_text("the O\n")
+    with pytest.raises(WordloomError, match="leave out --header"):
+        ran("evaluate", place / "token_classification", tmp_path / "some.conll", "--header")
+    with pytest.raises(UsageError, match="give it once"):
+        ran("predict", place / "token_classification", tmp_path / "scored.tsv", *("--text-column", 1) * 2)
+    with pytest.raises(WordloomError, match="leave out --threshold"):
+        ran("predict", place / "classification", tmp_path / "scored.tsv", "--threshold", 1)
 
 
 def test_standard_input_is_read(place):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from wordloom.data import IGNORE, Masker, Masking
 from wordloom.data.permutation import mix
-from wordloom.errors import DataError
+from wordloom.errors import DataError, RecipeError
+from wordloom.recipe import load_recipe
 from wordloom.text import Tokenizer
 
 V, MASK, EMPTY = 200, 4, 5
@@ -153,11 +154,14 @@ def test_full_text_is_left_as_it_is_and_scored() -> None:
     assert (targets == tokens).all()
 
 
-@given(st.integers(0, 2**32), st.sampled_from(["bert", "replace"]), st.booleans())
+KINDS = [Masking(), Masking(whole_words=True), Masking(kind="replace")]
+
+
+@given(st.integers(0, 2**32), st.sampled_from(KINDS))
 @settings(max_examples=25, deadline=None)
-def test_a_key_masks_its_row_alike_in_any_company(seed: int, kind: Any, whole: bool) -> None:
+def test_a_key_masks_its_row_alike_in_any_company(seed: int, masking: Masking) -> None:
     tokens, own = text(6, 31, seed=seed % 7), keys(6, seed)
-    masker = Masker(Masking(kind=kind, whole_words=whole), Words(), empty_id=EMPTY)
+    masker = Masker(masking, Words(), empty_id=EMPTY)
     every = np.ones(tokens.shape, bool)
     together = masker(tokens, every, own)
     for row in range(6):
@@ -177,11 +181,18 @@ def test_a_key_masks_its_row_alike_in_any_company(seed: int, kind: Any, whole: b
         ({"mask_share": 0.8, "random_share": 0.3}, "together 1 at most"),
         ({"kind": "replace", "mask_words": 0.7, "substitute_words": 0.4}, "together 1 at most"),
         ({"kind": "replace", "mask_words": 0.0}, "nothing is changed"),
+        ({"scored": "all"}, 'scored has no effect with kind = "bert": it is of kind = "replace"'),
+        ({"mask_words": 0.05}, "mask_words has no effect"),
+        ({"kind": "replace", "share": 0.3}, 'share has no effect with kind = "replace"'),
+        ({"kind": "replace", "whole_words": True}, "whole_words has no effect"),
     ],
 )
 def test_impossible_shares_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Masking(**given)
+    changes = [f"masking.{name}={value}".lower() for name, value in given.items()]
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("bert-mini-gutenberg", changes)
 
 
 def test_a_tokenizer_without_a_mask_is_refused() -> None:

@@ -163,7 +163,18 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     recipe = str(tmp_path / "recipe.toml")
     with pytest.raises(RecipeError, match=r"has no answer, and data\.no_answer is false"):
         train(recipe, out=tmp_path / "no", start_from=place / "body")
-    train(recipe, ["data.no_answer=true", "train.steps=2"], out=tmp_path / "run", start_from=place / "body")
+    alone = ["data.no_answer=true", "train.steps=2"]
+    with pytest.raises(RecipeError, match=r"validation_fraction 0\.25: holds no questions"):
+        train(recipe, alone, out=tmp_path / "run", start_from=place / "body")
+    with pytest.raises(RecipeError, match="is both a training and a validation file"):
+        train(
+            recipe,
+            [f"data.validation={tmp_path}/train.json"],
+            out=tmp_path / "run",
+            start_from=place / "body",
+        )
+    alone += ["data.validation_fraction=0", "train.evaluate_every=0"]
+    train(recipe, alone, out=tmp_path / "run", start_from=place / "body")
     answerer = wordloom.load(tmp_path / "run")
     assert answerer.no_answer
     found = answerer.ask("who flew", CONTEXTS[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, NonFiniteError
 from wordloom.models import build, config_from
 from wordloom.run import Embedder, TextEncoder, load_encoder
+from wordloom.run.embedding import EmbedLedger
 from wordloom.run.sentence_folder import pooling_of
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -53,7 +55,9 @@ def theirs() -> Any:
     return sentence_transformers.SentenceTransformer(str(minilm.MODEL_DIR), device="cpu")
 
 
-def test_vectors_are_those_of_sentence_transformers(trained: TextEncoder, theirs: Any) -> None:
+def test_vectors_are_those_of_sentence_transformers(
+    trained: TextEncoder, theirs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """Pooling, normalisation and the limit of 256 tokens come from the folder, and are theirs."""
     made = trained.embed(SENTENCES)
     wanted = theirs.encode(SENTENCES, convert_to_numpy=True)
@@ -67,6 +71,12 @@ def test_vectors_are_those_of_sentence_transformers(trained: TextEncoder, theirs
     cut = trained.embed(["short", long], too_long="cut")
     assert (cut.ledger.cut, cut.ledger.tokens_left_out) == ([1], 166)
     assert np.abs(cut.vectors - theirs.encode(["short", long])).max() < 1e-5  # theirs cuts without a word
+    kept = EmbedLedger()
+    assert [len(text.ids) for text in trained.embed_tokens(["short", long], kept, too_long="cut")] == [1, 254]
+    assert kept.cut == [1]
+    assert not caplog.records
+    trained.embed_tokens(["short", long], too_long="cut")
+    assert "1 cut, which left out 166 tokens: text 2" in caplog.text
     windows = trained.embed(["short", long], too_long="window")
     assert windows.ledger.windowed == [1]
     assert not np.allclose(windows.vectors[1], cut.vectors[1])
@@ -370,8 +380,10 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     assert embed("--pooling", "last", folder=gpt).exit_code == 0
     for wrong, message in (
         (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot keep tokens"),
+        (("--level", "token", "--pooling", "max"), "none are pooled.*leave out --pooling"),
+        (("--level", "token", "--normalize"), "leave out --normalize"),
         (("--out", str(tmp_path / "x.csv")), "does not say how to write vectors"),
         (("--method", "mean", "--layer", "1"), "leave out --layer"),
     ):
-        assert message in str(embed(*wrong).exception)
+        assert re.search(message, str(embed(*wrong).exception))
     assert "first token of an encoder" in str(embed("--pooling", "cls", folder=gpt).exception)

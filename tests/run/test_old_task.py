@@ -343,7 +343,7 @@ def test_a_text_may_be_there_to_be_measured_alone(kind: str, place: Path, tmp_pa
         out=tmp_path / "own",
         start_from=place / kind,
     ).metrics["loss"]
-    recipe = (place / "new.toml").read_text().replace(f'train = "{place}/old.txt"', f'validation = "{tmp_path}/held.txt"')
-    (tmp_path / "new.toml").write_text(recipe)
+    old, alone = f'train = "{place}/old.txt"', f'validation = "{tmp_path}/held.txt"'
+    (tmp_path / "new.toml").write_text((place / "new.toml").read_text().replace(old, alone))
     run = train(tmp_path / "new.toml", out=tmp_path / "run", start_from=place / kind).folder
     assert told(run)["before"] == pytest.approx(own, abs=1e-5)

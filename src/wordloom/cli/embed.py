@@ -176,6 +176,9 @@ def command(
         embed_bags(model, lines(), out, normalize=normalize, batch_size=batch_size, groups=groups)
         return
     if holds_model(model) and not any(is_given(ctx, name) for name in ("method", *_SIF, *_WORDS, "rows")):
+        if level == "token":
+            why = "vectors of tokens are the model's own: none are pooled, and none brought to length 1"
+            refuse(ctx, why, "pooling", "normalize")
         given: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
         embed_model(
             model,

@@ -172,10 +172,10 @@ def command(
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
     from wordloom.run.headed import is_headed, task_in
 
-    loading = {"device": device, "dtype": dtype}
+    loading: dict[str, Any] = {"device": device, "dtype": dtype}
     if task == "similarity":
-        every = (*(name for name in _TEXT if name != "task"), "confusion", *_PAIRS, *_SEARCH)
-        refuse(ctx, "similarity compares vectors of texts", *every, "threshold")
+        every = (*(name for name in _TEXT if name != "task"), "first", "confusion", "threshold")
+        refuse(ctx, "similarity compares vectors of texts", *every, *_PAIRS, *_SEARCH)
         began = time.perf_counter()
         given = {"text": text_column, "label": label_column, "header": header}
         scores = similarity(checkpoint, sources or [], given, encoding_errors, loading)
@@ -184,20 +184,22 @@ def command(
     columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if is_headed(checkpoint):
         kind = str(task_in(checkpoint))
-        rows = kind in ("regression", "token_classification")
-        others = (*_TEXT, "confusion", *_PAIRS, *_SEARCH, *(() if rows and sources else (*_ROWS, "header")))
-        if kind != "question_answering":
-            others = (*others, "threshold")
+        others = [*_TEXT, "first", "confusion", *_PAIRS, *_SEARCH]
+        others += [] if kind == "question_answering" else ["threshold"]
+        others += [] if sources and kind in ("regression", "token_classification") else _ROWS
+        others += [] if sources and kind == "regression" else ["header"]
         refuse(ctx, f"{checkpoint} is a model for {kind}, which is scored on what its task reads", *others)
+        if not sources:
+            refuse(ctx, "without a FILE it is read as the checkpoint's recipe says", "encoding_errors")
         began = time.perf_counter()
-        scores = evaluate_headed(checkpoint, sources or [], columns, threshold=threshold, **loading)
+        reading: dict[str, Any] = {"encoding_errors": encoding_errors, "threshold": threshold}
+        scores = evaluate_headed(checkpoint, sources or [], columns, **reading, **loading)
         _print(scores, checkpoint, kind, began, json=json)
         return
     refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
     if is_classifier(checkpoint):
-        refuse(
-            ctx, f"{checkpoint} is a classifier, which is scored on labelled rows", *_TEXT, *_PAIRS, *_SEARCH
-        )
+        why = f"{checkpoint} is a classifier, which is scored on labelled rows"
+        refuse(ctx, why, *_TEXT, "first", *_PAIRS, *_SEARCH)
         if not sources:
             refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
                    *_ROWS, "header", "encoding_errors")  # fmt: skip

@@ -14,6 +14,7 @@ import typer
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
+    from wordloom.data.streams import EncodingErrors
     from wordloom.evaluate.score import Scores
 
 __all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "tell_cut"]
@@ -157,6 +158,7 @@ def evaluate_headed(
     sources: list[str],
     columns: dict[str, Any],
     *,
+    encoding_errors: EncodingErrors,
     threshold: float | None,
     device: str,
     dtype: str,
@@ -177,12 +179,13 @@ def evaluate_headed(
     given: Any
     match model.config.task:
         case "question_answering":
-            given = list(questions(sources))
+            given = list(questions(sources, encoding_errors=encoding_errors))
         case "multiple_choice":
-            given = list(choice_rows(sources, answered=True))
+            given = list(choice_rows(sources, answered=True, encoding_errors=encoding_errors))
         case "token_classification":
-            given = list(tagged_texts(sources, word=columns["text"], label=columns["label"]))
+            word, label = columns["text"], columns["label"]
+            given = list(tagged_texts(sources, word=word, label=label, encoding_errors=encoding_errors))
         case _:
-            given = ScoredCorpus(sources=sources, split="files", **columns)
+            given = ScoredCorpus(sources=sources, split="files", encoding_errors=encoding_errors, **columns)
     scores: Scores = model.evaluate(given, **settings)
     return scores

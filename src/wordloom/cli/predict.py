@@ -66,6 +66,8 @@ def command(
             refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
         if task in ("question_answering", "multiple_choice"):
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
+        if task == "token_classification" and len(text_column or ()) > 1:
+            raise UsageError(f"--text-column: {checkpoint} labels the words of one text; give it once")
         texts = _texts(sources, field, text_column, encoding_errors)
         settings: dict[str, Any] = {"top": top, "cut": cut, "threshold": threshold}
         predict_headed(checkpoint, sources or [], texts, **settings, device=device, json=json)

@@ -32,6 +32,12 @@ EMPTY = "[EMPTY]"  # the token that the placeholder "empty" is
 _CHOICE, _FATE, _PIECE, _ROUND = (np.uint64(k * 0x9E3779B97F4A7C15 % 2**64) for k in (3, 5, 7, 11))
 
 
+_ONLY = {  # settings by the kind that has them
+    "bert": ("share", "mask_share", "random_share", "whole_words"),
+    "replace": ("mask_words", "substitute_words", "scored"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Masking:
     """Settings; see the module.
@@ -53,6 +59,14 @@ class Masking:
     scored: Literal["changed", "all"] = "changed"
 
     def __post_init__(self) -> None:
+        other = "replace" if self.kind == "bert" else "bert"
+        for name in _ONLY[other]:
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                raise DataError(
+                    f'{name} has no effect with kind = "{self.kind}": it is of kind = "{other}"; set that, '
+                    "or leave it out"
+                )
         for first, second in (("mask_share", "random_share"), ("mask_words", "substitute_words")):
             if getattr(self, first) + getattr(self, second) > 1:
                 raise DataError(f"{first} and {second} are shares of one whole: together 1 at most")
@@ -68,7 +82,8 @@ class Masker:
     """Masks rows of tokens as :class:`Masking` says.
 
     Args:
-        tokenizer: whose special tokens are never chosen, and never put in another's place.
+        tokenizer: whose special tokens are never put in another's place; which tokens may be chosen, the
+            candidates of a call say.
         empty_id: the placeholder ``empty``.
 
     Raises DataError for a tokenizer without the token that is put in the place of others.

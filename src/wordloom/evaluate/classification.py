@@ -89,8 +89,9 @@ def classification(
     ``details`` holds the ``confusion``: its ``labels``, and ``counts`` of rows of each (outer) by the label
     they were taken for (inner).
 
-    Accuracy has Wilson's interval; F1, its mean and Matthews' correlation the percentiles of 2,000 resamples of the rows, drawn with a
-    fixed seed (Efron 1979), from 20 rows on; loss the normal one.  Raises as :func:`judge`.
+    Accuracy has Wilson's interval; F1, its mean and Matthews' correlation the percentiles of 2,000 resamples
+    of the rows, drawn with a fixed seed (Efron 1979), from 20 rows on; loss the normal one.  Raises as
+    :func:`judge`, and :func:`~wordloom.evaluate.agreement.class_agreement`.
     """
     judged = judge(model, batches)
     confusion, n = judged.confusion, int(judged.confusion.sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from wordloom.nn.recurrent import Recurrent
 from wordloom.run.side_by_side import side_by_side
 
 __all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "Pooling", "TokenVectors"]
+
+log = logging.getLogger(__name__)
 
 Pooling: TypeAlias = Literal["mean", "sum", "max", "cls", "last"]
 TooLong: TypeAlias = Literal["error", "cut", "window"]
@@ -167,8 +170,13 @@ class Embedder:
             yield pooled.vectors(self.dim, normalize=self.normalize)
 
     def tokens(self, texts: Sequence[str], ledger: EmbedLedger | None = None) -> list[TokenVectors]:
-        """The vectors of every token of every text, marks left out."""
-        pieces = self._pieces(texts, EmbedLedger() if ledger is None else ledger)
+        """The vectors of every token of every text, marks left out, at their own lengths; ``ledger`` as for
+        :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`."""
+        kept = EmbedLedger() if ledger is None else ledger
+        pieces = self._pieces(texts, kept)
+        if ledger is None and kept.cut:
+            for line in kept.lines()[1:]:
+                log.warning(line)
         parts: dict[int, list[tuple[int, NDArray[np.float32]]]] = {i: [] for i in range(len(texts))}
         inside = slice(1, -1) if self.marks else slice(None)
 

@@ -16,7 +16,7 @@ from wordloom.evaluate.masked import pseudo_perplexity
 from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.run.dtypes import choose_dtype
-from wordloom.run.embedding import Embedded, Embedder, TokenVectors
+from wordloom.run.embedding import Embedded, Embedder, EmbedLedger, TokenVectors
 from wordloom.run.known_vocabulary import check_vocabulary
 from wordloom.run.sentence_folder import pooling_of, write_pooling
 from wordloom.text import Tokenizer
@@ -57,9 +57,12 @@ class TextEncoder:
         """The vectors of N texts, [N, D] float32, and what became of them; see :meth:`embedder`."""
         return self.embedder(**settings)(texts)
 
-    def embed_tokens(self, texts: Sequence[str], **settings: Any) -> list[TokenVectors]:
-        """The vectors of the tokens of each text; see :meth:`embedder`."""
-        return self.embedder(**settings).tokens(texts)
+    def embed_tokens(
+        self, texts: Sequence[str], ledger: EmbedLedger | None = None, **settings: Any
+    ) -> list[TokenVectors]:
+        """The vectors of the tokens of each text; see :meth:`embedder`.  What becomes of texts is added to
+        ``ledger``; without one, the log tells of those that are cut, as asked."""
+        return self.embedder(**settings).tokens(texts, ledger)
 
     # -- hidden tokens -----------------------------------------------------------------------------------
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from wordloom.data.datasets import names_dataset
 from wordloom.data.label_batches import LabelBatches, LabelLedger
 from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
 from wordloom.data.sources import Sources
@@ -30,6 +33,7 @@ __all__ = [
     "HeldOut",
     "Rows",
     "account_of",
+    "check_apart",
     "check_files",
     "classifier_config",
     "corpus_of",
@@ -42,6 +46,7 @@ __all__ = [
     "positive_of",
     "row_errors",
     "saver",
+    "some",
 ]
 
 _SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
@@ -96,26 +101,49 @@ def check_files(recipe: Recipe) -> None:
             )
 
 
+def check_apart(recipe: Recipe) -> None:
+    """Raises RecipeError for a file that is both learnt from and held out."""
+    learnt, held_out = (_places(given or ()) for given in (recipe.data.train, recipe.data.validation))
+    for place, name in held_out.items():
+        if any(place == other or place.startswith(other + os.sep) for other in learnt):
+            raise RecipeError(f"{name}: is both a training and a validation file; take it from one")
+
+
+def _places(sources: str | Sequence[str]) -> dict[str, str]:
+    """Where each of ``sources`` is, and how it was given; named sets are where their name is."""
+    found = {}
+    for name in [sources] if isinstance(sources, str) else sources:
+        if names_dataset(name):
+            found[name] = name
+        else:
+            found |= {os.path.realpath(path): name for path in glob(os.path.expanduser(name)) or [name]}
+    return found
+
+
 def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dict[str, list[Item]]:
     """What ``read`` makes of the recipe's sources: "train", and "validation", the last ones where no source
     of its own is named; ``what`` they are called."""
     d = recipe.data
     check_files(recipe)
+    check_apart(recipe)
     every = read(d.train)
     if d.validation is not None:
-        return {"train": every, "validation": read(d.validation)}
+        return {"train": every, "validation": some(read(d.validation), recipe, what)}
     if not d.validation_fraction:
         return {"train": every}
     if d.split != "tail":
         raise RecipeError(f"data.split: the last {what} are held out; leave it out")
     edge = len(every) - int(len(every) * d.validation_fraction)
-    parts = {"train": every[:edge], "validation": every[edge:]}
-    if not parts["validation"]:
-        raise RecipeError(
-            f"data.validation_fraction {d.validation_fraction:g} of {len(every):,} {what} holds none out; "
-            "give more, or 0"
-        )
-    return parts
+    return {"train": every[:edge], "validation": some(every[edge:], recipe, what)}
+
+
+def some(held_out: list[Item], recipe: Recipe, what: str) -> list[Item]:
+    """What is held out; raises RecipeError where that is nothing."""
+    if not held_out:
+        d = recipe.data
+        which = "data.validation" if d.validation else f"data.validation_fraction {d.validation_fraction:g}"
+        raise RecipeError(f"{which}: holds no {what}; give more of them, or data.validation_fraction = 0")
+    return held_out
 
 
 @dataclass
@@ -225,7 +253,7 @@ def held_out(
 
 def positive_of(sources: Sources, labels: Sequence[str]) -> str | None:
     """The label that F1 is of: GLUE's of such a set, of other pairs of labels the second (None)."""
-    named = [sources] if isinstance(sources, str | Path) else sources
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
     found = {glue_task(str(source)) for source in named}
     task = found.pop() if len(found) == 1 else None
     return task.positive if task is not None and task.positive in labels else None
