@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.cli.usage import UsageError
 from wordloom.errors import CheckpointError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS
@@ -171,8 +170,11 @@ def test_options_that_would_do_nothing_are_refused(place, tmp_path):
     (tmp_path / "some.conll").write_text("the O\n")
     with pytest.raises(WordloomError, match="leave out --header"):
         ran("evaluate", place / "token_classification", tmp_path / "some.conll", "--header")
-    with pytest.raises(UsageError, match="give it once"):
-        ran("predict", place / "token_classification", tmp_path / "scored.tsv", *("--text-column", 1) * 2)
+    columns = ("--text-column", "1", "--text-column", "2")
+    told = [str(place / "token_classification"), str(tmp_path / "scored.tsv"), *columns]
+    done = CliRunner().invoke(app, ["predict", *told])
+    assert done.exit_code == 2
+    assert "give it once" in " ".join(done.stderr.split())
     with pytest.raises(WordloomError, match="leave out --threshold"):
         ran("predict", place / "classification", tmp_path / "scored.tsv", "--threshold", 1)
 

@@ -166,13 +166,11 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     alone = ["data.no_answer=true", "train.steps=2"]
     with pytest.raises(RecipeError, match=r"validation_fraction 0\.25: holds no questions"):
         train(recipe, alone, out=tmp_path / "run", start_from=place / "body")
+    twice = Path(recipe).read_text()
+    twice = twice.replace("validation_fraction = 0.25", f'validation = "{tmp_path}/train.json"')
+    (tmp_path / "twice.toml").write_text(twice)
     with pytest.raises(RecipeError, match="is both a training and a validation file"):
-        train(
-            recipe,
-            [f"data.validation={tmp_path}/train.json"],
-            out=tmp_path / "run",
-            start_from=place / "body",
-        )
+        train(str(tmp_path / "twice.toml"), alone, out=tmp_path / "run", start_from=place / "body")
     alone += ["data.validation_fraction=0", "train.evaluate_every=0"]
     train(recipe, alone, out=tmp_path / "run", start_from=place / "body")
     answerer = wordloom.load(tmp_path / "run")
