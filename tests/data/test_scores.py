@@ -31,7 +31,8 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
     path = write(tmp_path / name)
     rows = list(scored_rows(path, text=["a", "b"]))
     assert [(*row.texts, row.score) for row in rows] == ROWS
-    assert rows[0] == ScoredRow(("one", "two"), 3.75, str(path), 2 if name == "r.tsv" else 1)
+    named = ("a", "b", "score")
+    assert rows[0] == ScoredRow(("one", "two"), 3.75, str(path), 2 if name == "r.tsv" else 1, named)
     assert [row.texts for row in scored_rows(path, text="b", score="score")][:2] == [("two",), ("",)]
 
 

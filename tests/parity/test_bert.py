@@ -34,12 +34,13 @@ def class_of(name: str) -> Any:
     return getattr(transformers, name.split()[-1])
 
 
-def inputs(seed: int = 7) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [3, T] without padding's own id, segments and where there are tokens."""
+def inputs(seed: int = 7, types: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens [3, T] without padding's own id, segments 0 to ``types`` - 1 one after another, and where there
+    are tokens."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(2, V, (3, T), generator=generator)
     attend = torch.arange(T) < torch.tensor([[T], [5], [1]])
-    segments = (torch.arange(T) >= 4).long().expand(3, T)
+    segments = (torch.arange(T) * types // T).expand(3, T)
     return tokens.masked_fill(~attend, 1), segments, attend
 
 
@@ -78,8 +79,8 @@ def their_outputs(model: Any, segments: Tensor | None) -> dict[str, Tensor]:
 
 
 def compare(ours: Any, theirs: Any) -> None:
-    with_segments = ours.config.type_vocab_size > 1
-    segments = inputs()[1] if with_segments else None
+    types = ours.config.type_vocab_size
+    segments = inputs(types=types)[1] if types > 1 else None
     mine, other = outputs(ours, segments), their_outputs(theirs, segments)
     assert set(other) <= set(mine)
     assert other
@@ -111,7 +112,8 @@ def test_gradients_are_theirs(name: str, tmp_path: Path) -> None:
     model = random_model(OURS[name])
     save_model(model, tmp_path)
     theirs = class_of(name).from_pretrained(tmp_path).eval()
-    segments = inputs()[1] if model.config.type_vocab_size > 1 else None
+    types = model.config.type_vocab_size
+    segments = inputs(types=types)[1] if types > 1 else None
     wanted = their_outputs(theirs, segments)
     made = outputs(model, segments)
     for some, keys in ((made, wanted), (wanted, wanted)):

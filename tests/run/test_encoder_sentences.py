@@ -53,6 +53,31 @@ save_every = 3
 """
 
 
+OWN = """
+name = "own"
+[data]
+train = "{place}/old.txt"
+separator = "line"
+validation_fraction = 0.0
+[tokenizer]
+kind = "wordpiece"
+vocab_size = 60
+[model]
+family = "bert"
+dim = 16
+n_layers = 1
+n_heads = 2
+max_seq_len = 16
+[train]
+objective = "masked_lm"
+steps = 2
+seq_len = 12
+batch_size = 4
+precision = "fp32"
+evaluate_every = 0
+"""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory):
     """A recipe, its rows, the body that it begins with, and its run."""
@@ -268,7 +293,7 @@ MISTAKES = [
     (['data.label_column="score"'], "data.label_column says nothing without data.positive"),
     (['data.label_column="alike"', 'data.positive="maybe"'], "'maybe' and the labels there: no, yes"),
     (['data.label_column="score"', "data.positive=9"], "data.positive is 9 and the scores go to 5"),
-    (["train.seq_len=3"], r"line 2, text 1: has \d+ tokens and train.seq_len allows 3"),
+    (["train.seq_len=3"], r"line 2, column 'one': has \d+ tokens and train.seq_len allows 3"),
     (['data.text_column=["one", "four"]'], "no column 'four'.*data.text_column"),
     (['train.objective="cosine_similarity"', 'data.positive="x"'], "data.positive has no meaning"),
     (
@@ -294,7 +319,7 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
         "data.validation_fraction=0.0",
     ]
     off = ["train.evaluate_every=0"]
-    with pytest.raises(DataError, match=r"train\.tsv, line 3, text 2: its text is empty"):
+    with pytest.raises(DataError, match=r"train\.tsv, line 3, column 'two': its text is empty"):
         train(str(place / "recipe.toml"), [*given, *off], out=tmp_path / "no", start_from=place / "body")
     write_body(tmp_path / "gpt2", TEXTS, "gpt2")
     with pytest.raises(RecipeError, match="is for an encoder, which a gpt2 is not"):
@@ -318,3 +343,28 @@ def test_a_set_with_labels_says_which_are_alike(place, tmp_path):
             out=tmp_path / "no",
             start_from=place / "body",
         )
+
+
+@pytest.mark.parametrize("objective", ["contrastive", "cosine_similarity"])
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_what_vectors_of_texts_forget_is_told_and_rehearsed(place, tmp_path, objective, share):
+    """The old loss is that of the checkpoint's own head, which the folder keeps; its vectors are as ever."""
+    (tmp_path / "old.txt").write_text("\n".join(TEXTS * 6))
+    rehearsed = "" if share is None else f'train = "{tmp_path}/old.txt"\n'
+    recipe = (place / "recipe.toml").read_text().replace("contrastive", objective)
+    old = f'[old_task]\nseparator = "line"\nvalidation = "{tmp_path}/held.txt"\n{rehearsed}'
+    (tmp_path / "held.txt").write_text("\n".join(TEXTS))
+    (tmp_path / "recipe.toml").write_text(recipe + old)
+    (tmp_path / "own.toml").write_text(OWN.format(place=tmp_path))
+    body = train(str(tmp_path / "own.toml"), out=tmp_path / "body").folder
+    changes = ['data.label_column="score"'] if objective == "cosine_similarity" else []
+    changes += [] if share is None else [f"train.rehearsal_share={share}"]
+    run = train(str(tmp_path / "recipe.toml"), changes, out=tmp_path / "run", start_from=body).folder
+    told = json.loads((run / "old_task.json").read_text())
+    assert told["before"] != told["after"]
+    encoder = wordloom.load(run)
+    assert encoder.config.masked_lm_head
+    assert len(encoder.fill("the [MASK] sat")[0]) == 5
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    theirs = sentence_transformers.SentenceTransformer(str(run), device="cpu")
+    assert np.abs(encoder.embed(TEXTS).vectors - theirs.encode(TEXTS)).max() < 1e-6

@@ -92,7 +92,7 @@ def test_both_tasks_are_learnt_and_transformers_reads_the_result(recipe: Path, t
     place = int((inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero())
     assert tokenizer.decode(logits.prediction_logits[0, place].argmax()) == "d"
     ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert "the second text follows in half of them" in str(ledger["train"]["notes"])
+    assert "the second text follows in half of the " in str(ledger["train"]["notes"])
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "masked_lm+next_sentence"])
@@ -194,7 +194,7 @@ def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(
             "pads with token 1",
         ),
         (["masking.share=0"], RecipeError, "masking.share"),
-        (["masking.mask_share=0.95"], DataError, "together 1 at most"),
+        (["masking.mask_share=0.95"], RecipeError, "together 1 at most"),
         (["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], DataError, r"no mask token"),
         (["data.document_mask=true"], RecipeError, "no meaning for train.objective"),
         (["train.objective=masked_lm"], RecipeError, "data.sentences has no meaning"),

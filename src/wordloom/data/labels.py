@@ -49,12 +49,13 @@ _DEFAULT = Columns(("text",), "label")
 
 
 class LabelledRow(NamedTuple):
-    """One row: its texts (two for a pair of sentences), its label where one is read, and where it stands."""
+    """One row: its texts (two for a pair of sentences), its label where one is read, and where they stand."""
 
     texts: tuple[str, ...]
     label: str | None
     source: str
     line: int  # of a .jsonl, .csv or .tsv, from 1; elsewhere the number of the row, from 1
+    columns: tuple[Column, ...] = ()  # of the texts, and of the label
 
     @property
     def place(self) -> str:
@@ -207,7 +208,9 @@ def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
 def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
     """The error for a row whose label none of the training rows had."""
     hint = did_you_mean(str(row.label), known)
-    return DataError(f"{row.place}: the label {row.label!r} was not seen in training; {hint}")
+    column = row.columns[-1] if len(row.columns) > len(row.texts) else FILE
+    place = row.place if column == FILE else f"{row.place}, column {column!r}"
+    return DataError(f"{place}: the label {row.label!r} was not seen in training; {hint}")
 
 
 def _position(row: LabelledRow) -> float:
@@ -316,11 +319,12 @@ def _suffixes(path: str) -> tuple[str, str | None]:
 
 def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
     n = len(columns.texts)
+    named = columns.texts if columns.label is None else (*columns.texts, columns.label)
     for line, values in cells_of(file, columns, errors):
         place = f"{file.name}, line {line:,}"
         texts = tuple(map(_text, values[:n], _named(place, columns.texts), repeat(errors)))
         label = None if columns.label is None else _label(values[n], *_named(place, [columns.label]))
-        yield LabelledRow(texts, label, file.name, line)
+        yield LabelledRow(texts, label, file.name, line, named)
 
 
 def _named(place: str, columns: Sequence[Column]) -> list[str]:

@@ -28,6 +28,7 @@ class ScoredRow(NamedTuple):
     score: float
     source: str
     line: int
+    columns: tuple[Column, ...] = ()
 
     @property
     def place(self) -> str:
@@ -67,7 +68,7 @@ def scored_rows(
         for line, values in cells_of(file, Columns(texts, None, headed, column), encoding_errors):
             place = f"{file.name}, line {line:,}"
             read = tuple(map(_text, values[:-1], _named(place, texts), repeat(encoding_errors)))
-            yield ScoredRow(read, _score(values[-1], place, column), file.name, line)
+            yield ScoredRow(read, _score(values[-1], place, column), file.name, line, (*texts, column))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,10 +130,11 @@ class SentencePairBatches(MaskedRows):
         """The shards' ledger, with what became of the sentences."""
         ledger, rows = self.shards.ledger, self._rows
         single = int((rows[:, 1] - rows[:, 0] == 1).sum())
+        several = len(rows) - single
         note = (
             f"order: {len(rows):,} rows of up to {self.seq_len:,} tokens, of {len(self._firsts) - 1:,} "
-            f"documents; the second text follows in half of them, and never in the {single:,} that are one "
-            "sentence"
+            f"documents; the second text follows in half of the {several:,} that are several sentences, "
+            f"{several / 2 / len(rows):.0%} of all"
         )
         cut = {f"sentence(s) longer than a row's {self.longest:,} tokens, divided": self.divided}
         return replace(

@@ -11,7 +11,7 @@ arXiv:1907.12461): an encoder and a decoder that can both begin as a BERT.
 Against BERT: no segments, no pooler, no heads of pre-training but the bias of the output; the decoder looks
 back alone, and each of its blocks has attention to the source put in between.  Against the 2017 Transformer:
 learned positions, a norm after the embeddings, exact GELU, biases everywhere, norm_eps 1e-12, and matrices of
-its own for each side.  :func:`wordloom.weights.start_from` takes either side from a BERT.
+its own for each side.  :func:`wordloom.weights.start_from_bert` takes either side from a BERT.
 
 Parameters of a base model with BERT's 30,522 pieces: 246,177,594.  Encoder 108,890,112, which is BERT's
 109,482,240 without segments (1,536) and pooler (590,592).  Decoder 137,287,482: the same 108,890,112, the

@@ -19,7 +19,7 @@ from wordloom.data.label_batches import LabelBatches, LabelLedger
 from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
 from wordloom.data.sources import Sources
 from wordloom.data.streams import EncodingErrors
-from wordloom.errors import RecipeError
+from wordloom.errors import DataError, RecipeError
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
 from wordloom.evaluate.glue import glue_task
@@ -159,13 +159,24 @@ class Rows:
         return (text for (text,) in self.rows(corpus, part, known))
 
     def rows(
-        self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = (), *, most_texts: int = 1
+        self,
+        corpus: LabelledCorpus,
+        part: Any,
+        known: Sequence[str] = (),
+        *,
+        most_texts: int = 1,
+        whole: bool = False,
     ) -> Iterator[tuple[str, ...]]:
-        """As :meth:`texts`, of rows of up to ``most_texts``."""
+        """As :meth:`texts`, of rows of up to ``most_texts``; ``whole``: none of which may be empty."""
         for row in corpus.rows(part, self.dropped):
             if len(row.texts) > most_texts:
                 allowed = "one" if most_texts == 1 else f"{most_texts} at most"
                 raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies {allowed}")
+            for text, column in zip(row.texts, row.columns, strict=False):
+                if whole and not text.strip():
+                    raise DataError(
+                        f"{row.place}, column {column!r}: the text is empty; give one, or leave the row out"
+                    )
             if known and row.label not in known:
                 raise unseen_label(row, known)
             self.labels.append(str(row.label))
@@ -204,7 +215,7 @@ def labelled_batches(
     Raises DataError for a label not among ``labels``.
     """
     rows = Rows()
-    given: Any = rows.rows(corpus, part, labels, most_texts=reader.most_texts)
+    given: Any = rows.rows(corpus, part, labels, most_texts=reader.most_texts, whole=reader.whole)
     if reader.most_texts == 1:
         given = (text for (text,) in given)
     read = reader.read(given, lambda row: rows.places[row])

@@ -129,7 +129,8 @@ def _scored_batches(
 ) -> tuple[LabelBatches, ScoreLedger]:
     """The rows of ``part``, permuted by ``seed`` or (None) for one pass, and their account."""
     rows = Rows()
-    read = reader.read(rows.rows(corpus, part, most_texts=reader.most_texts), lambda row: rows.places[row])
+    given = rows.rows(corpus, part, most_texts=reader.most_texts, whole=reader.whole)
+    read = reader.read(given, lambda row: rows.places[row])
     targets = np.array([float(score) for score in rows.labels], np.float32)
     batches = reader.batches(read, targets, places=rows.places, seed=seed)
     ledger = ScoreLedger(

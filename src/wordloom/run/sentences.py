@@ -55,11 +55,6 @@ _HEADS = ("head_dropout", "pooler", "masked_lm_head", "next_sentence_head")
 
 def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Vectors of the recipe's texts by an encoder; ``given`` is a checkpoint to begin with."""
-    if recipe.old_task is not None:
-        raise RecipeError(
-            "[old_task] is of a language model, and an encoder for vectors of texts keeps no such head; "
-            "leave it out"
-        )
     s, pooling = recipe.train, _pooling(recipe, given)
     corpus = _corpus(recipe)
     texts = (text for row in corpus.rows("train") for text in row.texts)
@@ -134,7 +129,8 @@ def _pooling(recipe: Recipe, given: Path | None) -> TextPooling:
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
-    """The recipe's encoder, or that of ``given`` with what the recipe changes of it, without heads."""
+    """The recipe's encoder, or that of ``given`` with what the recipe changes of it, without heads but that of
+    an old task."""
     for name in _HEADS:
         if name in recipe.model:
             raise RecipeError(f"model.{name} is of a head, and vectors of texts need none; leave it out")
@@ -146,7 +142,8 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
             "not; begin with a BERT or a RoBERTa"
         )
     check_body(recipe, tokenizer, body)
-    return replace(body, pooler=False, masked_lm_head=False, next_sentence_head=False)
+    kept = recipe.old_task is not None
+    return replace(body, pooler=False, masked_lm_head=kept, next_sentence_head=False)
 
 
 # -- the texts -------------------------------------------------------------------------------------------
@@ -222,7 +219,7 @@ class _Reader:
             frame,
             longest=self.longest,
             too_long=self.too_long,
-            place=lambda n: f"{rows[n // texts].place}, text {n % texts + 1}",
+            place=lambda n: f"{rows[n // texts].place}, column {rows[n // texts].columns[n % texts]!r}",
         )
         numbers = text_numbers([row.texts for row in rows])
         scores = np.array([row.score for row in rows], np.float32) if scored else None

@@ -49,6 +49,7 @@ class TextReader(Protocol):
 
     Attributes:
         most_texts: of a row; where that is 1, rows are str, else tuples of so many or fewer.
+        whole: whether an empty text is an error.
         unit: what its terms are called.
         vocabulary: what is saved beside the model.
         signature: the settings that decide the inputs, for that of a score.
@@ -56,6 +57,8 @@ class TextReader(Protocol):
 
     @property
     def most_texts(self) -> int: ...
+    @property
+    def whole(self) -> bool: ...
     @property
     def unit(self) -> str: ...
     @property
@@ -81,6 +84,7 @@ class BagReader:
     vectorizer: BagVectorizer
     unit: str = field(default="words", init=False)
     most_texts: int = field(default=1, init=False)
+    whole: bool = field(default=False, init=False)
 
     @property
     def vocabulary(self) -> BagVectorizer:
@@ -120,6 +124,7 @@ class SequenceReader:
     alike: int = 1
     unit: str = field(default="tokens", init=False)
     most_texts: int = field(default=1, init=False)
+    whole: bool = field(default=False, init=False)
 
     @property
     def vocabulary(self) -> Tokenizer:
@@ -166,6 +171,7 @@ class MarkedReader:
     alike: int = 1
     unit: str = field(default="tokens", init=False)
     most_texts: int = field(default=2, init=False)
+    whole: bool = field(default=True, init=False)
 
     @property
     def frame(self) -> Frame:
