@@ -83,7 +83,9 @@ def test_evaluate_a_file_by_its_columns(folder, tmp_path):
     with pytest.raises(DataError, match=r"line 1: no column 'text'"):
         run("evaluate", folder / "run", path)
     path.write_text("text,label\nfine,great\n")
-    with pytest.raises(DataError, match=r"line 2, column 'label': the label 'great' was not seen in training"):
+    with pytest.raises(
+        DataError, match=r"line 2, column 'label': the label 'great' was not seen in training"
+    ):
         run("evaluate", folder / "run", path)
 
 

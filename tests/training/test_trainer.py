@@ -13,6 +13,7 @@ from wordloom.errors import NonFiniteError
 from wordloom.objectives import Loss, causal_lm
 from wordloom.training.hooks import Evaluate
 from wordloom.training.plan import make_plan
+from wordloom.training.precision import Precision
 from wordloom.training.trainer import Hook, Trainer, dropout_seed
 
 
@@ -224,3 +225,9 @@ def test_gradients_below_the_norm_keep_their_bits(tiny_model, batches, settings)
     assert 0 < trainer._clip() < 1e3
     for p, kept in zip(trainer.model.parameters(), before, strict=True):
         assert torch.equal(p.grad, kept)
+
+
+@pytest.mark.parametrize(("mode", "pace"), [("fp32", torch.float32), ("bf16-head", torch.bfloat16)])
+def test_the_plan_measures_the_pace_of_the_fastest_products(mode, pace):
+    """Else a step whose head alone is in bfloat16 would be told to go faster than the machine."""
+    assert Precision(device=torch.device("cpu"), mode=mode).fastest_dtype == pace

@@ -97,7 +97,7 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
     if costs is None:
         each = flops_per_token(trainer.model, context=s.seq_len).training
         costs = Costs(flops_per_token=each, tokens_per_sample=s.seq_len, dense=True)
-    dtype = trainer.precision.compute_dtype
+    dtype = trainer.precision.fastest_dtype
     if trainer.optimizer.master is not None:
         optimizer += 8 * held  # master copies and their gradients
     if trainer.average is not None:
