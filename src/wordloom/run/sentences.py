@@ -129,8 +129,8 @@ def _pooling(recipe: Recipe, given: Path | None) -> TextPooling:
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
-    """The recipe's encoder, or that of ``given`` with what the recipe changes of it, without any head but that
-    of an old task."""
+    """The recipe's encoder, or that of ``given`` with what the recipe changes of it; of the heads it has that
+    of an old task alone."""
     for name in _HEADS:
         if name in recipe.model:
             raise RecipeError(f"model.{name} is of a head, and vectors of texts need none; leave it out")
