@@ -97,6 +97,14 @@ def test_a_tsv_has_no_quotes(tmp_path):
     assert [r.texts[0] for r in labelled_rows(path, text=1, label=2)] == ['"open', 'close"']
 
 
+def test_a_file_whose_name_begins_with_a_dash_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-rows.tsv").write_text("text\tlabel\na\tx\n")
+    assert [row.label for row in labelled_rows("-rows.tsv")] == ["x"]
+    with pytest.raises(DataError, match=r"no table or named data set '-other\.tsv'"):
+        list(labelled_rows("-other.tsv"))
+
+
 def test_labels_that_are_numbers_or_booleans_are_text(tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text('{"text": "a", "label": 3}\n{"text": "b", "label": true}\n{"text": null, "label": "x"}\n')

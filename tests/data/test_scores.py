@@ -51,6 +51,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("r.jsonl", '{"text": "a", "score": true}\n', r"line 1, column 'score': the score is True"),
         ("r.jsonl", '{"text": "a", "score": [1]}\n', r"the score is \[1\]"),
         ("r.jsonl", '{"text": "a", "score": 1' + "0" * 400 + "}\n", r"the score is 10"),
+        ("r.jsonl", '{"text": "a", "score": 1e39}\n', r"the score is 1e\+39"),  # of float32 none
         ("r.jsonl", '{"text": 1, "score": 1}\n', r"line 1, column 'text': the text is 1, which is no text"),
     ],
 )

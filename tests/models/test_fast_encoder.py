@@ -81,3 +81,13 @@ def test_what_it_does_not_take():
     assert not any(map(FastEncoder.takes, (hooked, replaced, mixed)))
     with torch.inference_mode():
         assert not FastEncoder.takes(build(BertConfig(**SIZES)))
+
+
+def test_another_activation_or_kind_of_block_is_the_models_own_to_compute():
+    assert FastEncoder.takes(made())
+    model = made()
+    model.blocks[1].feed_forward.activation = torch.relu
+    assert not FastEncoder.takes(model)
+    model = made()
+    model.blocks[2].ffn_norm.__class__ = type("Another", (type(model.blocks[2].ffn_norm),), {})
+    assert not FastEncoder.takes(model)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -199,3 +200,29 @@ def test_what_is_no_head_is_refused() -> None:
     ):
         with pytest.raises(CheckpointError, match=says):
             config_from_theirs({**theirs, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("stem", "task"),
+    [("Bert", "token_classification"), ("Bert", "question_answering"), ("Roberta", "classification")],
+)
+def test_a_pooler_that_the_head_does_not_read_is_passed_over(stem: str, task: str, tmp_path: Path) -> None:
+    """Releases from before there was a choice hold one; transformers leaves it out, too."""
+    model = random_model(config_of(stem, task))
+    save_model(model, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name, shape in (("weight", (24, 24)), ("bias", (24,))):
+        tensors[f"{stem.lower()}.pooler.dense.{name}"] = torch.ones(shape)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = load_model(tmp_path)
+    torch.testing.assert_close(ours_of(again, task, stem), ours_of(model, task, stem))
+
+
+def test_labels_are_numbered_in_any_order(tmp_path: Path) -> None:
+    """JSON whose keys are sorted has 10 before 2."""
+    labels = {str(number): f"L{number}" for number in range(12)}
+    body = BertConfig(**SHAPE, pooler=True)
+    theirs = config_to_theirs(TaskConfig(body=body, task="classification", id2label=labels))
+    theirs["id2label"] = dict(sorted(theirs["id2label"].items()))
+    assert list(theirs["id2label"])[2] == "10"
+    assert config_from_theirs(theirs).labels == tuple(labels.values())

@@ -137,3 +137,13 @@ def test_a_picture_has_every_text_and_a_line_for_every_cluster(
     assert panel.get_xlabel().startswith("t-SNE")
     with pytest.raises(DataError, match="t-SNE takes 4 to 5,000 texts, not 3"):
         draw_clusters(blobs[:3], found.assigned[:3], words, tmp_path / "t.png", plane="tsne")
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_vectors_that_differ_by_rounding_are_no_clusters() -> None:
+    x = np.repeat(np.random.default_rng(0).normal(size=(3, 384)), 10, axis=0).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    for row in range(len(x)):
+        x[row, row % 7] = np.nextafter(x[row, row % 7], np.float32(2))
+    with pytest.raises(DataError, match=r"there are \d vectors that differ by more than rounding"):
+        cluster_texts([f"text {i}" for i in range(30)], x, 8, seed=0)

@@ -23,7 +23,7 @@ from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationE
 from wordloom.models import build, config_from
 from wordloom.run import Embedder, TextEncoder, load_encoder
 from wordloom.run.embedding import EmbedLedger
-from wordloom.run.sentence_folder import pooling_of
+from wordloom.run.sentence_folder import SentenceSettings, pooling_of, write_pooling
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -387,3 +387,33 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     ):
         assert re.search(message, str(embed(*wrong).exception))
     assert "first token of an encoder" in str(embed("--pooling", "cls", folder=gpt).exception)
+
+
+def test_tokens_beyond_the_tokenizers_are_never_filled_in(tmp_path: Path) -> None:
+    """A vocabulary may be padded to a round size."""
+    tokenizer = tokenizer_of("bert")
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 12, "masked_lm_head": True}
+    config = config_from("bert", vocab_size=tokenizer.vocab_size + 70, **sizes)
+    model = build(config, generator=torch.Generator().manual_seed(0))
+    save_model(model, tmp_path, tokenizer=tokenizer)
+    found = load_encoder(tmp_path).fill("the [MASK] sat", k=tokenizer.vocab_size)[0]
+    assert sum(one.probability for one in found) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_damaged_weights_are_told(tmp_path: Path) -> None:
+    encoder = load_encoder(folder_of(tmp_path / "m", "bert", masked_lm_head=True))
+    with torch.no_grad():
+        encoder.model.blocks[0].ffn_norm.weight.fill_(torch.nan)
+    for call in (encoder.embed, encoder.embed_tokens, encoder.pseudo_perplexity):
+        with pytest.raises(NonFiniteError, match="damaged"):
+            call(["the cat sat"])
+
+
+def test_what_made_vectors_of_another_model_goes_when_it_is_overwritten(tmp_path: Path) -> None:
+    encoder = load_encoder(folder_of(tmp_path / "m", "bert"))
+    write_pooling(tmp_path / "m", 16, SentenceSettings("cls", True, 8))
+    encoder.save_pretrained(tmp_path / "m", overwrite=True)  # which has that pooling now
+    assert pooling_of(tmp_path / "m") == SentenceSettings("cls", True, 8)
+    plain = load_encoder(folder_of(tmp_path / "plain", "bert"))
+    plain.save_pretrained(tmp_path / "m", overwrite=True)
+    assert pooling_of(tmp_path / "m") is None

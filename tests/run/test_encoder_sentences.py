@@ -368,3 +368,13 @@ def test_what_vectors_of_texts_forget_is_told_and_rehearsed(place, tmp_path, obj
     sentence_transformers = pytest.importorskip("sentence_transformers")
     theirs = sentence_transformers.SentenceTransformer(str(run), device="cpu")
     assert np.abs(encoder.embed(TEXTS).vectors - theirs.encode(TEXTS)).max() < 1e-6
+
+
+def test_too_few_scored_rows_to_hold_any_out_are_told(place, tmp_path):
+    (tmp_path / "few.tsv").write_text(
+        "".join(["one\ttwo\tscore\n", *("the cat\ta dog\t1\n" for _ in range(5))])
+    )
+    changes = [f"data.train={tmp_path}/few.tsv", "data.label_column=score", "data.validation_fraction=0.1",
+               "train.objective=cosine_similarity", 'data.text_column=["one", "two"]']  # fmt: skip
+    with pytest.raises(DataError, match="the validation part holds no row; give more rows"):
+        train(str(place / "recipe.toml"), changes, out=tmp_path / "no", start_from=place / "body")

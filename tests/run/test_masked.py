@@ -193,6 +193,7 @@ def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(
             CheckpointError,
             "pads with token 1",
         ),
+        (["model.type_vocab_size=1"], RecipeError, "two segments and model.type_vocab_size is 1"),
         (["masking.share=0"], RecipeError, "masking.share"),
         (["masking.mask_share=0.95"], RecipeError, "together 1 at most"),
         (["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], DataError, r"no mask token"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -55,6 +56,8 @@ def test_threads_are_shared_and_the_model_stays_as_it_was(two_threads):
     assert side_by_side(model, call, range(6)) == [(item, 1, False) for item in range(6)]
     assert model.training
     assert torch.get_num_threads() == 2
+    with ThreadPoolExecutor(1) as executor:  # a server's next request
+        assert executor.submit(torch.get_num_threads).result() == 2
     alone = side_by_side(model, lambda item: (item, torch.get_num_threads()), [7])
     assert alone == [(7, 2)]  # one piece of work has all threads
     assert side_by_side(model, call, []) == []

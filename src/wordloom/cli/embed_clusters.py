@@ -159,7 +159,13 @@ class Grouping:
         facts = [f"silhouette {found.silhouette:.4f}{of}"] if found.silhouette is not None else []
         if found.nmi is not None:
             facts += [f"NMI {found.nmi:.4f}, adjusted Rand index {found.adjusted_rand:.4f} with the labels"]
-        console.print("\n" + "; ".join(facts or ["every text is a cluster of its own"]), markup=False)
+        console.print("\n" + "; ".join(facts or [_why_no_silhouette(found, len(self.texts))]), markup=False)
+
+
+def _why_no_silhouette(found: Clusters, n: int) -> str:
+    if found.compared < n:
+        return f"no silhouette: the {found.compared:,} texts drawn by the seed are of one cluster"
+    return "every text is a cluster of its own"
 
 
 def _plain(text: str) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from wordloom.data.datasets import Columns, files_of, local_files, names_dataset
 from wordloom.data.label_cells import LISTS, cells_of
 from wordloom.data.readers import _sound
-from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
+from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources, is_stdin
 from wordloom.data.streams import EncodingErrors
 from wordloom.errors import DataError, did_you_mean
 
@@ -263,7 +263,7 @@ def _tables(
             for match in matches:
                 yield _described(match, lists=lists), _DEFAULT
         else:
-            if not os.path.exists(path) and not item.startswith("-"):
+            if not os.path.exists(path) and not is_stdin(item):
                 raise DataError(f"no table or named data set '{item}'; {_near(path)}")
             yield _described(path, lists=lists), _DEFAULT
 
@@ -294,9 +294,9 @@ def _folder(folder: str, *, lists: bool) -> list[str]:
 
 def _described(path: str, *, lists: bool = False) -> Source:
     suffix, compression = _suffixes(path)
-    if path.startswith("-") and suffix in LISTS:
+    if is_stdin(path) and suffix in LISTS:
         raise DataError("standard input has no name to be the label of its lines; name a .txt file")
-    if path.startswith("-"):
+    if is_stdin(path):
         return Source(
             path="-", name="standard input", format=TABLES.get(suffix, "tsv"), compression=compression
         )

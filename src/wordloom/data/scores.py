@@ -18,6 +18,7 @@ from wordloom.errors import DataError
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
 
 _SCORE = "score"
+_LARGEST = 3.4028234e38  # of the float32 numbers that targets are
 
 
 class ScoredRow(NamedTuple):
@@ -93,7 +94,7 @@ def _score(value: Any, place: str, column: Column) -> float:
         )
     except (ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= _LARGEST:
         what = "is empty" if value is None or value == "" else f"is {value!r}"
         raise DataError(f"{place}, column {column!r}: the score {what}; it is a finite number, such as 3.75")
     return number

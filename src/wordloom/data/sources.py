@@ -63,6 +63,10 @@ class Source:
         return self.path == "-"
 
 
+def is_stdin(item: PathLike) -> bool:
+    return os.fspath(item) == "-" or os.fspath(item).startswith("-.")
+
+
 def expand(sources: Sources, *, skipped: list[str] | None = None) -> list[Source]:
     """The files that ``sources`` stand for, in the order given; a folder's or glob's files sorted by name.
 
@@ -86,7 +90,7 @@ def expand(sources: Sources, *, skipped: list[str] | None = None) -> list[Source
 def _expand_one(given: str, skipped: list[str] | None) -> list[Source]:
     from wordloom.data.datasets import names_dataset, resolve
 
-    if given == "-" or given.startswith("-."):
+    if is_stdin(given):
         return [replace(describe(given), path="-")]
     path = os.path.expanduser(given)
     if names_dataset(given):

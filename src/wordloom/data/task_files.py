@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from wordloom.data.datasets import files_of, local_files, names_dataset
-from wordloom.data.sources import COMPRESSIONS, Format, PathLike, Source, Sources, _suffixes
+from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources, _suffixes, is_stdin
 from wordloom.errors import DataError, did_you_mean
 
 __all__ = ["JSON", "task_files"]
@@ -30,11 +30,11 @@ def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, st
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
         raise DataError(f"no source given; name at least one file, folder, glob or data set for {task}")
-    if sum(map(_is_stdin, given)) > 1:
+    if sum(map(is_stdin, given)) > 1:
         raise DataError("'-' is given twice; standard input can be read once")
     for source in given:
         item = os.fspath(source)
-        if _is_stdin(item):
+        if is_stdin(item):
             named = _described(item if len(item) > 1 else f"-{stdin}", formats)
             yield replace(named, path="-", name="standard input")
             continue
@@ -47,10 +47,6 @@ def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, st
         else:
             for path in _paths(item, formats):
                 yield _described(path, formats)
-
-
-def _is_stdin(item: PathLike) -> bool:
-    return os.fspath(item) == "-" or os.fspath(item).startswith("-.")
 
 
 def _described(path: str, formats: Mapping[str, Format]) -> Source:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from wordloom.data.batches import IGNORE, to_device
 from wordloom.data.masked_batches import Marks, MaskedBatch
-from wordloom.errors import EvaluationError
+from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
 from wordloom.evaluate.reading import Reader, tokenizer_name
 from wordloom.evaluate.score import MIN_UNITS, RatioStatistics, Score, Scores, share_interval, signature
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["masked_scores", "pseudo_perplexity"]
 
 _BATCH_TOKENS = 1 << 14
+_DAMAGED = "the model gives no finite probability; its weights are damaged, or --dtype is too narrow for them"
 
 
 def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[str, object]) -> Scores:
@@ -58,6 +59,8 @@ def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[
         return Score(name, value, interval, signature(name, **settings))
 
     loss = nats / hidden
+    if not math.isfinite(loss + pair_nats):
+        raise NonFiniteError(_DAMAGED)
     found = [
         score("masked_loss", loss),
         score("masked_perplexity", math.exp(min(loss, 700.0))),
@@ -115,6 +118,8 @@ def pseudo_perplexity(
             ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
             for nats in _hidden_in_turn(model, ids, tokenizer.mask_id, rows):
                 total += float(nats.sum())
+                if not math.isfinite(total):
+                    raise NonFiniteError(_DAMAGED)
                 count += len(nats)
                 done += len(nats)
                 if progress is not None:

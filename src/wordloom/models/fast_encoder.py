@@ -12,17 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.models.bert import Bert
-from wordloom.nn import LayerNorm
+from wordloom.models.bert import Bert, Block
+from wordloom.nn import Attention, FeedForward, LayerNorm
+from wordloom.nn.feed_forward import activation
 from wordloom.nn.linear import Linear, PackedLinear
 
 __all__ = ["FastEncoder"]
+
+_PARTS = (Block, Attention, FeedForward, LayerNorm, LayerNorm)
 
 
 class FastEncoder:
     """``model``'s :meth:`~wordloom.models.bert.Bert.hidden` without gradients and dropout.
 
-    It holds a copy of the blocks' weights; :meth:`follows` says whether they are still the model's.
+    It holds a copy of the blocks' weights; :meth:`follows` says whether they are still the model's. What is
+    written through ``.data`` it does not see, since PyTorch does not count that as a change.
     """
 
     def __init__(self, model: Bert) -> None:
@@ -36,6 +40,13 @@ class FastEncoder:
         without hooks, which would not be called, or replaced layers."""
         if not isinstance(model, Bert) or model.config.activation not in PackedLinear.ACTIVATIONS:
             return False
+        some = torch.linspace(-3, 3, 7)
+        wanted = activation(model.config.activation)(some)
+        for block in model.blocks:
+            b: Any = block
+            parts = (b, b.attention, b.feed_forward, b.attention_norm, b.ffn_norm)
+            if tuple(map(type, parts)) != _PARTS or not torch.equal(b.feed_forward.activation(some), wanted):
+                return False
         for module in model.blocks.modules():
             if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
                 return False

@@ -98,6 +98,9 @@ def cluster_texts(
     if labels is not None and len(labels) != len(texts):
         raise DataError(f"{len(labels):,} labels for {len(texts):,} texts; give each text one")
     assigned = _by_size(_assigned(x, k, method, seed))
+    if (found := int(assigned.max()) + 1) < k:  # vectors that differ in their last bits are one to k-means
+        raise DataError(f"there are {found:,} vectors that differ by more than rounding, and so no {k:,} "
+                        "clusters; give fewer")  # fmt: skip
     sizes = np.bincount(assigned, minlength=k)
     centres = np.stack([x[assigned == cluster].mean(0) for cluster in range(k)])  # [K, D]
     distances = np.linalg.norm(x - centres[assigned], axis=1)

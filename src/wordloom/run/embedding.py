@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wordloom.data.masked_batches import Marks
-from wordloom.errors import ConfigError, DataError, did_you_mean
+from wordloom.errors import ConfigError, DataError, NonFiniteError, did_you_mean
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.models import context_limit, encodes
 from wordloom.models.fast_encoder import FastEncoder
@@ -183,7 +183,9 @@ class Embedder:
         def keep(owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
             for row, (text, place) in enumerate(owners):
                 n = int(attend[row].sum())
-                parts[text].append((place, x[row, :n].float().cpu().numpy()[inside]))
+                vectors = x[row, :n].float().cpu().numpy()[inside]
+                _check_finite(vectors)
+                parts[text].append((place, vectors))
 
         self._forward(pieces, keep)
         ids: list[list[int]] = [[] for _ in texts]
@@ -313,6 +315,14 @@ def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
+def _check_finite(vectors: NDArray[Any]) -> None:
+    if not np.isfinite(vectors).all():
+        raise NonFiniteError(
+            "the model gives vectors that are not finite; its weights are damaged, or --dtype is too narrow "
+            "for them"
+        )
+
+
 class _Pooled:
     """Vectors of texts from the states of their rows, of which a text may have several."""
 
@@ -355,6 +365,7 @@ class _Pooled:
                     found[i] = parts[0]
                 case "last":
                     found[i] = parts[-1]
+        _check_finite(found)
         if normalize:
             norms = np.linalg.norm(found, axis=1, keepdims=True)
             found = np.divide(found, norms, out=found, where=norms > 0)

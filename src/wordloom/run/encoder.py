@@ -95,6 +95,7 @@ class TextEncoder:
         with evaluating(self.model):
             states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
             logits = self.model.lm_head(self.model.mlm_hidden(states)).float()
+            logits = logits[:, : self.tokenizer.vocab_size]  # beyond, there are no tokens
         values, found = logits.softmax(-1).topk(k, dim=-1)
         if not values.isfinite().all():
             raise NonFiniteError("the model gives no finite probability; its weights are damaged")

@@ -17,7 +17,7 @@ import numpy as np
 from wordloom.data.datasets import names_dataset
 from wordloom.data.label_batches import LabelBatches, LabelLedger
 from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
-from wordloom.data.sources import Sources
+from wordloom.data.sources import Sources, is_stdin
 from wordloom.data.streams import EncodingErrors
 from wordloom.errors import DataError, RecipeError
 from wordloom.evaluate.agreement import class_values
@@ -95,7 +95,7 @@ def check_files(recipe: Recipe) -> None:
     """Raises RecipeError for rows from standard input."""
     for name in ("train", "validation"):
         given = getattr(recipe.data, name) or ()
-        if any(source.startswith("-") for source in ([given] if isinstance(given, str) else given)):
+        if any(map(is_stdin, [given] if isinstance(given, str) else given)):
             raise RecipeError(
                 f"data.{name}: rows are read more than once, standard input only once; name a file"
             )

@@ -203,6 +203,11 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
     if recipe.masking.placeholder == "empty":
         heads["empty_id"] = tokenizer.token_to_id(EMPTY)
     config = replace(config, **heads)
+    if pairs and config.type_vocab_size < 2:
+        raise RecipeError(
+            f"next sentences are of two segments and model.type_vocab_size is {config.type_vocab_size}; give "
+            'it 2, or take train.objective = "masked_lm"'
+        )
     longest = max(s.seq_len, s.long_seq_len or 0)
     if config.max_seq_len < longest:
         raise RecipeError(

@@ -210,6 +210,8 @@ class _Reader:
         if part == "train" or not scored:  # the others' scores are compared with, too
             rows = [row for row, keep in zip(rows, belong, strict=True) if keep]
             belong = belong[belong]
+        if not rows:
+            raise DataError(f"the {part} part holds no row; give more rows, or data.validation_fraction = 0")
         self._refuse_uneven(rows)
         texts = len(rows[0].texts)
         frame = Frame.of_encoder(self.tokenizer)

@@ -31,12 +31,15 @@ def side_by_side(model: Any, call: Callable[[Item], Made], items: Sequence[Item]
     if workers < 2 or next(model.parameters()).device.type != "cpu":
         return [call(item) for item in items]
     share = threads // workers
-    with (
-        evaluating(model),
-        ThreadPoolExecutor(workers, "wordloom-batch", torch.set_num_threads, (share,)) as executor,
-    ):
-        try:
-            return list(executor.map(call, items))
-        except BaseException:
-            executor.shutdown(cancel_futures=True)
-            raise
+    try:
+        with (
+            evaluating(model),
+            ThreadPoolExecutor(workers, "wordloom-batch", torch.set_num_threads, (share,)) as executor,
+        ):
+            try:
+                return list(executor.map(call, items))
+            except BaseException:
+                executor.shutdown(cancel_futures=True)
+                raise
+    finally:
+        torch.set_num_threads(threads)  # what threads begin with that are made from now on

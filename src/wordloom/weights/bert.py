@@ -23,6 +23,7 @@ __all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
 
 _IGNORED = (
     Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
+    Ignored(r"pooler\.dense\.(weight|bias)", "a pooler that the head does not read"),
     *HEADS,
 )
 _SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}

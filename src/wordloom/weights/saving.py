@@ -200,10 +200,15 @@ def _shards(
     yield shard
 
 
+# What says how another tool, or another model, reads the folder: of the one that was there before.
+_OF_ANOTHER = ("modules.json", "sentence_bert_config.json", "vocabulary.json")
+
+
 def _move_in(temporary: Path, folder: Path) -> None:
     """Rename everything into place; config.json goes first and comes last, so no mixture is ever readable."""
     written = {path.name for path in temporary.iterdir()}
-    (folder / "config.json").unlink(missing_ok=True)
+    for name in {"config.json", *_OF_ANOTHER} - (written - {"config.json"}):
+        (folder / name).unlink(missing_ok=True)
     for path in list(folder.iterdir()):
         if _WEIGHTS.fullmatch(path.name) and path.name not in written:
             path.unlink()

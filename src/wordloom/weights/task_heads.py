@@ -135,7 +135,10 @@ def _labels(theirs: Mapping[str, Any]) -> dict[str, str]:
     if given is not None and not isinstance(given, Mapping):
         raise CheckpointError(f"id2label must be a table of names by number, not {given!r}")
     if given:
-        return {str(number): str(name) for number, name in given.items()}
+        numbered = {str(number): str(name) for number, name in given.items()}
+        if all(number.isdecimal() for number in numbered):  # in any order: JSON's keys may be sorted as text
+            numbered = dict(sorted(numbered.items(), key=lambda item: int(item[0])))
+        return numbered
     return {str(number): f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
 
 
