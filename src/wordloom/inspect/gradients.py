@@ -52,7 +52,11 @@ class Recurrence:
     gamma: float
 
     def __str__(self) -> str:
-        sigma, radius, limit = self.largest_singular_value, self.spectral_radius, 1 / self.gamma
+        limit = 1 / self.gamma
+        sigma, radius = (  # of what float32 cannot tell from the limit, the limit
+            limit if math.isclose(found, limit, rel_tol=1e-6) else found
+            for found in (self.largest_singular_value, self.spectral_radius)
+        )
         if sigma < limit:
             says = "it must vanish"
         else:
