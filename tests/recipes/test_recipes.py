@@ -18,7 +18,7 @@ from wordloom.weights import save_model
 PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
 SMALL = {  # what keeps a few steps of a large recipe within seconds
     **{name: PTB for name in shipped_recipes() if "-ptb-" in name},
-    # its rate is for the mean of 400 words, some of which repeat: with one matrix the first steps overshoot
+    # six steps at its rate of 20 overshoot where one matrix is both embedding and output
     "lstm-ptb-small-better": [*PTB, "train.learning_rate=5.0"],
     "gpt2-shakespeare-char": ["model.n_layers=2"],
     "llama-shakespeare-char": ["model.n_layers=2"],

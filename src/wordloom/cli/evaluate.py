@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import time
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,15 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from wordloom.cli.evaluate_rows import classification, column_of, columns_of, similarity
+from wordloom.cli.evaluate_text import documents_of, labelled_texts, lambada_scores, text_scores
 from wordloom.cli.headed import THRESHOLD, evaluate_headed
-from wordloom.cli.progress import progress_bar
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from wordloom.data.labelled_documents import LabelledDocuments
     from wordloom.evaluate import Scores
-    from wordloom.run import LanguageModel
 
 __all__ = ["command", "print_scores"]
 
@@ -279,20 +276,20 @@ def command(
         )
     began = time.perf_counter()
     if task == "lambada":
-        scores = _lambada(lm, sources or ["lambada"], first=first, batch_size=batch_size)
+        scores = lambada_scores(lm, sources or ["lambada"], first=first, batch_size=batch_size)
     else:
         reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
         how = {"window": window, "stride": stride, "start": start, "end": end, "batch_size": batch_size}
-        labelled = None if sources else _labelled(checkpoint)
+        labelled = None if sources else labelled_texts(checkpoint)
         if labelled is not None:
             refuse(ctx, "texts are scored one by one after their labels", "per_word", "joined", "first")
             from wordloom.run.label_scores import scores_after_labels
 
             scores = scores_after_labels(lm, labelled, **how)
         else:
-            documents, specials = _documents(checkpoint, sources or [], reading, specials)
+            documents, specials = documents_of(checkpoint, sources or [], reading, specials)
             texts = list(islice(documents, first))
-            scores = _perplexity(lm, texts, **how, per_word=per_word, joined=joined, specials=specials)
+            scores = text_scores(lm, texts, **how, per_word=per_word, joined=joined, specials=specials)
     _print(scores, checkpoint, task, began, json=json)
 
 
@@ -303,72 +300,6 @@ def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: b
         print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
     else:
         print_scores(Console(), scores, seconds)
-
-
-def _labelled(checkpoint: Path) -> LabelledDocuments | None:
-    """The texts that stand after their labels, where the checkpoint's recipe has it so."""
-    from wordloom.recipe import load_recipe
-    from wordloom.run.labelled import labelled_corpus
-
-    path = checkpoint / "recipe.toml"
-    recipe = load_recipe(str(path)) if path.exists() else None
-    if recipe is None or not recipe.data.label_prefix:
-        return None
-    from wordloom.data.labelled_documents import LabelledDocuments
-
-    return LabelledDocuments(labelled_corpus(recipe))
-
-
-def _documents(
-    checkpoint: Path, sources: list[str], reading: dict[str, Any], specials: Any
-) -> tuple[Iterator[Any], Any]:
-    """The documents to score, and how their special tokens are taken."""
-    from wordloom.data import documents
-    from wordloom.recipe import load_recipe
-    from wordloom.run.prepare import recipe_corpus
-
-    if sources:
-        return documents(sources, **reading), specials
-    path = checkpoint / "recipe.toml"
-    if not path.exists():
-        raise CheckpointError(f"{checkpoint} has no recipe.toml that names a validation text; give a file")
-    recipe = load_recipe(str(path))
-    return recipe_corpus(recipe).documents("validation"), recipe.data.specials
-
-
-def _perplexity(lm: LanguageModel, documents: list[Any], **settings: Any) -> Scores:
-    import math
-
-    from wordloom.evaluate import perplexity
-
-    assert lm.tokenizer is not None
-    size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in documents)
-    tokens, nats, began = 0, 0.0, time.perf_counter()
-    with progress_bar(size) as advance:
-
-        def progress(n_bytes: float, n_tokens: int, more_nats: float) -> None:
-            nonlocal tokens, nats
-            tokens, nats = tokens + n_tokens, nats + more_nats
-            rate = tokens / (time.perf_counter() - began)
-            advance(n_bytes, f"perplexity {math.exp(nats / max(1, tokens)):,.2f}  {rate:,.0f} tokens/s")
-
-        return perplexity(lm.model, lm.tokenizer, documents, progress=progress, **settings)
-
-
-def _lambada(lm: LanguageModel, sources: list[str], *, first: int | None, batch_size: int | None) -> Scores:
-    from wordloom.evaluate import lambada, passages
-
-    assert lm.tokenizer is not None
-    found = list(islice(passages(sources), first))
-    done = right = 0
-    with progress_bar(len(found)) as advance:
-
-        def progress(is_right: bool, _: float) -> None:
-            nonlocal done, right
-            done, right = done + 1, right + is_right
-            advance(1, f"accuracy {right / done:.2%}")
-
-        return lambada(lm.model, lm.tokenizer, found, batch_size=batch_size, progress=progress)
 
 
 def _one(name: str) -> str:

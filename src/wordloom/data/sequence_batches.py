@@ -147,10 +147,10 @@ class SequenceLabelBatches(LabelBatches):
         """The rows of a whole pool, in groups of like length; where an epoch ends within it, part by part."""
         n = self.samples_per_epoch
         edges = [start, *range(start - start % n + n, stop, n), stop]
-        return np.concatenate([self._alike(*span) for span in pairwise(edges)])
+        return np.concatenate([self._within_epoch(*span) for span in pairwise(edges)])
 
-    def _alike(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The same of samples of one epoch."""
+    def _within_epoch(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The rows of a pool, or of the part of it that lies in one epoch, in groups of like length."""
         sample = np.arange(start, stop, dtype=np.uint64)
         rows = self._ordered(sample)
         rows = rows[np.argsort(self._lengths[rows], kind="stable")]

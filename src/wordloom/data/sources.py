@@ -64,6 +64,7 @@ class Source:
 
 
 def is_stdin(item: PathLike) -> bool:
+    """Whether ``item`` stands for standard input: ``-``, or ``-.jsonl`` and so on, which says its format."""
     return os.fspath(item) == "-" or os.fspath(item).startswith("-.")
 
 

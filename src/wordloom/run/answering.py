@@ -29,7 +29,7 @@ from wordloom.objectives import question_answering
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel
-from wordloom.run.labelled import check_apart, row_errors, some
+from wordloom.run.labelled import check_apart, row_errors, some_or_error
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.task import Task
 from wordloom.text import Tokenizer
@@ -261,14 +261,16 @@ def question_parts(
                 f"{one.place}: has no answer, and data.no_answer is false; set it to true to learn of such"
             )
     if d.validation is not None:
-        return every, some(read(d.validation), recipe, "questions")
+        return every, some_or_error(read(d.validation), recipe, "questions")
     if not d.validation_fraction:
         return every, []
     if d.split != "tail":
         raise RecipeError("data.split: questions are held out by the last texts; leave it out")
     texts = list(dict.fromkeys(one.context for one in every))
     last = set(texts[len(texts) - int(len(texts) * d.validation_fraction) :])
-    held_out = some([q for q in every if q.context in last], recipe, "questions, which go by whole texts")
+    held_out = some_or_error(
+        [q for q in every if q.context in last], recipe, "questions, which go by whole texts"
+    )
     return [q for q in every if q.context not in last], held_out
 
 

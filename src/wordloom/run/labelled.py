@@ -46,7 +46,7 @@ __all__ = [
     "positive_of",
     "row_errors",
     "saver",
-    "some",
+    "some_or_error",
 ]
 
 _SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
@@ -128,16 +128,16 @@ def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dic
     check_apart(recipe)
     every = read(d.train)
     if d.validation is not None:
-        return {"train": every, "validation": some(read(d.validation), recipe, what)}
+        return {"train": every, "validation": some_or_error(read(d.validation), recipe, what)}
     if not d.validation_fraction:
         return {"train": every}
     if d.split != "tail":
         raise RecipeError(f"data.split: the last {what} are held out; leave it out")
     edge = len(every) - int(len(every) * d.validation_fraction)
-    return {"train": every[:edge], "validation": some(every[edge:], recipe, what)}
+    return {"train": every[:edge], "validation": some_or_error(every[edge:], recipe, what)}
 
 
-def some(held_out: list[Item], recipe: Recipe, what: str) -> list[Item]:
+def some_or_error(held_out: list[Item], recipe: Recipe, what: str) -> list[Item]:
     """What is held out; raises RecipeError where that is nothing."""
     if not held_out:
         d = recipe.data
