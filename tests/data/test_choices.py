@@ -80,6 +80,12 @@ BROKEN = [
     ("j.jsonl", '{"qery": "a", "choices": ["b", "c"]}', r"line 1: no field 'query'.*did you mean 'qery'\?$"),
     ("j.jsonl", '{"query": 7, "choices": ["b", "c"]}', r"line 1, field 'query': holds a number, not text"),
     ("j.jsonl", '{"query": "a", "choices": "b"}', r"field 'choices': holds a text; it is a list of texts"),
+    (
+        "j.jsonl",
+        '{"query": "a", "choices": ["b", "b"]}',
+        r"line 1: its choices are all 'b', so none is right",
+    ),
+    ("q.csv", "Who?,me,me,A\n", r"line 1: its choices are all 'me', so none is right; mend it"),
     ("j.jsonl", '{"query": "a", "choices": ["b"]}', r"field 'choices': holds 1; .* two or more"),
     ("j.jsonl", '{"query": "a", "choices": ["b", null]}', r"field 'choices\[1\]': holds a null, not text"),
     ("j.jsonl", '{"query": "a", "choices": ["b", ""]}', r"field 'choices\[1\]': the choice is empty"),
@@ -121,7 +127,9 @@ def test_what_is_not_there_or_for_something_else(tmp_path):
 
 @given(
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1).filter(str.strip),
-    st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=2, max_size=6),
+    st.lists(
+        st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=2, max_size=6
+    ).filter(lambda choices: len(set(choices)) > 1),
 )
 def test_any_text_comes_back_as_it_was_written(tmp_path_factory, question, choices):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"

@@ -79,7 +79,8 @@ def choice_rows(
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
 
     Raises DataError: a missing file or field, another number of fields than before, an empty question or
-    choice, fewer than two choices, an answer that is none of them; each names file, line and field.
+    choice, fewer than two choices or all of them alike, an answer that is none of them; each names file,
+    line and field.
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; questions take 'strict' or 'replace'")
@@ -88,6 +89,10 @@ def choice_rows(
         for row in rows:
             if answered and row.answer is None:
                 raise DataError(f"{row.place}: has no answer, which training and scoring need; give it one")
+            if len(set(row.choices)) == 1:
+                raise DataError(
+                    f"{row.place}: its choices are all {row.choices[0][:40]!r}, so none is right; mend it"
+                )
             yield row
 
 
