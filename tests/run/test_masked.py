@@ -122,6 +122,27 @@ def test_a_resumed_run_ends_with_the_same_bits(
         assert (tmp_path / "whole" / name).read_bytes() == (part / name).read_bytes(), name
 
 
+def test_what_is_told_of_a_step_is_of_its_own_rows(recipe: Path, tmp_path: Path) -> None:
+    """Of 24 steps of 16 rows the last 8 read 40 tokens a row, the others 24."""
+    given = ["train.long_seq_len=40", "train.long_share=0.34", "train.save_every=0"]
+    result = train(recipe, given, out=tmp_path / "run")
+    plan, whole = result.plan, 16 * 16 * 24 + 8 * 16 * 40
+    written = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    told = [line for line in map(json.loads, written) if line["kind"] == "train"]
+    assert [line["tokens"] for line in told] == [1920, 3840, 5760, 6144 + 4 * 640, whole]
+    for before, line in zip([0, 1920, 3840, 5760, 8704], told, strict=True):
+        assert line["tokens_per_second"] * line["seconds"] == pytest.approx(line["tokens"] - before, rel=0.05)
+    _, longer = plan.costs.longer
+    steps = 16 * 24 * plan.costs.flops_per_token, 16 * 40 * longer.flops_per_token
+    assert plan.work(24) == (whole, 16 * steps[0] + 8 * steps[1])
+    assert plan.work(18) == (6144 + 2 * 640, 16 * steps[0] + 2 * steps[1])
+    assert told[-1]["flop_utilisation"] * told[-1]["seconds"] * plan.peak_flops == pytest.approx(
+        4 * steps[1], rel=0.05
+    )
+    assert f"24 steps = {whole:,} tokens" in "".join(plan.lines())
+    assert "per step of 384 tokens, at the end " in "".join(plan.lines())
+
+
 def test_micro_batches_make_the_same_step(recipe: Path, tmp_path: Path) -> None:
     """Each term over the count of the whole step, however it is cut."""
     given = ["model.dropout=0.0", "train.steps=3", "train.save_every=0", "train.evaluate_every=0"]

@@ -361,7 +361,7 @@ def test_budgets_become_steps(recipe, tmp_path, budget):
     if "tokens" in budget:
         assert result.total_steps == 10
     if "flops" in budget:
-        assert result.total_steps == round(6e8 / (result.plan.flops_per_token * per_step))
+        assert result.total_steps == round(6e8 / (result.plan.costs.flops_per_token * per_step))
     assert result.step == result.total_steps >= 1
     state = json.loads((tmp_path / "run" / f"checkpoints/step-{result.step}/trainer/state.json").read_text())
     assert state["total_steps"] == result.total_steps

@@ -235,13 +235,12 @@ def _require_encoder(config: Any, recipe: Recipe) -> None:
 def _costs(recipe: Recipe, config: Any) -> Costs:
     """Operations of a token: of the layers, and of the head for the share of tokens that it sees."""
     s = recipe.train
-    long_share = s.long_share if s.long_seq_len else 0.0
-    lengths = ((s.seq_len, 1 - long_share), (s.long_seq_len or 0, long_share))
-    tokens = sum(length * part for length, part in lengths)
-    operations = sum(
-        training_flops(config, recipe.masking, length) * length * part for length, part in lengths if part
-    )
-    return Costs(flops_per_token=round(operations / tokens), tokens_per_sample=tokens, dense=True)
+
+    def of(length: int, longer: tuple[float, Costs] | None = None) -> Costs:
+        each = round(training_flops(config, recipe.masking, length))
+        return Costs(flops_per_token=each, tokens_per_sample=length, dense=True, longer=longer)
+
+    return of(s.seq_len, (s.long_share, of(s.long_seq_len)) if s.long_seq_len is not None else None)
 
 
 def training_flops(config: Any, masking: MaskingSettings, seq_len: int) -> float:

@@ -192,8 +192,7 @@ def _train(
         folder / "metrics.jsonl",
         every=s.log_every,
         report=progress.update,
-        tokens_per_step=plan.tokens_per_step,
-        flops_per_step=plan.flops_per_step,
+        work=plan.work,
         peak_flops=plan.peak_flops,
         writer=writer(str(folder / "tensorboard")) if writer else None,
     )
@@ -283,7 +282,7 @@ def _total_steps(task: Task, plan: Plan | None) -> int:
     if plan is None:
         return 1
     if s.flops is not None:
-        return max(1, round(s.flops / plan.flops_per_step))
+        return max(1, round(s.flops / plan.work(1).flops))
     assert s.minutes is not None
     if plan.step_seconds is None:  # a resumed run, whose count was settled when it began
         return 1

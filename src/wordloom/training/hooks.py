@@ -20,6 +20,7 @@ import torch
 
 from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.train_settings import HIGHER
+from wordloom.training.plan import Work
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
 __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
@@ -104,25 +105,24 @@ class Log(Hook):
         *,
         every: int,
         report: Callable[[dict[str, Any]], None],
-        tokens_per_step: int,
-        flops_per_step: float,
+        work: Callable[[int], Work],
         peak_flops: float | None,
         writer: Any = None,
     ) -> None:
         self.path = path
         self.every = every
         self.report = report
-        self.tokens_per_step = tokens_per_step
-        self.flops_per_step = flops_per_step
+        self.work = work  # of so many steps
         self.peak_flops = peak_flops
         self.writer = writer  # a TensorBoard SummaryWriter
         self.total, self.count = 0.0, 0
         self.old_total, self.old_count = 0.0, 0
         self._seconds = self._data_seconds = 0.0
-        self._steps = 0
+        self._since = 0  # the step of the line before
         self._file: Any = None
 
     def on_start(self, trainer: Trainer) -> None:
+        self._since = trainer.step
         self._file = self.path.open("a", encoding="utf-8")
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
@@ -134,7 +134,6 @@ class Log(Hook):
             self.count += record["loss_count"]
         self._seconds += record["seconds"]
         self._data_seconds += record["data_seconds"]
-        self._steps += 1
         step = record["step"]
         if step % self.every == 0 or step == trainer.total_steps:
             self.write(trainer, self._train_line(trainer, record))
@@ -146,25 +145,28 @@ class Log(Hook):
             self.write(trainer, {"kind": "sample", "step": step, "text": record["sample"]})
 
     def _train_line(self, trainer: Trainer, record: StepRecord) -> dict[str, Any]:
-        rate = self._steps / self._seconds if self._seconds else 0.0
+        done, before, whole = map(self.work, (trainer.step, self._since, trainer.total_steps))
+        seconds = self._seconds
+        speed = (done.flops - before.flops) / seconds if seconds else 0.0
         line = {
             "kind": "train",
             "step": record["step"],
             "loss": None if self.old_count and not self.count else self.total / max(1, self.count),
             "learning_rate": record["learning_rate"],
             "gradient_norm": record["gradient_norm"],
-            "tokens": record["step"] * self.tokens_per_step,
-            "tokens_per_second": round(rate * self.tokens_per_step, 1),
-            "seconds": round(self._seconds, 3),
-            "data_wait_share": round(self._data_seconds / self._seconds, 5) if self._seconds else 0.0,
+            "tokens": done.tokens,
+            "tokens_per_second": round((done.tokens - before.tokens) / seconds, 1) if seconds else 0.0,
+            "seconds": round(seconds, 3),
+            "data_wait_share": round(self._data_seconds / seconds, 5) if seconds else 0.0,
             "memory_mb": round(_memory_bytes(trainer.device) / 2**20),
-            "seconds_left": round((trainer.total_steps - trainer.step) / rate, 1) if rate else None,
+            "seconds_left": round((whole.flops - done.flops) / speed, 1) if speed else None,
         }
         if self.peak_flops:
-            line["flop_utilisation"] = round(rate * self.flops_per_step / self.peak_flops, 4)
+            line["flop_utilisation"] = round(speed / self.peak_flops, 4)
         if self.old_count:
             line["old_loss"] = self.old_total / self.old_count
-        self.total, self.count, self._seconds, self._data_seconds, self._steps = 0.0, 0, 0.0, 0.0, 0
+        self.total, self.count, self._seconds, self._data_seconds = 0.0, 0, 0.0, 0.0
+        self._since = trainer.step
         self.old_total, self.old_count = 0.0, 0
         return line
 

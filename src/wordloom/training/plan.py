@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -21,7 +21,7 @@ from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
 from wordloom.training.trainer import Trainer, to_device
 
-__all__ = ["Costs", "Plan", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
+__all__ = ["Costs", "Plan", "Work", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,24 @@ class Costs:
     flops_per_token: int
     tokens_per_sample: float
     dense: bool  # the operations are mostly matrix products
+    longer: tuple[float, Costs] | None = None  # what they are in the last steps, this share of them all
+
+    def of_step(self, batch_size: int) -> Work:
+        """Of a step of ``batch_size`` samples; not of the longer ones."""
+        tokens = round(batch_size * self.tokens_per_sample)
+        return Work(tokens, float(self.flops_per_token * tokens))
+
+
+class Work(NamedTuple):
+    """What steps read and compute."""
+
+    tokens: int
+    flops: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Bytes are of the whole run at its fullest; seconds are of one optimizer step."""
+    """Bytes are of the whole run at its fullest; seconds are of one optimizer step, the first."""
 
     parameters: int
     weight_bytes: int
@@ -43,8 +56,8 @@ class Plan:
     optimizer_bytes: int
     activation_bytes: int
     available_bytes: int
-    flops_per_token: int
-    tokens_per_step: int
+    costs: Costs
+    batch_size: int
     peak_flops: float | None  # None: the steps are no matrix products
     step_seconds: float | None = None
     total_steps: int | None = None
@@ -53,9 +66,16 @@ class Plan:
     def memory_bytes(self) -> int:
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
 
-    @property
-    def flops_per_step(self) -> float:
-        return float(self.flops_per_token * self.tokens_per_step)
+    def work(self, step: int) -> Work:
+        """Of the first ``step`` steps of ``total_steps``."""
+        each, longer = self.costs.of_step(self.batch_size), self.costs.longer
+        if longer is None or self.total_steps is None:
+            return Work(step * each.tokens, step * each.flops)
+        share, costs = longer
+        more = costs.of_step(self.batch_size)
+        last = max(0, step - (self.total_steps - round(share * self.total_steps)))
+        first = step - last
+        return Work(first * each.tokens + last * more.tokens, first * each.flops + last * more.flops)
 
     def lines(self) -> list[str]:
         """The plan as a person reads it."""
@@ -65,19 +85,26 @@ class Plan:
             f"memory      {self.memory_bytes / mb:,.0f} MB: weights {self.weight_bytes / mb:,.0f}, gradients "
             f"{self.gradient_bytes / mb:,.0f}, optimizer {self.optimizer_bytes / mb:,.0f}, activations "
             f"{self.activation_bytes / mb:,.0f} (free: {self.available_bytes / mb:,.0f} MB)",
-            f"compute     {self.flops_per_token:,} FLOPs per token, {self.flops_per_step:.3g} per step of "
-            f"{self.tokens_per_step:,} tokens"
+            f"compute     {self._compute(self.costs)}"
+            + (f", at the end {self._compute(self.costs.longer[1])}" if self.costs.longer else "")
             + (f"; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s" if self.peak_flops else ""),
         ]
         if self.total_steps is not None:
-            tokens = self.total_steps * self.tokens_per_step
-            flops = tokens * self.flops_per_token
-            line = f"budget      {self.total_steps:,} steps = {tokens:,} tokens = {flops:.3g} FLOPs"
+            whole = self.work(self.total_steps)
+            line = (
+                f"budget      {self.total_steps:,} steps = {whole.tokens:,} tokens = {whole.flops:.3g} FLOPs"
+            )
             if self.step_seconds is not None:
-                expected = _duration(self.total_steps * self.step_seconds)
+                expected = _duration(self.step_seconds * whole.flops / self.work(1).flops)
                 line += f", about {expected} at {self.step_seconds:.3g} s a step"
             lines.append(line)
         return lines
+
+    def _compute(self, costs: Costs) -> str:
+        step = costs.of_step(self.batch_size)
+        return (
+            f"{costs.flops_per_token:,} FLOPs per token, {step.flops:.3g} per step of {step.tokens:,} tokens"
+        )
 
 
 def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None) -> Plan:
@@ -112,8 +139,8 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
         if costs.dense
         else _activation_bytes(trainer, micro),
         available_bytes=_available_bytes(trainer.device),
-        flops_per_token=costs.flops_per_token,
-        tokens_per_step=round(s.batch_size * costs.tokens_per_sample),
+        costs=costs,
+        batch_size=s.batch_size,
         peak_flops=measure_peak_flops(trainer.device, dtype) if costs.dense else None,
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
