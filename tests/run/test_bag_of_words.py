@@ -308,7 +308,8 @@ def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):
 def test_a_label_unseen_in_training_is_named_with_its_line(recipe, rows, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\nthe goal\tsport\nthe soup\tfoood\n")
-    says = r"tsv, line 3, column 'label': the label 'foood' was not seen in training; did you mean 'food'"
+    where = r"other\.tsv, line 3, column 'label'"
+    says = f"{where}: the label 'foood' was not seen in training; did you mean 'food'"
     with pytest.raises(DataError, match=says):
         train(recipe, [f"data.validation={other}"], out=tmp_path / "run")
 
