@@ -180,7 +180,7 @@ def test_folders_and_globs(tmp_path):
 @pytest.mark.parametrize(("name", "rows", "labels"), [
     ("sst2/train", 6920, {"0", "1"}), ("sst2/dev", 872, {"0", "1"}), ("glue-sst2/dev", 872, {"0", "1"}),
     ("glue-cola/train", 8551, {"0", "1"}), ("glue-rte/dev", 277, {"entailment", "not_entailment"}),
-    ("glue-mrpc/dev", 408, {"0", "1"}),
+    ("glue-mrpc/dev", 408, {"0", "1"}), ("glue-mrpc/test", 1725, {"0", "1"}),
     ("surnames", 20050, {
         *("Arabic", "Chinese", "Czech", "Dutch", "English", "French", "German", "Greek", "Irish", "Italian"),
         *("Japanese", "Korean", "Polish", "Portuguese", "Russian", "Scottish", "Spanish", "Vietnamese"),

@@ -43,6 +43,18 @@ def shards(make_shards: Any) -> TokenShards:
     return make_shards(*(list(range(at, at + 90)) for at in range(0, 900, 90)))
 
 
+@pytest.mark.parametrize("tokens", [32, 63, 64, 65, 95, 96])
+def test_rows_hidden_once_and_for_all_are_all_whole_windows(make_shards: Any, tokens: int) -> None:
+    shards = make_shards(list(range(tokens)))
+    batches = MaskedBatches(shards, seq_len=34, marks=MARKS, masker=masker(), seed=3, dynamic=False)
+    first, again = batches.batch(0, tokens // 32), batches.batch(tokens // 32, tokens // 32)
+    starts = originals(first)[:, 1].tolist()
+    assert sorted(starts) == list(range(0, tokens // 32 * 32, 32))
+    told = {row[1].item(): hidden for row, hidden in zip(originals(again), again.tokens, strict=True)}
+    for start, hidden in zip(starts, first.tokens, strict=True):
+        assert torch.equal(told[start], hidden)
+
+
 def test_an_epoch_visits_the_text_once_between_marks(shards: TokenShards) -> None:
     batches = MaskedBatches(shards, seq_len=34, marks=MARKS, masker=masker(), seed=3)
     n = batches.samples_per_epoch

@@ -34,6 +34,9 @@ def test_nothing_is_lost(text: str, rule: str) -> None:
         ("Wait... What?", 2),
         ("今日は雨だ。家にいる。", 2),
         ("वह आया। वह गया।", 2),
+        ("A title\r\n\r\nThe text\r\n \t\r\nunder it", 3),
+        ("Er kam z.B. über Nacht. Österreich", 2),
+        ("г. москва и т.д. другие. Все", 2),
         ("", 0),
     ],
 )

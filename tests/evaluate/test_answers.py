@@ -308,6 +308,7 @@ def test_no_answer_is_the_least_likely_windows_cls(windows: AnswerWindows) -> No
 
 def test_no_answer_stands_among_the_n_best_or_behind_them(windows: AnswerWindows) -> None:
     assert [span.text for span in decided(windows, 8.0, n_best=1).spans] == [""]
+    assert [span.text for span in decided(windows, 8.0, n_best=1, no_answer_threshold=1.0).spans] == ["", "c"]
     assert [span.text for span in decided(windows, -9.0, n_best=2).spans][0::2] == ["c", ""]
     assert len(decided(windows, 6.9, n_best=3).spans) == 3
     assert sum(span.probability for span in decided(windows, 6.9).spans) == pytest.approx(1)

@@ -229,6 +229,10 @@ def test_at_the_command(place, tmp_path):
     fact = json.loads(ran("predict", place / "run", tmp_path / "some.jsonl", "--json", "--top", 2))
     assert len(fact["spans"]) == 2
     assert fact["id"] == "1"
+    for top in (1, 2, 5):  # how many are shown says nothing of how likely each is
+        arguments = ["predict", place / "run", tmp_path / "some.jsonl", "--top", top]
+        assert ran(*arguments).split("\t")[-1].strip() == f"{fact['spans'][0]['probability']:.4f}"
+        assert json.loads(ran(*arguments, "--json"))["spans"][:2] == fact["spans"][:top]
     scores = json.loads(ran("evaluate", place / "run", place / "train.json", "--json"))["scores"]
     assert [score["name"] for score in scores] == ["exact_match", "f1"]
     assert ran("evaluate", place / "run")  # what the recipe holds out

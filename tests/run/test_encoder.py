@@ -363,6 +363,8 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     groups = json.loads(grouped.stdout)["clusters"]
     assert [group["nearest"][0]["text"] for group in groups] == [texts[0], texts[2], "the cat"]
     assert "3 texts, " in grouped.stderr
+    with pytest.raises(DataError, match=r"one text was given where a list of texts is expected"):
+        load_encoder(masked).embed_tokens("He sat")  # type: ignore[arg-type]
     tokens = load_encoder(masked).embed_tokens(texts)
     for name in ("t.parquet", "t.jsonl"):
         embed("--level", "token", "--out", str(tmp_path / name))

@@ -90,6 +90,40 @@ def test_every_body_is_tuned_and_read_again(tmp_path, kind, pairs):
     assert again.step == 1
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_tuned_body_goes_on_learning_its_language(tmp_path, kind, capsys):
+    write_body(tmp_path / "body", kind)
+    train(recipe_in(tmp_path), ["train.steps=1"], out=tmp_path / "tuned", start_from=tmp_path / "body")
+    (tmp_path / "text.txt").write_text("\n".join(TEXTS * 20))
+    objective = "masked_lm" if kind == "bert" else "causal_lm"
+    (tmp_path / "lm.toml").write_text(f"""
+[data]
+train = "{tmp_path}/text.txt"
+validation_fraction = 0.0
+[train]
+objective = "{objective}"
+steps = 1
+seq_len = 16
+batch_size = 4
+learning_rate = 1e-12
+precision = "fp32"
+""")
+    shape = [f"model.{key}={value}" for key, value in {**SHAPE, "vocab_size": 60}.items()]
+    tuned = load_model(tmp_path / "tuned").body.state_dict()
+    for out, given in (("taken", []), ("told", [*shape, f'model.family="{kind}"'])):
+        vocabulary = load_config(tmp_path / "body").vocab_size
+        given = [each.replace("vocab_size=60", f"vocab_size={vocabulary}") for each in given]
+        train(str(tmp_path / "lm.toml"), given, out=tmp_path / out, start_from=tmp_path / "tuned")
+        assert "left out: " in capsys.readouterr().err
+        body = load_model(tmp_path / out).state_dict()
+        assert all(torch.allclose(body[name], tuned[name], atol=1e-6) for name in body.keys() & tuned.keys())
+        assert "blocks.0.attention.q_proj.weight" in body.keys() & tuned.keys()
+    wrong = ["train.objective=causal_lm" if kind == "bert" else "train.objective=masked_lm"]
+    reason = "'bert' reads texts in both directions|the tokenizer has no mask token"
+    with pytest.raises((RecipeError, DataError), match=reason):
+        train(str(tmp_path / "lm.toml"), wrong, out=tmp_path / "no", start_from=tmp_path / "tuned")
+
+
 def test_a_run_cut_short_ends_with_the_same_bits(tmp_path):
     write_body(tmp_path / "body")
     recipe = recipe_in(tmp_path, pairs=True)

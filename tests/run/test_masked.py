@@ -199,6 +199,30 @@ def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(
         train(recipe, [*given, "model.n_heads=4"], out=tmp_path / "third", start_from=first)
 
 
+def test_a_batch_of_short_rows_may_have_nothing_to_learn(recipe: Path, tmp_path: Path) -> None:
+    given = [
+        "train.objective=masked_lm",
+        "data.sentences=none",
+        "masking.kind=replace",
+        "masking.mask_words=0.02",
+    ]
+    few = ["train.batch_size=2", "train.seq_len=10", "train.log_every=1", "train.save_every=0"]
+    run = train(
+        recipe, [*given, *few, "masking.mask_share=none", "train.evaluate_every=0"], out=tmp_path / "run"
+    )
+    assert run.step == 24
+    losses = [line["loss"] for line in lines(run.folder) if line["kind"] == "train"]
+    assert 0.0 in losses
+    assert max(losses) > 1.0
+
+
+def test_a_longer_budget_would_move_the_longer_rows(recipe: Path, tmp_path: Path) -> None:
+    few = ["train.long_seq_len=40", "train.long_share=0.5", "train.evaluate_every=0", "train.save_every=2"]
+    train(recipe, [*few, "train.steps=4"], out=tmp_path / "run")
+    with pytest.raises(RecipeError, match=r"another recipe \(train\.steps 4 -> 6\)"):
+        train(recipe, [*few, "train.steps=6"], out=tmp_path / "run", resume=True)
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [

@@ -142,6 +142,15 @@ def test_long_texts_are_windows_or_cut_as_asked(tuned, tmp_path):
     assert 0 < read < len(words)
     assert cut[read:] == [one._replace(label=None, probability=None) for one in cut[read:]]
     assert any(note.startswith("cut:") for note in tagger.evaluate([text]).notes)
+    # a last word that lost some of its tokens is cut; one of which there is no token is not
+    part = ["it"] * (14 - 1) + ["Annasleeps"]
+    whole = ["it", "rains", "\u200b"]
+    assert len(tagger.tokenizer.encode("Annasleeps").ids) > 1
+    for _ in range(2):
+        first, second = tagger.tag([part, whole])
+        assert (first.cut, second.cut) == (True, False)
+        assert first[-1].label is not None
+        assert second[-1].label is None
     changes = [
         f'data.train="{long}"',
         "data.validation_fraction=0",

@@ -24,6 +24,7 @@ THRESHOLD = typer.Option(
 )
 _AT_ONCE = 1 << 10  # texts held at a time
 _NAMED = 20  # of texts that were cut
+_RIVALS = 20  # spans that share the probability of an answer, however many are shown
 _FILES = {
     "question_answering": "questions: SQuAD's .json, or .jsonl with question and context",
     "multiple_choice": "questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
@@ -92,10 +93,11 @@ def _answers(
     if not asked:
         return []
     windows = answerer.windows(asked, too_long="cut" if cut else "error")
-    made = answerer.answer(windows, n_best=top, threshold=threshold)
+    made = answerer.answer(windows, n_best=max(top, _RIVALS), threshold=threshold)
     for question, found in zip(asked, made, strict=True):
         if json:
-            spans = [span._asdict() for span in found.spans]
+            told = (span for rank, span in enumerate(found.spans) if rank < top or span.text == found.text)
+            spans = [span._asdict() for span in told]
             fact = {"id": found.id, "question": question.question, "answer": found.text, "spans": spans}
             if found.no_answer is not None:
                 fact["no_answer"] = found.no_answer
@@ -146,11 +148,11 @@ def _tags(tagger: Any, texts: list[Any], first: int, *, json: bool) -> list[int]
     made = tagger.tag(texts, first=first)
     for text, words in zip(texts, made, strict=True):
         if json:
-            _told({"text": text, "words": [word._asdict() for word in words]})
+            fact = {"text": text, "words": [word._asdict() for word in words]}
+            _told({**fact, "cut": True} if words.cut else fact)
         else:
             print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))
-    silent = tagger.too_long == "cut"  # of a word behind a cut there is no label
-    return [number for number, words in enumerate(made, first) if silent and words[-1].label is None]
+    return [number for number, words in enumerate(made, first) if words.cut]
 
 
 def evaluate_headed(

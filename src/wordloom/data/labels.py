@@ -252,7 +252,8 @@ def _tables(
             if info.columns is None or (info.columns.score is not None and not scored):
                 raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
             for known in local_files(item):
-                yield _described(str(known), lists=info.columns.label == FILE), info.columns
+                lists = info.columns.label == FILE
+                yield _described(str(known), lists=lists, text=None if lists else "tsv"), info.columns
         elif os.path.isdir(path):
             for file in _folder(path, lists=lists):
                 yield _described(file, lists=lists), _DEFAULT
@@ -292,7 +293,8 @@ def _folder(folder: str, *, lists: bool) -> list[str]:
     return found
 
 
-def _described(path: str, *, lists: bool = False) -> Source:
+def _described(path: str, *, lists: bool = False, text: Format | None = None) -> Source:
+    """``text``: what a .txt file is whose name is no label, as known of it; None: none is read."""
     suffix, compression = _suffixes(path)
     if is_stdin(path) and suffix in LISTS:
         raise DataError("standard input has no name to be the label of its lines; name a .txt file")
@@ -302,6 +304,8 @@ def _described(path: str, *, lists: bool = False) -> Source:
         )
     if suffix in LISTS and lists:
         return Source(path=path, name=path, format="text", compression=compression)
+    if suffix in LISTS and text:
+        return Source(path=path, name=path, format=text, compression=compression)
     if suffix not in TABLES:
         allowed = f"{', '.join(TABLES)}, each also compressed ({', '.join(COMPRESSIONS)})"
         hint = _ABOUT_LISTS if suffix in LISTS else ""

@@ -201,7 +201,9 @@ class MaskedBatches(MaskedRows):
                 f"the {shards.ledger.part} part has {len(shards)} tokens, but a window of seq_len="
                 f"{self.seq_len} needs {n}; lower seq_len or add text"
             )
-        self.samples_per_epoch = -(-len(shards) // n) if sequential else max(1, (len(shards) + 1) // n - 1)
+        self.samples_per_epoch = -(-len(shards) // n) if sequential else len(shards) // n
+        if self.dynamic:  # room for other phases: a window to two are left over
+            self.samples_per_epoch = max(1, (len(shards) + 1) // n - 1)
         left = len(shards) - self.samples_per_epoch * n
         self._phases = min(n, left + 1) if self.dynamic else 1
 

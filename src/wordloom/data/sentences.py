@@ -23,16 +23,16 @@ __all__ = ["SENTENCE_RULES", "SentenceRule", "Sentences", "sentences"]
 SentenceRule: TypeAlias = Literal["punctuation", "line"]
 SENTENCE_RULES = ("punctuation", "line")
 
-# Behind a full stop and the quotes or brackets that close after it, where no small letter follows; behind a
-# blank line; behind the full stops of scripts that put no space after them.
-_PUNCTUATION = re.compile(r"""[.!?…]+["'”’»)\]]*(?=\s+[^\sa-z])|\n[ \t]*\n|[。！？]+[」』”’）]*|[।॥؟۔]""")
-_LINE = re.compile(r"\n")
+# Behind a full stop and the quotes or brackets that close after it, where no small letter follows (what does
+# is the group); behind a blank line; behind the full stops of scripts that put no space after them.
+_PUNCTUATION = re.compile(r"""[.!?…]+["'”’»)\]]*(?=\s+(\S))|\n[ \t]*\r?\n|[。！？]+[」』”’）]*|[।॥؟۔]""")
+_LINE = re.compile(r"\n()")
 
 
 def sentences(text: str, rule: SentenceRule = "punctuation") -> list[str]:
     """``text`` cut behind each of its sentences; nothing is lost: joined they are ``text``."""
-    pattern = _LINE if rule == "line" else _PUNCTUATION
-    cuts = [0, *(match.end() for match in pattern.finditer(text)), len(text)]
+    found = (_LINE if rule == "line" else _PUNCTUATION).finditer(text)
+    cuts = [0, *(match.end() for match in found if not (match[1] or "").islower()), len(text)]
     return [text[a:b] for a, b in pairwise(cuts) if b > a]
 
 
@@ -97,7 +97,8 @@ class Sentences:
 
     def part_fingerprint(self, part: Part) -> str:
         """As :meth:`wordloom.data.Corpus.part_fingerprint`, and the rule."""
-        identity = f"sentences/{self.rule}/{self.corpus.part_fingerprint(part)}"
+        rule = {"punctuation": "punctuation-2"}.get(self.rule, self.rule)  # its second wording
+        identity = f"sentences/{rule}/{self.corpus.part_fingerprint(part)}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def describe_split(self) -> str:

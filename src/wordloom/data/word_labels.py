@@ -130,6 +130,7 @@ def tagged_rows(
     numbers = {label: number for number, label in enumerate(labels)}
     rows: list[tuple[Numbers, Numbers, Numbers]] = []  # ids, targets, words
     of_text: list[int] = []
+    cut: list[int] = []
     count, by_label = Counter[str](), Counter[str]()
     before, behind = (np.asarray(marks, np.int64) for marks in (start, end))
     for number, text in enumerate(texts):
@@ -143,6 +144,7 @@ def tagged_rows(
         count["unknown"] += 0 if tokenizer.unk_id is None else int((ids == tokenizer.unk_id).sum())
         if room is not None and len(ids) > room:
             count["windows" if too_long == "window" else "cut"] += 1
+            cut += [len(rows)] * (too_long == "cut")
         for row in _cut_up(text, len(ids), first, room, too_long, context):
             scored = np.where(np.arange(row.begin, row.end) < row.scored, NO_WORD, words[row.begin : row.end])
             targets = np.where(scored == NO_WORD, IGNORE, tags[scored])
@@ -153,7 +155,8 @@ def tagged_rows(
                 _framed(scored, before, behind, NO_WORD),
             ))  # fmt: skip
             of_text.append(number)
-    return _joined(rows, of_text, count, {label: by_label[label] for label in labels if by_label[label]})
+    known = {label: by_label[label] for label in labels if by_label[label]}
+    return _joined(rows, of_text, tuple(cut), count, known)
 
 
 def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
@@ -218,6 +221,7 @@ def _framed(values: Numbers, before: Numbers, behind: Numbers, fill: int) -> Num
 def _joined(
     rows: list[tuple[Numbers, Numbers, Numbers]],
     of_text: list[int],
+    cut_rows: tuple[int, ...],
     count: Counter[str],
     labels: dict[str, int],
 ) -> TaggedRows:
@@ -234,7 +238,8 @@ def _joined(
     )
     return TaggedRows(
         ids=ids.astype(np.int32), offsets=offsets, unknown=ledger.unknown, cut=ledger.cut, targets=targets,
-        seconds=np.diff(offsets), words=words, texts=np.asarray(of_text, np.int64), ledger=ledger,
+        seconds=np.diff(offsets), cut_rows=cut_rows, words=words, texts=np.asarray(of_text, np.int64),
+        ledger=ledger,
     )  # fmt: skip
 
 

@@ -255,7 +255,8 @@ class Found(NamedTuple):
     Attributes:
         id: the question's.
         text: the answer; ``""``: there is none.
-        spans: the n best with different texts, the best first; where no answer is allowed, it is among them.
+        spans: the n best with different texts, the best first; ``text`` is always among them, and "no answer"
+            where that is allowed.
         no_answer: the score of "no answer" less the best span's; None where it is not allowed.
         cut: whether the question lost its end.
     """
@@ -314,7 +315,7 @@ def find_answers(
             margin = least - spans[0].score
         text = "" if margin is not None and margin > no_answer_threshold else spans[0].text
         if no_answer:
-            spans = _with_none(spans, least, n_best)
+            spans = _with_none(spans, least, text, n_best)
         found.append(Found(question.id, text, _shared(spans), margin, i in windows.shortened))
     return found
 
@@ -381,11 +382,11 @@ def _best_first(scores: Floats, k: int) -> Iterator[int]:
         given, k = len(places), 8 * k
 
 
-def _with_none(spans: list[Span], score: float, n_best: int) -> list[Span]:
-    """``spans`` with "no answer" in its place, ``n_best`` in all, or behind them."""
+def _with_none(spans: list[Span], score: float, chosen: str, n_best: int) -> list[Span]:
+    """``spans`` with "no answer" in its place, ``n_best`` in all, or more: it and ``chosen`` always stay."""
     none = Span("", 0, 0, score, 0.0)
-    ranked = sorted([*spans, none], key=lambda span: -span.score)[:n_best]
-    return ranked if none in ranked else [*ranked, none]
+    ranked = sorted([*spans, none], key=lambda span: -span.score)
+    return [span for rank, span in enumerate(ranked) if rank < n_best or span.text in ("", chosen)]
 
 
 def _shared(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -14,7 +14,16 @@ from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.generate import Sampling, generate_text
-from wordloom.models import MODELS, build, config_from, context_limit, encodes, family_of, translates
+from wordloom.models import (
+    MODELS,
+    TaskConfig,
+    build,
+    config_from,
+    context_limit,
+    encodes,
+    family_of,
+    translates,
+)
 from wordloom.nn import set_attention_backend
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
@@ -29,7 +38,7 @@ from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import check_fits
 from wordloom.training.precision import compile_blocks
-from wordloom.weights import load_model, load_state, save_model
+from wordloom.weights import load_config, load_model, load_state, save_model, start_from
 
 __all__ = ["causal_task"]
 
@@ -40,7 +49,7 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
     prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
 
     def build_model() -> Any:
-        model = _model(recipe, prepared, given)
+        model = _model(recipe, prepared, given, progress)
         _check_family(recipe, model)
         set_attention_backend(model, recipe.train.attention_backend)
         return model
@@ -78,18 +87,25 @@ def _settle(trainer: Trainer, recipe: Recipe) -> str:
     return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
 
 
-def _model(recipe: Recipe, prepared: Prepared, given: Path | None) -> Any:
+def _model(recipe: Recipe, prepared: Prepared, given: Path | None, progress: TrainingProgress) -> Any:
     """The recipe's model, fresh or with the weights of the checkpoint ``given``.
 
     A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
-    everything but dropout and max_seq_len.
+    everything but dropout and max_seq_len.  Of a checkpoint with a head for a task the body is taken.
     """
-    if given is not None and not recipe.model:
-        model: Any = load_model(given, dtype=torch.float32)
+    config = None if given is None else load_config(given)
+    if given is None or config is None or recipe.model:
+        model: Any = _new_model(recipe, prepared)
+    elif isinstance(config, TaskConfig):
+        _require_causal(config.body, recipe)
+        model = build(config.body, generator=_generator(recipe))
     else:
-        model = _new_model(recipe, prepared)
-        if given is not None:
-            load_state(model, given)
+        _require_causal(config, recipe)
+        model = load_model(given, dtype=torch.float32)
+    if given is not None and isinstance(config, TaskConfig):
+        progress.say(start_from(model, given).lines())
+    elif given is not None and recipe.model:
+        load_state(model, given)
     if model.config.vocab_size < prepared.tokenizer.vocab_size:
         raise RecipeError(
             f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
@@ -120,6 +136,25 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
     if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
         settings.setdefault("max_seq_len", recipe.train.seq_len)
     config = config_from(family, **settings)
+    _require_causal(config, recipe)
+    longest = context_limit(config)
+    if longest is not None and longest < recipe.train.seq_len:
+        raise RecipeError(
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {longest}; "
+            "raise the one or lower the other"
+        )
+    check_fits(config, recipe.train)
+    return build(config, generator=_generator(recipe))
+
+
+def _generator(recipe: Recipe) -> torch.Generator:
+    """Of a model's first weights."""
+    return torch.Generator().manual_seed(recipe.seed)
+
+
+def _require_causal(config: Any, recipe: Recipe) -> None:
+    """Raise RecipeError for a model that does not continue texts."""
+    family = family_of(config)
     if encodes(config):
         raise RecipeError(
             f"model.family '{family}' reads texts in both directions and writes none; take "
@@ -130,14 +165,6 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
             f"model.family '{family}' turns one text into another, and train.objective "
             f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
         )
-    longest = context_limit(config)
-    if longest is not None and longest < recipe.train.seq_len:
-        raise RecipeError(
-            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {longest}; "
-            "raise the one or lower the other"
-        )
-    check_fits(config, recipe.train)
-    return build(config, generator=torch.Generator().manual_seed(recipe.seed))
 
 
 def _windows(recipe: Recipe, prepared: Prepared) -> int:

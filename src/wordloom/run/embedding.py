@@ -145,8 +145,7 @@ class Embedder:
 
     def __call__(self, texts: Iterable[str]) -> Embedded:
         """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error."""
-        if isinstance(texts, str):
-            raise DataError("one text was given where a list of texts is expected; write [text]")
+        _refuse_one(texts)
         ledger, found = EmbedLedger(), [np.empty((0, self.dim), np.float32)]
         for some in self.stream(texts, ledger):
             found.append(some)
@@ -172,6 +171,7 @@ class Embedder:
     def tokens(self, texts: Sequence[str], ledger: EmbedLedger | None = None) -> list[TokenVectors]:
         """The vectors of every token of every text, marks left out, at their own lengths; ``ledger`` as for
         :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`."""
+        _refuse_one(texts)
         kept = EmbedLedger() if ledger is None else ledger
         pieces = self._pieces(texts, kept)
         if ledger is None and kept.cut:
@@ -313,6 +313,11 @@ def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
+
+
+def _refuse_one(texts: object) -> None:
+    if isinstance(texts, str):
+        raise DataError("one text was given where a list of texts is expected; write [text]")
 
 
 def _check_finite(vectors: NDArray[Any]) -> None:

@@ -133,7 +133,10 @@ def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
     """``given`` where it only changes what may change; raises RecipeError naming what may not."""
     if given.start_from is None:
         given = given.model_copy(update={"start_from": saved.start_from})
-    refuse_changes(given, saved, free={f"train.{name}" for name in _FREE_ON_RESUME})
+    free = {f"train.{name}" for name in _FREE_ON_RESUME}
+    if saved.train.long_seq_len is not None:  # which rows are long follows from the budget
+        free -= {f"train.{name}" for name in BUDGETS}
+    refuse_changes(given, saved, free=free)
     return given
 
 

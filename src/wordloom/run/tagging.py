@@ -32,7 +32,7 @@ from wordloom.run.task import Task, figures_in
 from wordloom.run.text_readers import MarkedReader
 from wordloom.weights import save_model
 
-__all__ = ["TaggedWord", "Tagger", "tagged_parts", "tagging_task", "words_of"]
+__all__ = ["TaggedWord", "TaggedWords", "Tagger", "tagged_parts", "tagging_task", "words_of"]
 
 TooLong: TypeAlias = Literal["error", "window", "cut"]
 _FIGURES = {"loss": "loss", "accuracy": "accuracy", "entity_f1": "f1"}  # of a run, by score
@@ -51,6 +51,12 @@ class TaggedWord(NamedTuple):
     probability: float | None
     start: int
     end: int
+
+
+class TaggedWords(list[TaggedWord]):
+    """The words of a text; ``cut`` says whether the text lost its end."""
+
+    cut: bool = False
 
 
 def words_of(text: str) -> list[tuple[str, int, int]]:
@@ -91,8 +97,8 @@ class Tagger(HeadedModel):
         """The names of the labels, in order."""
         return self.config.labels
 
-    def tag(self, texts: Iterable[str | Sequence[str]], *, first: int = 1) -> list[list[TaggedWord]]:
-        """The words of each text with their labels.
+    def tag(self, texts: Iterable[str | Sequence[str]], *, first: int = 1) -> list[TaggedWords]:
+        """The words of each text with their labels, and whether it was cut.
 
         A str is divided by :func:`words_of`; a list of str is of words, which count as joined by one space.
         Raises DataError for a text without a word, and as :attr:`too_long` says; ``first`` is the number of
@@ -107,8 +113,10 @@ class Tagger(HeadedModel):
             TaggedText(tuple(word for word, _, _ in words), None, f"text {number}", 1)
             for number, words in enumerate(given, first)
         ]
-        found = [[TaggedWord(word, None, None, *at) for word, *at in words] for words in given]
+        found = [TaggedWords(TaggedWord(word, None, None, *at) for word, *at in words) for words in given]
         rows = self._rows(tagged)
+        for row in rows.cut_rows:
+            found[rows.texts[row]].cut = True
         read = _read(self.model, _batches(self._reader, rows), rows)
         for text, word, label, probability in zip(*read[:4], strict=True):
             old = found[text][word]

@@ -133,11 +133,10 @@ class Trainer:
 
         self.model.train()
         self.model.zero_grad(set_to_none=True)
-        total, count = self._accumulate(parts)
+        loss, total, count = self._accumulate(parts)
         if self.optimizer.master is not None:
             self.optimizer.master.collect_gradients()
         norm = self._clip()
-        loss = total / count if count else math.nan
         if not (math.isfinite(loss) and math.isfinite(norm)):
             self._refuse(loss, norm)
         self.optimizer.step(loss)
@@ -158,11 +157,12 @@ class Trainer:
             "data_seconds": waited,
         }
 
-    def _accumulate(self, parts: Sequence[Any]) -> tuple[float, int]:
-        """Gradients of the summed loss over the global count; returns (nats, items scored).
+    def _accumulate(self, parts: Sequence[Any]) -> tuple[float, float, int]:
+        """Gradients of the summed loss over the global count; returns (loss, nats, items scored).
 
         Of a loss of several terms, each over its own global count, the nats are those of the first term's
-        items that make the same mean.
+        items that make the same mean.  A small batch may have no item at all, where words are drawn to be
+        hidden: its loss is 0.
         """
         scored = (scored_items(self.objective, part) for part in parts)
         counts = [sum(each) for each in zip(*scored, strict=True)]
@@ -179,9 +179,9 @@ class Trainer:
             torch.autograd.backward(torch.stack(terms).sum())
             totals = [sum(each) for each in zip(totals, loss.total.tolist(), strict=True)]
         if len(counts) == 1:
-            return totals[0], counts[0]
+            return totals[0] / max(1, counts[0]), totals[0], counts[0]
         mean = sum(total / max(1, count) for total, count in zip(totals, counts, strict=True))
-        return mean * counts[0], counts[0]
+        return mean, mean * counts[0], counts[0]
 
     def _seed_dropout(self, micro: int) -> None:
         seed = dropout_seed(self.seed, self.step, micro)
