@@ -56,7 +56,8 @@ def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str], title: str =
         low, high = _with_room(np.arcsinh(every / even))
         panel.set_yscale("asinh", linear_width=even)
         panel.set_ylim(even * np.sinh(low), even * np.sinh(high))
-        ticks = _ticks(*panel.get_ylim(), even)
+        low, high = panel.get_ylim()
+        ticks = _ticks(low, high, even)
         panel.set_yticks(ticks, [f"{tick:+g}" if tick else "0" for tick in ticks])
         panel.minorticks_off()
     else:
