@@ -3,9 +3,12 @@
     python benchmarks/bert_peer.py [RECIPE] [SETTING=VALUE ...] --out FOLDER
 
 It begins with the same weights, reads the same batches in the same order, with the same optimizer settings,
-rates, clipping and precision, for the same steps; forward pass, loss (with the head on every token, as it is
-documented) and dropout are theirs.  Every ``train.evaluate_every`` steps and at the end its folder is
-loaded here and scored as a run of ours is, a JSON line each.  Ours is ``wordloom train RECIPE ...``.
+rates, clipping, precision and allocator, for the same steps; forward pass, loss (with the head on every
+token, as it is documented) and dropout are theirs.  With ``--hidden-alone`` their head is asked at the
+hidden tokens alone, in about two thirds of the time; that it gives the loss of theirs is checked at the
+first step and wherever the run evaluates, if nothing is dropped.  Every ``train.evaluate_every`` steps and
+at the end its folder is loaded here and scored as a run of ours is, a JSON line each.  Ours is
+``wordloom train RECIPE ...``.
 
 A run that was stopped goes on from FOLDER, where it keeps its state every ``train.save_every`` steps.
 """
@@ -24,6 +27,7 @@ from torch import nn
 from wordloom.recipe import load_recipe
 from wordloom.run.masked import masked_task
 from wordloom.run.progress import TrainingProgress
+from wordloom.training.allocator import tune_allocator
 from wordloom.training.precision import choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share
 from wordloom.weights import load_model
@@ -36,6 +40,7 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="bert-mini-gutenberg")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--hidden-alone", action="store_true", help="their head at the hidden tokens alone")
     given = parser.parse_args()
     recipe = load_recipe(given.recipe, given.settings)
     s = recipe.train
@@ -43,6 +48,8 @@ def main() -> None:
         parser.error(
             'the recipe needs train.objective "masked_lm+next_sentence", train.steps, no micro-batches'
         )
+    if s.allocator == "tuned":
+        tune_allocator()  # as our runs do
     task = masked_task(recipe, None, TrainingProgress())
     model = their_model(task, given.out)
     autocast = choose_precision(s, choose_device("cpu")).autocast
@@ -52,6 +59,7 @@ def main() -> None:
         [{"params": matrices, "weight_decay": s.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=s.learning_rate, betas=(s.beta1, s.beta2), eps=s.epsilon, fused=True,
     )  # fmt: skip
+    dropout = model.config.hidden_dropout_prob or model.config.attention_probs_dropout_prob
     state = given.out / "state.pt"
     done = 0
     if state.exists():
@@ -66,10 +74,11 @@ def main() -> None:
             group["lr"] = s.learning_rate * learning_rate_share(step, s.steps, s)
         batch: Any = task.batches.batch(step * s.batch_size, s.batch_size)
         with autocast():
-            loss = model(
-                input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend,
-                labels=batch.targets, next_sentence_label=(~batch.is_next).long(),
-            ).loss  # fmt: skip
+            loss = loss_at_hidden(model, batch) if given.hidden_alone else their_loss(model, batch)
+        held = step == done or (s.evaluate_every and step % s.evaluate_every == 0)
+        if given.hidden_alone and held and not dropout:
+            with torch.no_grad(), autocast():
+                torch.testing.assert_close(loss.detach(), their_loss(model, batch), rtol=1e-4, atol=1e-4)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), s.clip)
         optimizer.step()
@@ -97,6 +106,28 @@ def their_model(task: Any, folder: Path) -> Any:
     if not begin.exists():
         task.save(task.build_model(), begin, False)
     return transformers.BertForPreTraining.from_pretrained(begin, attn_implementation="sdpa").train()
+
+
+def their_loss(model: Any, batch: Any) -> torch.Tensor:
+    """[] as transformers computes it: every token through the head, then those without a target ignored."""
+    loss: torch.Tensor = model(
+        input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend,
+        labels=batch.targets, next_sentence_label=(~batch.is_next).long(),
+    ).loss  # fmt: skip
+    return loss
+
+
+def loss_at_hidden(model: Any, batch: Any) -> torch.Tensor:
+    """[] the same by the same parts, with the head on tokens that have a target alone."""
+    hidden, pooled = model.bert(
+        input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend, return_dict=False
+    )[:2]
+    asked = batch.targets != -100
+    logits, follows = model.cls(hidden[asked], pooled)
+    cross_entropy = nn.functional.cross_entropy
+    return cross_entropy(logits.float(), batch.targets[asked]) + cross_entropy(
+        follows.float(), (~batch.is_next).long()
+    )
 
 
 def scores(task: Any, model: Any, folder: Path) -> dict[str, float]:
