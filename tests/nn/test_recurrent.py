@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
+from wordloom.nn import linear
 from wordloom.nn.recurrent import CELLS, Recurrent, State
 
 Row: TypeAlias = list[float]
@@ -213,6 +214,35 @@ def test_the_kernel_passes_over_resting_rows_as_the_steps_do(settings: dict[str,
     torch.testing.assert_close(fast, exact, rtol=1e-8, atol=1e-8)
     found, expected = (gradients(layer, result, [x, *state]) for result in (fast, exact))
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "lstm_1997"])
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("packed", [False, True])
+def test_in_bfloat16_on_a_cpu_without_it(
+    cell: str, autocast: bool, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There PyTorch's LSTM raises under autocast: ours is the one in float32, rounded."""
+    monkeypatch.setattr(linear, "_has_kernel", lambda dtype: False)
+    layer = made(cell=cell) if autocast else made(cell=cell).bfloat16()
+    wide = made(cell=cell)
+    wide.load_state_dict(layer.state_dict())
+    assert layer.kernel_for(inputs(layer)[0]) == "torch"
+    attend = torch.arange(T) < torch.tensor([[T], [2], [4]]) if packed else None
+    x, *state = (
+        part.detach().to(layer.input_proj.weight.dtype) for part in (inputs(layer)[0], *inputs(layer)[1])
+    )
+    given = [part.clone().requires_grad_() for part in (x, *state)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = layer(given[0], tuple(given[1:]), attend=attend)
+    given_wide = [part.float().requires_grad_() for part in (x, *state)]
+    expected = wide(given_wide[0], tuple(given_wide[1:]), attend=attend)
+    for part, whole in zip((found[0], *found[1]), (expected[0], *expected[1]), strict=True):
+        assert torch.equal(part, whole.bfloat16())
+    for slope, whole in zip(
+        gradients(layer, found, given), gradients(wide, expected, given_wide), strict=True
+    ):
+        assert (slope - whole).norm() < 0.01 * whole.norm()
 
 
 def test_dropped_weights_are_dropped_for_a_whole_pass_and_in_training_only() -> None:

@@ -35,8 +35,9 @@ def test_micro_batches_equal_one_batch(tiny_model, batches, settings, micro):
     def gradient(size):
         trainer = Trainer(tiny_model(), causal_lm, batches, settings(clip=None), total_steps=9, seed=1)
         parts = [batches.batch(start, min(size, 8 - start)) for start in range(0, 8, size)]
-        total, count = trainer._accumulate(parts)
-        return total / count, torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+        loss, total, count = trainer._accumulate(parts)
+        assert loss == total / count
+        return loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
 
     (whole_loss, whole), (parts_loss, parts) = gradient(8), gradient(micro)
     assert parts_loss == pytest.approx(whole_loss, rel=1e-6)
@@ -50,7 +51,7 @@ def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings
         model, causal_lm, batches, settings(micro_batch_size=1, clip=None), total_steps=9, seed=1
     )
     parts = [batches.batch(i, 1) for i in range(8)]
-    total, count = trainer._accumulate(parts)
+    mean, total, count = trainer._accumulate(parts)
     assert count == 8 * 8 - 2 * 3
     accumulated = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -58,7 +59,7 @@ def test_micro_batches_are_weighed_by_their_tokens(tiny_model, batches, settings
     logits = model(batch.tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=-100)
     loss.backward()
-    assert total / count == pytest.approx(loss.item(), rel=1e-6)
+    assert mean == total / count == pytest.approx(loss.item(), rel=1e-6)
     for grad, p in zip(accumulated, model.parameters(), strict=True):
         torch.testing.assert_close(grad, p.grad, rtol=1e-5, atol=1e-7)
 

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.nn.fused import dropout
-from wordloom.nn.linear import Linear, product_dtype
+from wordloom.nn.linear import Linear, product_dtype, widens
 from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
 
 __all__ = ["CELLS", "Recurrent", "State", "unknown_cell"]
@@ -281,8 +281,23 @@ class Recurrent(nn.Module):
     def _by_torch(
         self, x: Tensor, state: State, u: Tensor, sizes: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """x [B, T, D]; with ``sizes`` x [N, D], first steps of sizes[0] rows, second ones of sizes[1] ..."""
+        """x [B, T, D]; with ``sizes`` x [N, D], first steps of sizes[0] rows, second ones of sizes[1] ...
+
+        Where 16-bit products are better made in float32 the whole sequence is, and its results are rounded:
+        oneDNN has no LSTM in bfloat16 for CPUs without AVX512, and autocast raises RuntimeError there.
+        """
         weights, biased = self._torch_weights(u)
+        dtype = product_dtype(x)
+        if widens(x.device, dtype):
+            x, state = x.float(), tuple(part.float() for part in state)
+            with torch.autocast(x.device.type, enabled=False):
+                outputs, after = self._torch_kernel(x, state, [w.float() for w in weights], biased, sizes)
+            return outputs.to(dtype), tuple(part.to(dtype) for part in after)
+        return self._torch_kernel(x, state, weights, biased, sizes)
+
+    def _torch_kernel(
+        self, x: Tensor, state: State, weights: list[Tensor], biased: bool, sizes: Tensor | None
+    ) -> tuple[Tensor, State]:
         kept = tuple(part[None] for part in state)  # [1, B, H]: torch numbers its layers
         inputs: tuple[Any, ...] = (x,) if sizes is None else (x, sizes)
         settings: tuple[Any, ...] = (weights, biased, 1, 0.0, self.training, False)
