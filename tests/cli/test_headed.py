@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.errors import CheckpointError, DataError, NonFiniteError, WordloomError
+from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS
 from wordloom.run.text_readers import cutting
@@ -131,7 +132,7 @@ def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
 
 def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
     lines = "".join(json.dumps({**QUESTION, "query": query}) + "\n" for query in ("the cat", LONG, "a dog"))
-    where = r"standard input, line 2, choice 1: has 34 tokens and the model reads 24; .*\(--cut\)"
+    where = r"standard input, line 2, choice 1: has 34 tokens and the model reads 24; .*\(predict: --cut, "
     with pytest.raises(DataError, match=where):
         ran("predict", place / "multiple_choice", "-", text=lines)
     told, said = both("predict", place / "multiple_choice", "-", "--cut", "--json", text=lines)
@@ -140,6 +141,68 @@ def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
     chooser = wordloom.load(place / "multiple_choice")
     chooser.too_long = "cut"
     assert [chooser.ask(query, QUESTION["choices"]).cut for query in ("the cat", LONG)] == [False, True]
+
+
+ROWS = {
+    "regression": ("rows.tsv", "text\tscore\n{}\t1.5\na dog\t2.5\ndogs\t1\n", ("--label-column", "score")),
+    "classification": ("rows.tsv", "text\tlabel\n{}\tno\na dog\tyes\n", ("--label-column", "label")),
+    "token_classification": ("rows.conll", "{}\n\na O\ndog B-PET\n", ()),
+    "multiple_choice": ("rows.jsonl", json.dumps({**QUESTION, "query": "{}"}) + "\n", ()),
+}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_what_is_scored_and_too_long_is_refused_or_read_as_asked(place, tmp_path, task):
+    """``evaluate`` names an option that it has."""
+    name, rows, columns = ROWS[task]
+    long = "\n".join(f"{word} O" for word in LONG.split()) if task == "token_classification" else LONG
+    (tmp_path / name).write_text(rows.replace("{}", long))
+    given = ("evaluate", place / task, tmp_path / name, *columns, "--json")
+    with pytest.raises(DataError, match=r"evaluate: --too-long"):
+        ran(*given)
+    assert json.loads(ran(*given, "--too-long", "cut"))["scores"]
+    if task == "token_classification":
+        counts = [json.loads(ran(*given, "--too-long", how))["counts"]["words"] for how in ("cut", "window")]
+        assert counts[0] < counts[1] == len(LONG.split()) + 2
+    else:
+        done = CliRunner().invoke(app, [*map(str, given), "--too-long", "window"])
+        assert done.exit_code == 2
+        assert "give error or cut" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_rows_are_scored_as_they_were_learnt_from(place, tmp_path):
+    """By the recipe's train.seq_len and data.too_long, where the folder has one; of a file as without one."""
+    shutil.copytree(place / "token_classification", tmp_path / "run")
+    text = "\n".join(f"{word} O" for word in LONG.split())
+    (tmp_path / "dev.conll").write_text(f"{text}\n\na O\ndog B-PET\n")
+    (tmp_path / "run/recipe.toml").write_text(
+        f"""description = "tests"
+[data]
+train = "{tmp_path}/train.conll"
+validation = "{tmp_path}/dev.conll"
+too_long = "window"
+[train]
+objective = "token_classification"
+epochs = 1
+seq_len = 12
+"""
+    )
+    shutil.copy(tmp_path / "dev.conll", tmp_path / "train.conll")
+    own, of_file = (
+        json.loads(ran("evaluate", tmp_path / "run", *given, "--json"))["scores"]
+        for given in ((), (tmp_path / "dev.conll",))
+    )
+    assert own == of_file
+
+
+def test_a_classifier_cuts_as_asked(place):
+    classifier = wordloom.load(place / "classification")
+    with pytest.raises(DataError, match='too_long="cut"'):
+        classifier.predict([LONG])
+    classifier.too_long = "cut"
+    assert [found.cut for found in classifier.predict([LONG, "a dog"])] == [True, False]
+    with pytest.raises(ConfigError, match="allowed: 'error', 'cut'"):
+        classifier.too_long = "window"
 
 
 def test_a_scorer_says_what_it_cut(place, caplog):

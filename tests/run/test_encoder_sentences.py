@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import wordloom
+from wordloom.cli import app
 from wordloom.data.label_batches import LabelBatch
 from wordloom.data.sequence_batches import Sequences
 from wordloom.data.text_groups import text_numbers
-from wordloom.errors import DataError, RecipeError
-from wordloom.run import train
+from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.run import embedding, train
 from wordloom.run.averaging import average
 from wordloom.run.masked import validation_scores
 from wordloom.run.sentence_folder import SentenceSettings, pooling_of, write_pooling
@@ -326,6 +330,51 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
         train(str(place / "recipe.toml"), [], out=tmp_path / "no", start_from=tmp_path / "gpt2")
     with pytest.raises(RecipeError, match="hides no tokens; give scored pairs and --task similarity"):
         validation_scores(wordloom.load(place / "run"))
+
+
+def test_saving_keeps_how_texts_become_vectors(place, tmp_path):
+    write = SentenceSettings("cls", True, 8)
+    shutil.copytree(place / "run", tmp_path / "one")
+    write_pooling(tmp_path / "one", 16, write)
+    encoder = wordloom.load(tmp_path / "one")
+    wordloom.save(encoder, tmp_path / "two")
+    assert pooling_of(tmp_path / "two") == write
+    again = wordloom.load(tmp_path / "two").embed(TEXTS[:3]).vectors
+    np.testing.assert_array_equal(encoder.embed(TEXTS[:3]).vectors, again)
+
+
+def test_lower_casing_that_the_tokenizer_does_not_do_is_refused(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    settings = tmp_path / "run/sentence_bert_config.json"
+    settings.write_text(json.dumps({"max_seq_length": 8, "do_lower_case": True}))
+    path = tmp_path / "run/tokenizer.json"
+    definition = json.loads(path.read_text())
+    for lower in (False, True):
+        definition["normalizer"]["lowercase"] = lower
+        path.write_text(json.dumps(definition))
+        if lower:
+            assert pooling_of(tmp_path / "run").limit == 8
+        else:
+            with pytest.raises(CheckpointError, match="has do_lower_case, and the tokenizer there"):
+                pooling_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("ending", ["npy", "jsonl", "tsv", "parquet"])
+def test_more_texts_at_once_than_are_pooled_together(place, tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(embedding, "_POOL_TEXTS", 3)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    made = []
+    for size in (2, len(TEXTS) + 5):
+        out = tmp_path / f"{size}.{ending}"
+        done = CliRunner().invoke(
+            app, ["embed", str(place / "run"), str(tmp_path / "texts.txt"), "--out", str(out),
+                  "--batch-size", str(size)])  # fmt: skip
+        assert done.exit_code == 0, done.output
+        made.append(out)
+    assert made[0].read_bytes() == made[1].read_bytes() or ending == "parquet"
+    if ending == "parquet":
+        first, second = (pyarrow.parquet.read_table(path).to_pylist() for path in made)
+        assert [row["text"] for row in first] == [row["text"] for row in second] == TEXTS
 
 
 def test_settings_of_a_folder(tmp_path):

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from wordloom.data.masked_batches import MaskedBatch
 from wordloom.errors import CheckpointError, ConfigError, DataError, RecipeError
 from wordloom.objectives import masked_lm
-from wordloom.run import train
+from wordloom.run import load_encoder, train
 from wordloom.training import Trainer
 from wordloom.weights import load_config, load_model
 
@@ -175,14 +176,40 @@ def test_an_empty_placeholder_is_a_token_whose_vector_is_zero(recipe: Path, tmp_
              "train.save_every=0", "train.evaluate_every=0"]  # fmt: skip
     train(recipe, given, out=tmp_path / "run")
     model: Any = load_model(tmp_path / "run")
-    assert model.config.empty_id is not None
-    x = torch.tensor([[6, model.config.empty_id, 9]])
-    other = model.token_embedding.weight.clone()
-    before = model.hidden(x)
+    empty = model.config.empty_id
+    assert empty is not None
+    stored = load_file(tmp_path / "run/model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert not stored[empty].any()  # though it is tied to the head, and learnt with as such
+    assert stored[empty + 1].any()
+    theirs = transformers.BertForMaskedLM.from_pretrained(tmp_path / "run").eval()
+    x = torch.tensor([[6, empty, 9]])
     with torch.no_grad():
-        model.token_embedding.weight[model.config.empty_id] += 1.0  # its row is read by nobody
-    torch.testing.assert_close(model.hidden(x), before)
-    assert not torch.equal(other, model.token_embedding.weight)
+        torch.testing.assert_close(
+            model.lm_head(model.mlm_hidden(model.hidden(x))), theirs(x).logits, rtol=1e-4, atol=1e-5
+        )
+
+
+def test_what_learnt_with_the_empty_placeholder_is_asked_with_it(recipe: Path, tmp_path: Path) -> None:
+    given = ["masking.kind=replace", "masking.placeholder=empty", "train.steps=2",
+             "train.objective=masked_lm", "data.sentences=none",
+             "train.save_every=0", "train.evaluate_every=0"]  # fmt: skip
+    train(recipe, given, out=tmp_path / "run")
+    encoder = load_encoder(tmp_path / "run")
+    assert len(encoder.fill("the [EMPTY] of the [EMPTY]")) == 2
+    with pytest.raises(DataError, match=r"the text has no \[EMPTY\] to fill in"):
+        encoder.fill("the [MASK] of the king")
+    score = encoder.pseudo_perplexity(["the king"])["pseudo_loss"].value
+    ids = encoder.tokenizer.encode_ids("the king")
+    cls, sep, empty = encoder.tokenizer.cls_id, encoder.tokenizer.sep_id, encoder.config.empty_id
+    nats = []
+    for place, wanted in enumerate(ids, start=1):
+        tokens = torch.tensor([[cls, *ids, sep]])
+        tokens[0, place] = empty
+        with torch.no_grad():
+            model = encoder.model
+            logits = model.lm_head(model.mlm_hidden(model.hidden(tokens)))[0, place]
+        nats.append(float(-logits.log_softmax(-1)[wanted]))
+    assert score == pytest.approx(sum(nats) / len(ids), rel=1e-5)
 
 
 def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(

@@ -89,6 +89,19 @@ def test_scores_are_learnt_and_said(tuned):
         scorer.score("a text")
 
 
+def test_all_rows_of_a_corpus_are_scored_unless_a_part_is_asked_for(tuned):
+    place, _ = tuned
+    scorer = wordloom.load(place / "run")
+    corpus = ScoredCorpus(
+        sources=place / "train.tsv", validation_fraction=0.25, text=["one", "two"], label="alike"
+    )
+    whole, first, last = (
+        scorer.evaluate(corpus, part=part).counts["rows"] for part in (None, "train", "validation")
+    )
+    assert whole == first + last == scorer.evaluate(corpus).counts["rows"]
+    assert last > 0
+
+
 def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
     place, result = tuned
     scores = scored_at_the_command(place / "run")

@@ -34,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory):
 
 def test_correlations_are_those_of_cosines(place):
     encoder = wordloom.load(place / "body")
-    corpus = ScoredCorpus(sources=place / "pairs.tsv", split="files", text=["one", "two"], label="score")
+    corpus = ScoredCorpus(sources=place / "pairs.tsv", text=["one", "two"], label="score")  # all its rows
     scores = similarity_scores(encoder.embedder(), corpus)
     a, b = (encoder.embed([row[i] for row in PAIRS]).vectors for i in (0, 1))
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)

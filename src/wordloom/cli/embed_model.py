@@ -60,8 +60,10 @@ def embed_model(
 
         def batches() -> Iterator[tuple[list[str], Any]]:
             while some := list(islice(lines, batch_size)):
+                at = 0
                 for vectors in embedder.stream(some, ledger):
-                    yield some, vectors
+                    yield some[at : at + len(vectors)], vectors
+                    at += len(vectors)
 
         if groups is not None:
             groups.take(batches())

@@ -6,7 +6,7 @@ import json as json_module
 import time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich import box
@@ -16,7 +16,7 @@ from rich.table import Table
 from wordloom.cli.evaluate_rows import classification, column_of, columns_of, similarity
 from wordloom.cli.evaluate_text import documents_of, labelled_texts, lambada_scores, text_scores
 from wordloom.cli.headed import THRESHOLD, evaluate_headed
-from wordloom.cli.usage import refuse
+from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -150,6 +150,12 @@ def command(
         Path | None, typer.Option(help="translation: write them into this file, a line each.")
     ] = None,
     threshold: Annotated[float | None, THRESHOLD] = None,
+    too_long: Annotated[
+        Literal["error", "cut", "window"] | None,
+        typer.Option(
+            help="rows, --task similarity: texts longer than a row.  [default: as in training, else error]"
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -175,7 +181,7 @@ def command(
         refuse(ctx, "similarity compares vectors of texts", *every, *_PAIRS, *_SEARCH)
         began = time.perf_counter()
         given = {"text": text_column, "label": label_column, "header": header}
-        scores = similarity(checkpoint, sources or [], given, encoding_errors, loading)
+        scores = similarity(checkpoint, sources or [], given, encoding_errors, loading, too_long)
         _print(scores, checkpoint, task, began, json=json)
         return
     columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
@@ -185,11 +191,20 @@ def command(
         others += [] if kind == "question_answering" else ["threshold"]
         others += [] if sources and kind in ("regression", "token_classification") else _ROWS
         others += [] if sources and kind == "regression" else ["header"]
+        others += ["too_long"] if kind == "question_answering" else []
         refuse(ctx, f"{checkpoint} is a model for {kind}, which is scored on what its task reads", *others)
         if not sources:
-            refuse(ctx, "without a FILE it is read as the checkpoint's recipe says", "encoding_errors")
+            refuse(
+                ctx,
+                "without a FILE it is read as the checkpoint's recipe says",
+                "encoding_errors",
+                "too_long",
+            )
+        if too_long == "window" and kind != "token_classification":
+            _no_windows(checkpoint)
         began = time.perf_counter()
         reading: dict[str, Any] = {"encoding_errors": encoding_errors, "threshold": threshold}
+        reading["too_long"] = too_long
         scores = evaluate_headed(checkpoint, sources or [], columns, **reading, **loading)
         _print(scores, checkpoint, kind, began, json=json)
         return
@@ -199,19 +214,22 @@ def command(
         refuse(ctx, why, *_TEXT, "first", *_PAIRS, *_SEARCH)
         if not sources:
             refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
-                   *_ROWS, "header", "encoding_errors")  # fmt: skip
+                   *_ROWS, "header", "encoding_errors", "too_long")  # fmt: skip
+        if too_long == "window":
+            _no_windows(checkpoint)
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, **loading)
         if confusion is not None:
             from wordloom.inspect.confusion import check_format, draw_confusion
 
             check_format(confusion)  # before the work
-        scores = classification(classifier, sources or [], columns, encoding_errors)
+        scores = classification(classifier, sources or [], columns, encoding_errors, too_long)
         if confusion is not None:
             draw_confusion(**scores.details["confusion"], path=confusion)
             typer.echo(f"drawn into {confusion}", err=True)
         _print(scores, checkpoint, "classification", began, json=json)
         return
+    refuse(ctx, f"{checkpoint} reads no rows of labelled texts", "too_long")
     if is_translator(checkpoint):
         from wordloom.cli.evaluate_pairs import evaluate_pairs
 
@@ -291,6 +309,13 @@ def command(
             texts = list(islice(documents, first))
             scores = text_scores(lm, texts, **how, per_word=per_word, joined=joined, specials=specials)
     _print(scores, checkpoint, task, began, json=json)
+
+
+def _no_windows(checkpoint: Path) -> NoReturn:
+    raise UsageError(
+        f"--too-long window is for labels of words, each of which is in one; {checkpoint} answers on whole "
+        "texts: give error or cut"
+    )
 
 
 def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from wordloom.cli.usage import UsageError
 from wordloom.errors import CheckpointError
@@ -32,32 +32,44 @@ def columns_of(given: str | None) -> str | int | list[str | int] | None:
 
 
 def classification(
-    classifier: TextClassifier, sources: list[str], columns: dict[str, Any], errors: Any
+    classifier: TextClassifier,
+    sources: list[str],
+    columns: dict[str, Any],
+    errors: Any,
+    too_long: Literal["error", "cut"] | None,
 ) -> Scores:
-    """Of ``sources``, whose ``columns`` are text, label and header; without any, of the validation rows that
-    the recipe in the folder names."""
+    """Of ``sources``, whose ``columns`` are text, label and header, read as in training unless ``too_long``
+    says otherwise; without any, of the validation rows that the recipe in the folder names."""
     from wordloom.data.labels import LabelledCorpus
     from wordloom.recipe import load_recipe
     from wordloom.run.labelled import cut_or_error, labelled_corpus
     from wordloom.run.text_readers import MarkedReader
 
-    if sources:
-        corpus = LabelledCorpus(sources=sources, split="files", encoding_errors=errors, **columns)
-        return classifier.evaluate(corpus)
     path = Path(str(classifier.folder)) / "recipe.toml"
-    if not path.exists():
+    recipe = load_recipe(str(path)) if path.exists() else None
+    learnt = recipe is not None and recipe.train.objective == "classification"
+    if recipe is not None and learnt and isinstance(classifier.reader, MarkedReader):  # rows as in training
+        reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
+        classifier = replace(classifier, reader=reader)
+    if too_long is not None:
+        classifier.too_long = too_long
+    if sources:
+        corpus = LabelledCorpus(sources=sources, encoding_errors=errors, **columns)
+        return classifier.evaluate(corpus)
+    if recipe is None:
         raise CheckpointError(
             f"{classifier.folder} has no recipe.toml that names validation rows; give a file"
         )
-    recipe = load_recipe(str(path))
-    if isinstance(classifier.reader, MarkedReader):  # its rows are those of training
-        reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
-        classifier = replace(classifier, reader=reader)
     return classifier.evaluate(labelled_corpus(recipe), part="validation")
 
 
 def similarity(
-    checkpoint: Path, sources: list[str], columns: dict[str, Any], errors: Any, loading: dict[str, str]
+    checkpoint: Path,
+    sources: list[str],
+    columns: dict[str, Any],
+    errors: Any,
+    loading: dict[str, str],
+    too_long: str | None,
 ) -> Scores:
     """Cosines of the vectors of pairs beside the scores of ``sources``."""
     from wordloom.cli.embed_model import text_embedder
@@ -68,10 +80,10 @@ def similarity(
         raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
     pairs = ScoredCorpus(
         sources=sources,
-        split="files",
         text=columns_of(columns["text"]),
         label=column_of(columns["label"]),
         header=columns["header"],
         encoding_errors=errors,
     )
-    return similarity_scores(text_embedder(checkpoint, loading["device"], loading["dtype"], {}), pairs)
+    settings = {} if too_long is None else {"too_long": too_long}
+    return similarity_scores(text_embedder(checkpoint, loading["device"], loading["dtype"], settings), pairs)

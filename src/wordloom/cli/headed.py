@@ -162,15 +162,17 @@ def evaluate_headed(
     *,
     encoding_errors: EncodingErrors,
     threshold: float | None,
+    too_long: str | None,
     device: str,
     dtype: str,
 ) -> Scores:
-    """Scores on ``sources``, whose ``columns`` are text, label and header; without any, on what the recipe of
-    the folder holds out.  ``threshold`` as for :func:`predict_headed`."""
+    """Scores on ``sources``, whose ``columns`` are text, label and header, read as in training unless
+    ``too_long`` says otherwise; without any, on what the recipe of the folder holds out.  ``threshold`` as
+    for :func:`predict_headed`."""
     from wordloom.data import ScoredCorpus, questions
     from wordloom.data.choices import choice_rows
     from wordloom.data.tagged import tagged_texts
-    from wordloom.run.headed import evaluate_held_out, load_headed
+    from wordloom.run.headed import evaluate_held_out, load_headed, misplaced_in, reading_as_trained
 
     model = load_headed(checkpoint, device=device, dtype=dtype)
     settings = {}
@@ -178,10 +180,14 @@ def evaluate_headed(
         model.no_answer, settings = True, {"threshold": threshold}
     if not sources:
         return evaluate_held_out(model, **settings)
+    model = reading_as_trained(model)
+    if too_long is not None:
+        model.too_long = too_long
     given: Any
     match model.config.task:
         case "question_answering":
-            given = list(questions(sources, encoding_errors=encoding_errors))
+            misplaced = misplaced_in(checkpoint)
+            given = list(questions(sources, misplaced=misplaced, encoding_errors=encoding_errors))
         case "multiple_choice":
             given = list(choice_rows(sources, answered=True, encoding_errors=encoding_errors))
         case "token_classification":

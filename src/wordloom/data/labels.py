@@ -13,9 +13,9 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from wordloom.data.datasets import Columns, files_of, local_files, names_dataset
 from wordloom.data.label_cells import LISTS, cells_of
@@ -161,6 +161,10 @@ class LabelledCorpus:
         for number, row in enumerate(rows):
             if (number >= edge and bool(n)) == held_out:
                 yield row
+
+    def undivided(self) -> Self:
+        """The same sources, none of whose rows is held out."""
+        return replace(self, split="files", validation_sources=())
 
     def describe_split(self) -> str:
         """The split in words."""

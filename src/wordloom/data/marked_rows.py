@@ -46,12 +46,12 @@ TASK_TOKENS = ("_start_", "_delimiter_", "_classify_")
 _TEXTS = 1 << 12  # rows handed to the tokenizer at a time
 _OF_RECIPE = (
     "train.seq_len allows {longest}; raise it as far as the model reads, or say "
-    'data.too_long = "cut" to leave out the end of its longer text'
+    'data.too_long = "cut" (evaluate: --too-long cut) to leave out the end of its longer text'
 )
 #: Where no recipe says how long a row is.
 OF_MODEL = (
-    'the model reads {longest}; shorten it, or say too_long="cut" (--cut) to leave out the end of its longer '
-    "text"
+    'the model reads {longest}; shorten it, or say too_long="cut" (predict: --cut, evaluate: --too-long cut) '
+    "to leave out the end of its longer text"
 )
 
 

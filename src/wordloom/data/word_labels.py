@@ -197,7 +197,8 @@ def _cut_up(
         raise DataError(
             f"{text.place()}: has {tokens:,} tokens in {len(text.words):,} words, and a row has room for "
             f'{room:,}; raise train.seq_len as far as the model reads, or say data.too_long = "window" '
-            '(in Python too_long) to read it in several rows, or "cut" (--cut) to leave out its end'
+            '(in Python too_long, evaluate: --too-long) to read it in several rows, or "cut" (predict: '
+            "--cut) to leave out its end"
         )
     if too_long == "cut":
         yield _Row(0, 0, room)

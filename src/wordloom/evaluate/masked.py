@@ -21,10 +21,17 @@ if TYPE_CHECKING:
     from wordloom.data import Document
     from wordloom.text import Specials, Tokenizer
 
-__all__ = ["masked_scores", "pseudo_perplexity"]
+__all__ = ["hidden_by", "masked_scores", "pseudo_perplexity"]
 
 _BATCH_TOKENS = 1 << 14
 _DAMAGED = "the model gives no finite probability; its weights are damaged, or --dtype is too narrow for them"
+
+
+def hidden_by(model: Any, tokenizer: Tokenizer) -> int | None:
+    """What stands for a hidden token in the texts that ``model`` learnt from: the empty placeholder, or the
+    mask; None where the tokenizer has none."""
+    empty: int | None = model.config.empty_id
+    return tokenizer.mask_id if empty is None else empty
 
 
 def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[str, object]) -> Scores:
@@ -86,7 +93,7 @@ def pseudo_perplexity(
     progress: Callable[[int], None] | None = None,
 ) -> Scores:
     """exp of the mean over tokens of -log p(token | all others of its window) (Salazar et al. 2020,
-    arXiv:1910.14659), each token hidden by the mask in turn.
+    arXiv:1910.14659), each token hidden in turn by :func:`hidden_by`.
 
     It is no perplexity: the tokens around one know more of it than those before it.  It compares masked
     language models of one tokenizer.
@@ -107,7 +114,8 @@ def pseudo_perplexity(
         )
     if not model.config.masked_lm_head:
         raise EvaluationError("the model has no head to fill in masked tokens: it was saved without it")
-    if tokenizer.mask_id is None:
+    mask = hidden_by(model, tokenizer)
+    if mask is None:
         raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
     rows = batch_size or max(1, _BATCH_TOKENS // window)
@@ -116,7 +124,7 @@ def pseudo_perplexity(
         total, count = 0.0, 0
         for at in range(0, len(text.sequence), window - 2):
             ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
-            for nats in _hidden_in_turn(model, ids, tokenizer.mask_id, rows):
+            for nats in _hidden_in_turn(model, ids, mask, rows):
                 total += float(nats.sum())
                 if not math.isfinite(total):
                     raise NonFiniteError(_DAMAGED)

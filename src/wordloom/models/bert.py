@@ -20,7 +20,7 @@ Parameters without heads: base 109,482,240, large 335,141,888; the paper prints 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class BertConfig:
     masked_lm_head: bool = False
     next_sentence_head: bool = False
     tie_embeddings: bool = True  # lm_head's matrix is the embedding
-    empty_id: int | None = None  # a token whose embedding is zero, to stand for a hidden one
+    empty_id: int | None = None  # a token whose embedding is and stays zero, to stand for a hidden one
     dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
     attention_dropout: float | None = None  # of the attention weights; None: as dropout
 
@@ -132,9 +132,19 @@ class Bert(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so, and keep the row of
+        ``empty_id`` zero: tied to the head it would learn, and other tools would read what it learnt."""
         if self.config.masked_lm_head and self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
+        if self.config.empty_id is not None:
+            weight: Any = self.token_embedding.weight
+            with torch.no_grad():
+                weight[self.config.empty_id] = 0.0
+            weight.register_post_accumulate_grad_hook(self._without_empty)
+
+    def _without_empty(self, weight: Tensor) -> None:
+        if weight.grad is not None:
+            weight.grad[self.config.empty_id] = 0.0
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
@@ -147,6 +157,8 @@ class Bert(nn.Module):
                     nn.init.trunc_normal_(module.weight, 0.0, 0.02, -0.04, 0.04, generator=generator)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     nn.init.zeros_(module.bias)
+        if self.config.empty_id is not None:
+            self.token_embedding.weight[self.config.empty_id] = 0.0
 
     def forward(
         self,
@@ -193,8 +205,6 @@ class Bert(nn.Module):
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
         x = self.token_embedding(tokens)  # [B, T, D]
-        if c.empty_id is not None:  # tied to lm_head, its row would not stay zero
-            x = x.masked_fill((tokens == c.empty_id)[..., None], 0.0)
         x = x + self.position_embedding(positions_within(positions, c.max_seq_len) + c.position_offset)
         x = x + self.segment_embedding(torch.zeros_like(tokens[:1]) if segments is None else segments)
         return dropout(self.embedding_norm(x), c.dropout, self.training)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import family_of
 from wordloom.run.labelled import labelled_batches, positive_of
-from wordloom.run.text_readers import BagReader, TextReader
+from wordloom.run.text_readers import BagReader, MarkedReader, TextReader
 from wordloom.weights import save_model
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]
@@ -57,6 +57,22 @@ class TextClassifier:
         """The tokenizer whose tokens are read; None where texts are split by words or white space."""
         vocabulary = self.reader.vocabulary
         return getattr(vocabulary, "tokenizer", None) if isinstance(self.reader, BagReader) else vocabulary
+
+    @property
+    def too_long(self) -> Literal["error", "cut"]:
+        """What a text is that is longer than the model reads: an error, or cut.  Raises ConfigError for a cut
+        by a model that reads texts whole, whatever their length."""
+        return getattr(self.reader, "too_long", "error")
+
+    @too_long.setter
+    def too_long(self, wanted: Literal["error", "cut"]) -> None:
+        if wanted not in ("error", "cut"):
+            raise ConfigError(f"too_long is {wanted!r}; allowed: 'error', 'cut'")
+        if isinstance(self.reader, MarkedReader):
+            self.reader = replace(self.reader, too_long=wanted)
+        elif wanted != "error":
+            where = "this model" if self.folder is None else self.folder
+            raise ConfigError(f"{where} reads texts whole, whatever their length; leave too_long out")
 
     @property
     def vectorizer(self) -> BagVectorizer:
@@ -117,10 +133,13 @@ class TextClassifier:
             yield found, set(read.cut_rows)
             before += len(some)
 
-    def evaluate(self, corpus: LabelledCorpus, *, part: str = "train") -> Scores:
-        """Accuracy, F1 and loss on the labelled rows of ``corpus``; see
+    def evaluate(
+        self, corpus: LabelledCorpus, *, part: Literal["train", "validation"] | None = None
+    ) -> Scores:
+        """Accuracy, F1 and loss on all labelled rows of ``corpus``, or on one ``part``; see
         :func:`wordloom.evaluate.classification`.  Raises DataError for a label the model does not know."""
-        batches, ledger = labelled_batches(self.reader, self.labels, corpus, part)
+        whole = corpus.undivided() if part is None else corpus
+        batches, ledger = labelled_batches(self.reader, self.labels, whole, part or "train")
         kind = next(self.model.parameters()).dtype
         features = {"features": self.config.features} if hasattr(self.config, "features") else {}
         settings = {

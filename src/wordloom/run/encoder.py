@@ -12,7 +12,7 @@ import torch
 from wordloom.data.masked_batches import Marks
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from wordloom.evaluate.likelihood import evaluating
-from wordloom.evaluate.masked import pseudo_perplexity
+from wordloom.evaluate.masked import hidden_by, pseudo_perplexity
 from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.run.dtypes import choose_dtype
@@ -67,7 +67,8 @@ class TextEncoder:
     # -- hidden tokens -----------------------------------------------------------------------------------
 
     def fill(self, text: str, k: int = 5) -> list[list[Filling]]:
-        """The ``k`` likeliest tokens for each mask in ``text``, which is written as the tokenizer spells it.
+        """The ``k`` likeliest tokens for each mask in ``text``, written as the tokenizer spells it, or for
+        each [EMPTY] if the model learnt with that.
 
         Raises CheckpointError for a model saved without the head, DataError for a text without a mask or too
         long for the model, ConfigError for a k out of range.
@@ -78,7 +79,7 @@ class TextEncoder:
             )
         if not 1 <= k <= self.tokenizer.vocab_size:
             raise ConfigError(f"{k} tokens are asked for of {self.tokenizer.vocab_size}; give 1 or more")
-        mask = self.tokenizer.mask_id
+        mask = hidden_by(self.model, self.tokenizer)
         ids = self.tokenizer.encode_ids(text, specials="interpret")
         if mask is None or mask not in ids:
             spelled = "a mask token" if mask is None else self.tokenizer.id_to_token(mask)

@@ -7,6 +7,7 @@ checkpoint has the same one; without, the body that ``[model]`` describes is fre
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from wordloom.run.text_readers import MarkedReader
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import load_config, start_from
+from wordloom.weights.framing import pads_with_its_end
 
 __all__ = [
     "check_body",
@@ -43,6 +45,8 @@ __all__ = [
     "head_parts",
     "recipe_body",
 ]
+
+log = logging.getLogger(__name__)
 
 _HEAD = "head_dropout"  # the setting of [model] that is the head's
 _SETTLED = (
@@ -165,7 +169,7 @@ def head_config(
             )
         body = replace(body, vocab_size=max(body.vocab_size, tokenizer.vocab_size))
     check_body(recipe, tokenizer, body)
-    return TaskConfig(
+    config = TaskConfig(
         body=body,
         task=task,
         id2label={str(number): label for number, label in enumerate(labels)},
@@ -173,6 +177,14 @@ def head_config(
         language_model=kept,
         both_orders=recipe.data.both_orders,
     )
+    if tokenizer.pad_id is not None and pads_with_its_end(config, tokenizer):
+        log.warning(
+            "the tokenizer pads with %s, on which the model answers; config.json will name no pad token, so "
+            "that transformers reads one text at a time rather than answer on another token "
+            "(data.task_tokens = true gives the answer a token of its own)",
+            tokenizer.id_to_token(tokenizer.pad_id),
+        )
+    return config
 
 
 def recipe_body(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wordloom.data import ScoredCorpus
 from wordloom.errors import CheckpointError
@@ -23,7 +23,14 @@ from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model
 
-__all__ = ["evaluate_held_out", "is_headed", "load_headed", "task_in"]
+__all__ = [
+    "evaluate_held_out",
+    "is_headed",
+    "load_headed",
+    "misplaced_in",
+    "reading_as_trained",
+    "task_in",
+]
 
 # By task, what makes its object of (folder, model, tokenizer); a classifier is wordloom.run.TextClassifier.
 _MADE: dict[str, Callable[[Path, Any, Tokenizer], Any]] = {
@@ -72,6 +79,24 @@ _HELD_OUT: dict[str, Callable[[Recipe], Any]] = {
 }
 
 
+def reading_as_trained(model: Any) -> Any:
+    """``model``, from :func:`load_headed`, whose rows are as long as in training, and longer ones what they
+    were there; as it is where its folder has no recipe of its task."""
+    path = Path(model.folder) / "recipe.toml"
+    if not hasattr(model, "too_long") or not path.exists():
+        return model
+    recipe = load_recipe(str(path))
+    if recipe.train.objective != model.config.task:
+        return model
+    return replace(model, max_seq_len=recipe.train.seq_len, too_long=recipe.data.too_long)
+
+
+def misplaced_in(folder: str | Path) -> Literal["error", "nearest"]:
+    """What a run in ``folder`` did with answers that are not where they are said to be."""
+    path = Path(folder) / "recipe.toml"
+    return load_recipe(str(path)).data.misplaced if path.exists() else "error"
+
+
 def evaluate_held_out(model: Any, **settings: Any) -> Scores:
     """The scores of ``model``, from :func:`load_headed`, on what the recipe in its folder holds out;
     ``settings`` are those of its ``evaluate``.
@@ -84,8 +109,7 @@ def evaluate_held_out(model: Any, **settings: Any) -> Scores:
     recipe = load_recipe(str(path))
     scores: Scores
     if task == recipe.train.objective and (recipe.data.validation or recipe.data.validation_fraction):
-        if hasattr(model, "too_long"):  # its rows are those of training
-            model = replace(model, max_seq_len=recipe.train.seq_len, too_long=recipe.data.too_long)
+        model = reading_as_trained(model)
         if task == "regression":
             scores = model.evaluate(corpus_of(recipe, ScoredCorpus), part="validation")
             return scores

@@ -271,6 +271,9 @@ def save(
     overwrite: bool = False,
 ) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
+    if isinstance(lm, TextEncoder):  # with its pooling, if it has any
+        lm.save_pretrained(folder, overwrite=overwrite)
+        return
     reader = lm.reader.vocabulary if isinstance(lm, TextClassifier) else lm.tokenizer
     beside = lm.source_tokenizer if isinstance(lm, Translator) and lm.separate else None
     save_model(lm.model, Path(folder), tokenizer=reader, source_tokenizer=beside, overwrite=overwrite)

@@ -85,10 +85,11 @@ class TextScorer(HeadedModel):
             log.warning("%s of %s texts are longer than a row and were cut", f"{cut:,}", f"{len(found):,}")
         return np.array([one.score for one in found], np.float32)
 
-    def evaluate(self, corpus: ScoredCorpus, *, part: Literal["train", "validation"] = "train") -> Scores:
-        """``loss`` (the mean squared error) and the correlations with the scores of ``corpus``; see
-        :func:`wordloom.evaluate.number_agreement`."""
-        batches, ledger = _scored_batches(self.reader, corpus, part)
+    def evaluate(self, corpus: ScoredCorpus, *, part: Literal["train", "validation"] | None = None) -> Scores:
+        """``loss`` (the mean squared error) and the correlations with the scores of all rows of ``corpus``,
+        or of one ``part``; see :func:`wordloom.evaluate.number_agreement`."""
+        whole = corpus.undivided() if part is None else corpus
+        batches, ledger = _scored_batches(self.reader, whole, part or "train")
         settings = {
             "rows": batches.fingerprint[:8],
             **self.reader.signature,

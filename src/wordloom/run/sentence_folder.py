@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from wordloom.errors import CheckpointError
 from wordloom.run.embedding import Pooling
+from wordloom.text import Tokenizer
 
 __all__ = ["SentenceSettings", "pooling_of", "write_pooling"]
 
@@ -58,11 +59,22 @@ def pooling_of(folder: str | Path) -> SentenceSettings | None:
 def _limit(folder: Path) -> int | None:
     """Their own file's, or from version 6 on that of the tokenizer."""
     own = _read(folder / "sentence_bert_config.json") or {}
+    if own.get("do_lower_case") and not _lowers(folder):
+        raise CheckpointError(
+            f"{folder / 'sentence_bert_config.json'} has do_lower_case, and the tokenizer there tells "
+            "capitals apart; put a lower-casing normalizer into tokenizer.json, which all tools read"
+        )
     if "max_seq_length" in own:
         given = own["max_seq_length"]
     else:
         given = (_read(folder / "tokenizer_config.json") or {}).get("model_max_length")
     return int(given) if isinstance(given, int | float) and given < _NO_LIMIT else None
+
+
+def _lowers(folder: Path) -> bool:
+    """Whether the tokenizer in ``folder`` lower-cases by itself, so that doing it before changes nothing."""
+    tokenizer = Tokenizer.from_pretrained(folder)
+    return tokenizer.encode_ids("A B Á", specials="text") == tokenizer.encode_ids("a b á", specials="text")
 
 
 def _mode(path: Path) -> Pooling:

@@ -18,11 +18,12 @@ __all__ = ["similarity_scores"]
 
 
 def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
-    """Pearson's and Spearman's correlation of the cosines of pairs of texts with their scores.
+    """Pearson's and Spearman's correlation of the cosines of pairs of texts, all of ``corpus``, with their
+    scores.
 
     Raises DataError for a row of one text, and as the embedder for one that is too long.
     """
-    rows: list[Any] = list(corpus.rows("train"))
+    rows: list[Any] = list(corpus.undivided().rows("train"))
     for row in rows:
         if len(row.texts) != 2:
             raise DataError(f"{row.place}: has {len(row.texts)} text(s); likeness is of two")

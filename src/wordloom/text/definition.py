@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 Definition = dict[str, Any]
@@ -299,30 +299,37 @@ def leading_token(definition: Definition) -> str | None:
     return None
 
 
-def end_template(name: str, index: int) -> Definition:
-    """``A </s>`` and ``A </s> B </s>``, with this token for the end."""
-    end = {"SpecialToken": {"id": name, "type_id": 0}}
-    first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
-    return {
-        "type": "TemplateProcessing",
-        "single": [first, end],
-        "pair": [first, end, second, end],
-        "special_tokens": {name: {"id": name, "ids": [index], "tokens": [name]}},
-    }
+def frames(definition: Definition) -> bool:
+    """Whether the post-processor says what stands around a text; a byte-level one moves offsets alone."""
+    processor = definition["post_processor"]
+    parts = processor.get("processors", [processor]) if processor else []
+    return any(part["type"] != "ByteLevel" for part in parts)
 
 
-def marks_template(ids: dict[str, int]) -> Definition:
-    """``start A end`` and ``start A between B end``, with the last three of ``ids`` for these marks, and any
-    before them in front of all."""
-    marks = [{"SpecialToken": {"id": name, "type_id": 0}} for name in ids]
-    first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
-    *start, between, end = marks
+def frame_template(
+    start: Sequence[tuple[str, int]],
+    between: Sequence[tuple[str, int]],
+    end: Sequence[tuple[str, int]],
+    *,
+    second_segment: int = 0,
+) -> Definition:
+    """``start A end`` and ``start A between B end``, each a few tokens with their ids; B and what is behind
+    it are of ``second_segment``, all else of segment 0."""
+
+    def tokens(some: Sequence[tuple[str, int]], segment: int) -> list[Definition]:
+        return [{"SpecialToken": {"id": name, "type_id": segment}} for name, _ in some]
+
+    def text(name: str, segment: int) -> Definition:
+        return {"Sequence": {"id": name, "type_id": segment}}
+
+    first = [*tokens(start, 0), text("A", 0)]
+    second = [text("B", second_segment), *tokens(end, second_segment)]
     return {
         "type": "TemplateProcessing",
-        "single": [*start, first, end],
-        "pair": [*start, first, between, second, end],
+        "single": [*first, *tokens(end, 0)],
+        "pair": [*first, *tokens(between, 0), *second],
         "special_tokens": {
-            name: {"id": name, "ids": [index], "tokens": [name]} for name, index in ids.items()
+            name: {"id": name, "ids": [index], "tokens": [name]} for name, index in (*start, *between, *end)
         },
     }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wordloom.errors import TokenizerError
 from wordloom.text.corpus import Corpus
-from wordloom.text.definition import PATTERNS, Definition, bytes_to_characters
+from wordloom.text.definition import PATTERNS, Definition, bytes_to_characters, frame_template
 from wordloom.text.special import added_token
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def learn_bpe(corpus: Corpus, settings: Settings) -> Definition:
         initial_alphabet=bytes_to_characters(),
         show_progress=False,
     )
-    return _trained(backend, trainer, corpus.texts(), settings)
+    return _stripping_masks(_trained(backend, trainer, corpus.texts(), settings), settings)
 
 
 def learn_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
@@ -195,7 +195,7 @@ def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
         texts = (_lowercase().normalize_str(text) for text in texts)
     outside = re.compile(f"[{re.escape(''.join(sorted(rest)))}]+")
     parts = (part for text in texts for part in outside.split(text) if part)
-    definition = _trained(backend, trainer, parts, settings)
+    definition = _stripping_masks(_trained(backend, trainer, parts, settings), settings)
     n_special = len(settings.special_tokens)
     pieces = definition["model"]["vocab"]
     fallback = [[f"<0x{byte:02X}>", _NEVER] for byte in range(256)]
@@ -209,21 +209,8 @@ def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
 
 def bert_template(ids: dict[str, int]) -> Definition:
     """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, the second text as segment 1, with these tokens."""
-    cls, sep = ids
-
-    def token(name: str, segment: int) -> Definition:
-        return {"SpecialToken": {"id": name, "type_id": segment}}
-
-    def text(name: str, segment: int) -> Definition:
-        return {"Sequence": {"id": name, "type_id": segment}}
-
-    single = [token(cls, 0), text("A", 0), token(sep, 0)]
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, text("B", 1), token(sep, 1)],
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ids.items()},
-    }
+    cls, sep = ids.items()
+    return frame_template([cls], [sep], [sep], second_segment=1)
 
 
 def _trained(
@@ -238,6 +225,13 @@ def _trained(
     definition: Definition = json.loads(backend.to_str())
     special = settings.special_tokens
     definition["added_tokens"] = [t for t in definition["added_tokens"] if t["content"] in special]
+    return definition
+
+
+def _stripping_masks(definition: Definition, settings: Settings) -> Definition:
+    """The mask with the space before it, as RoBERTa has it, where pieces keep theirs: it stands for one."""
+    for token in definition["added_tokens"]:
+        token["lstrip"] = token["content"] == settings.roles.get("mask")
     return definition
 
 

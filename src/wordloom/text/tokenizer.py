@@ -23,6 +23,8 @@ from wordloom.text.streaming import StreamDecoder
 if TYPE_CHECKING:
     from wordloom.text.training import TrainingReport
 
+_GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that does what tokenizer.json says
+
 
 class Tokenizer:
     """Text to ids and back.
@@ -163,7 +165,7 @@ class Tokenizer:
         from wordloom.text.writing import write
 
         config = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": _GENERIC,
             "clean_up_tokenization_spaces": False,
             **self._config,
         }
@@ -291,17 +293,36 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
 
     def with_end(self) -> Tokenizer:
-        """The same ids, in a file that tells other tools to end every text with eos, as Marian's do.
+        """As :meth:`with_frame`, with eos behind every text, as Marian's have it; without eos as it is."""
+        return self if self.eos_id is None else self.with_frame((), (self.eos_id,), (self.eos_id,))
 
-        Encoding here adds nothing.  A tokenizer that says already what stands around texts is left as it is.
+    def with_frame(
+        self,
+        start: Sequence[int],
+        between: Sequence[int],
+        end: Sequence[int],
+        *,
+        second_segment: int = 0,
+        instead: bool = False,
+    ) -> Tokenizer:
+        """The same ids, in a file that tells other tools what stands before a text, between two and behind.
+
+        Encoding here adds nothing.  A tokenizer that says already what stands around texts is left as it is,
+        unless it is to say this ``instead``.
         """
-        if self.eos_id is None or self._definition["post_processor"] is not None:
-            return self
-        name = self._tokens[self.eos_id]
-        definition = {**self._definition, "post_processor": facts.end_template(name, self.eos_id)}
+        config, processor = self._config, self._definition["post_processor"]
+        if instead or not facts.frames(self._definition):
+            named = ([(self._tokens[index], index) for index in ids] for ids in (start, between, end))
+            processor = facts.frame_template(*named, second_segment=second_segment)
+        if instead:
+            config = {key: value for key, value in config.items() if not key.startswith("add_")}
+            config |= {"tokenizer_class": _GENERIC}  # which follows the file
+        generic = config.get("tokenizer_class", _GENERIC) == _GENERIC
+        if second_segment and generic:  # it tells none where it is not asked
+            config = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **config}
         return Tokenizer(
-            definition,
-            self._config,
+            {**self._definition, "post_processor": processor},
+            config,
             chat_template=self.chat_template,
             training_report=self.training_report,
         )
@@ -333,21 +354,15 @@ class Tokenizer:
         if taken := [name for name in names if name in self._ids]:
             raise TokenizerError(f"the vocabulary has a token '{taken[0]}' already; take another tokenizer")
         added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
-        ids = {name: self.vocab_size + n for n, name in enumerate(names)}
-        if self.bos_id is not None:
-            ids = {self._tokens[self.bos_id]: self.bos_id, **ids}
-        definition = {
-            **self._definition,
-            "added_tokens": [*self._definition["added_tokens"], *added],
-            "post_processor": facts.marks_template(ids),
-        }
-        config = {key: value for key, value in self._config.items() if not key.startswith("add_")}
-        return Tokenizer(
-            definition,
-            {**config, "tokenizer_class": "PreTrainedTokenizerFast"},  # which follows the file
+        wider = Tokenizer(
+            {**self._definition, "added_tokens": [*self._definition["added_tokens"], *added]},
+            self._config,
             chat_template=self.chat_template,
             training_report=self.training_report,
         )
+        first, second, last = (token["id"] for token in added)
+        bos = () if self.bos_id is None else (self.bos_id,)
+        return wider.with_frame((*bos, first), (second,), (last,), instead=True)
 
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Of every id, [vocab_size], whether it goes on with a word when it stands behind another token."""

@@ -129,10 +129,7 @@ class _Side:
         """Copy; ``cross_attention`` None: there is none."""
         bert: Any = load_model(self.folder, dtype=torch.float32)
         c, rows = bert.config, self.model.config.max_seq_len
-        tokens = bert.token_embedding.weight.clone()  # [V, D]
-        if c.empty_id is not None:  # it stands for nothing there whatever its row holds
-            tokens[c.empty_id] = 0.0
-        self.tokens.weight.copy_(tokens)
+        self.tokens.weight.copy_(bert.token_embedding.weight)  # [V, D]
         positions = bert.position_embedding.weight[c.position_offset :][:rows]  # [T, D]
         ours = getattr(self.model, f"{self.prefix}position_embedding")
         ours.weight.copy_(positions + bert.segment_embedding.weight[0])

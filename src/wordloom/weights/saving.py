@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from wordloom.errors import CheckpointError
 from wordloom.weights.configs import TOKEN_IDS, config_to_theirs, format_of
 from wordloom.weights.folders import on_meta, renaming_of
+from wordloom.weights.framing import framed, pads_with_its_end
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS
 
@@ -67,8 +68,10 @@ def save_model(
     ``model`` is a model, or its (config, state) when other weights of the same shapes are meant (an
     average).  ``dtype`` None keeps the precision.  Weights above ``max_shard_size`` (bytes, or "500MB",
     "5GB") go into several files with an index.  The tokenizer's ids go into config.json and
-    generation_config.json, ``generation`` into the latter.  A ``source_tokenizer``, of sources that have a
-    vocabulary of their own, goes into a folder of that name, which config.json then names.
+    generation_config.json, ``generation`` into the latter; its files say what an encoder, or a head on a
+    causal model, reads around texts (:func:`wordloom.weights.framing.framed`).  A
+    ``source_tokenizer``, of sources that have a vocabulary of their own, goes into a folder of that name,
+    which config.json then names.
 
     Every file is written and fsynced under a temporary name first; a failure leaves the folder as it
     was.  Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when
@@ -91,6 +94,8 @@ def save_model(
             )
     _refuse_existing(folder, overwrite)
     ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
+    if pads_with_its_end(config, tokenizer):  # transformers then reads one text at a time, or says why not
+        ids["pad_token_id"] = None
     stored_dtype = dtype or _narrowest(state.values())
     theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
     if source_tokenizer is not None:
@@ -111,7 +116,7 @@ def save_model(
         try:
             _write_weights(temporary, renaming, state, dtype, limit)
             if tokenizer is not None:
-                tokenizer.save_pretrained(temporary)
+                framed(config, tokenizer).save_pretrained(temporary)
             if source_tokenizer is not None:
                 source_tokenizer.save_pretrained(temporary / SOURCE_TOKENIZER)
             if form.generates:

@@ -1,0 +1,53 @@
+"""What a folder's tokenizer files tell other tools of the marks around texts: what the model here reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wordloom.data.marked_rows import Frame
+from wordloom.errors import DataError
+from wordloom.models import RobertaConfig, encodes
+from wordloom.models.task_model import TaskConfig
+
+__all__ = ["framed", "pads_with_its_end"]
+
+_BY_THE_END = ("classification", "regression")  # what a causal model answers on the token behind a text
+
+
+def framed(config: Any, tokenizer: Any) -> Any:
+    """``tokenizer``, with the same ids, as the model of ``config`` reads texts and pairs.
+
+    An encoder's that says already what stands around texts is left as it is.  A causal model with a head
+    answers on the token behind a text, which the tokenizer it came with does not put there.
+    """
+    body = config.body if isinstance(config, TaskConfig) else config
+    if not hasattr(tokenizer, "with_frame"):
+        return tokenizer
+    if encodes(body):
+        roberta = isinstance(body, RobertaConfig)
+        try:
+            frame = Frame.of_encoder(tokenizer, doubled=roberta)
+        except DataError:  # one that is saved beside a model without having been read by it
+            return tokenizer
+        segment = 0 if roberta or body.type_vocab_size == 1 else 1
+        return tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
+    if (frame_of := _by_the_end(config, tokenizer)) is None:
+        return tokenizer
+    return tokenizer.with_frame(frame_of.start, frame_of.between, frame_of.end, instead=True)
+
+
+def pads_with_its_end(config: Any, tokenizer: Any) -> bool:
+    """Whether a causal model of ``config`` answers on a token that its tokenizer also pads with: other tools,
+    which look for the last token that is no padding, would take the one before it."""
+    frame = _by_the_end(config, tokenizer)
+    return frame is not None and frame.end == (tokenizer.pad_id,)
+
+
+def _by_the_end(config: Any, tokenizer: Any) -> Frame | None:
+    """How a causal model that answers on the end of a text reads one; None for any other."""
+    if not isinstance(config, TaskConfig) or config.encodes or config.task not in _BY_THE_END:
+        return None
+    try:
+        return Frame.of_causal(tokenizer)
+    except (AttributeError, DataError):  # no tokenizer, or one without an end
+        return None

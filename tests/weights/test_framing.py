@@ -1,0 +1,123 @@
+"""Texts and pairs through transformers' tokenizers are the rows that our models read, with our answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from wordloom.data.marked_rows import TASK_TOKENS, Frame, marked_rows
+from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RobertaConfig, build
+from wordloom.models.task_model import TaskConfig
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
+
+SHAPE: dict[str, Any] = {"dim": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32, "dropout": 0.0}
+TEXT = "the world says hello, and hello there the world says a word to a big round world again "
+ROWS = [("hello there", "the world"), ("a word", "a big round world says hello")]
+
+
+def made(kind: str) -> tuple[Any, Tokenizer]:
+    """A config of the kind and a tokenizer for it."""
+    match kind:
+        case "bert":
+            tokenizer = Tokenizer.train([TEXT * 9], kind="wordpiece", vocab_size=120, lower=True)
+            return BertConfig(vocab_size=tokenizer.vocab_size, **SHAPE), tokenizer
+        case "bert by bpe":
+            marks = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+            tokenizer = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=marks)
+            return BertConfig(vocab_size=tokenizer.vocab_size, **SHAPE), tokenizer
+        case "roberta":
+            marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+            tokenizer = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=marks)
+            return RobertaConfig(vocab_size=tokenizer.vocab_size, **SHAPE), tokenizer
+        case "gpt2":
+            tokenizer = Tokenizer.train(
+                [TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>", "<|pad|>"]
+            )
+            return GPT2Config(vocab_size=tokenizer.vocab_size, **SHAPE), tokenizer
+        case _:
+            tokenizer = Tokenizer.train(
+                [TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<s>", "</s>", "<pad>"]
+            )
+            shape = {name: value for name, value in SHAPE.items() if name != "dropout"}
+            return LlamaConfig(vocab_size=tokenizer.vocab_size, **shape), tokenizer
+
+
+def frame_of(config: Any, tokenizer: Tokenizer) -> Frame:
+    if isinstance(config, BertConfig):
+        return Frame.of_encoder(tokenizer, doubled=isinstance(config, RobertaConfig))
+    return Frame.of_causal(tokenizer)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "bert by bpe", "roberta", "gpt2", "llama"])
+def test_their_tokenizer_and_model_give_our_rows_and_our_answers(
+    kind: str, pairs: bool, tmp_path: Path
+) -> None:
+    body, tokenizer = made(kind)
+    config = TaskConfig(body=body, id2label={"0": "no", "1": "yes"})
+    model = build(config, generator=torch.Generator().manual_seed(1)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3, generator=torch.Generator().manual_seed(parameter.numel()))
+    save_model(model, tmp_path, tokenizer=tokenizer)
+    rows = ROWS if pairs else [row[:1] for row in ROWS]
+    read = marked_rows(tokenizer, rows, frame_of(body, tokenizer), longest=32)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    told = theirs(*zip(*rows, strict=True), padding=True, return_tensors="pt")
+    their_model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        answers = their_model(**told).logits
+    for number in range(len(rows)):
+        ids = told["input_ids"][number][told["attention_mask"][number] > 0]
+        ours = torch.as_tensor(read.ids[read.offsets[number] : read.offsets[number + 1]])
+        assert ids.tolist() == ours.tolist()
+        segments = None
+        if isinstance(body, BertConfig) and not isinstance(body, RobertaConfig):
+            segments = (torch.arange(len(ids)) >= int(read.seconds[number])).long()
+            assert told["token_type_ids"][number][: len(ids)].tolist() == segments.tolist()
+            segments = segments[None]
+        with torch.no_grad():
+            expected = model(ours[None].long(), segments, torch.ones(1, len(ids), dtype=torch.bool))[0]
+        torch.testing.assert_close(answers[number], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_mask_takes_the_space_before_it_where_pieces_have_theirs(kind: str, tmp_path: Path) -> None:
+    marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tokenizer = Tokenizer.train([TEXT * 9], kind=kind, vocab_size=400, special_tokens=marks)
+    ids = tokenizer.encode_ids("hello <mask> there", specials="interpret")
+    whole = [*tokenizer.encode_ids("hello"), tokenizer.mask_id, *tokenizer.encode_ids(" there")]
+    assert ids == whole
+    tokenizer.save_pretrained(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs("hello <mask> there", add_special_tokens=False)["input_ids"] == whole
+
+
+@pytest.mark.parametrize("marks", [False, True])
+def test_a_head_on_a_model_that_pads_with_its_end(marks: bool, tmp_path: Path) -> None:
+    """transformers looks for the last token that is no padding: if the end is, for the one before it."""
+    learnt = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])
+    learnt.save_pretrained(tmp_path / "usual")
+    path = tmp_path / "usual/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": "<|endoftext|>"}))
+    tokenizer = Tokenizer.from_pretrained(tmp_path / "usual")
+    assert tokenizer.pad_id == tokenizer.eos_id
+    tokenizer = tokenizer.with_marks(*TASK_TOKENS) if marks else tokenizer
+    body = GPT2Config(vocab_size=tokenizer.vocab_size, **SHAPE)
+    model = build(TaskConfig(body=body, id2label={"0": "no", "1": "yes"})).eval()
+    save_model(model, tmp_path / "model", tokenizer=tokenizer)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
+    ids = torch.tensor([[9, 12, 15, Frame.of_causal(tokenizer).end[0]]])
+    with torch.no_grad():
+        expected = model(ids, None, torch.ones(1, 4, dtype=torch.bool))
+        torch.testing.assert_close(theirs(ids).logits, expected, rtol=1e-4, atol=1e-5)
+        if not marks:
+            assert theirs.config.pad_token_id is None
+            with pytest.raises(ValueError, match="no padding token"):
+                theirs(ids.repeat(2, 1))
