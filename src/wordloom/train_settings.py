@@ -147,6 +147,16 @@ class TrainSettings(Strict):
             )
         if self.objective == "contrastive":
             self._check_contrast()
+        if self.long_seq_len is not None:
+            if self.long_seq_len <= self.seq_len:
+                raise ValueError(
+                    f"train.long_seq_len {self.long_seq_len} is not above train.seq_len {self.seq_len}"
+                )
+            if self.steps is None and self.epochs is None:
+                raise ValueError(
+                    "train.long_seq_len needs a budget in train.steps or train.epochs, of which "
+                    "train.long_share is"
+                )
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         if self.best_metric not in (*LOWER, *HIGHER):

@@ -113,6 +113,9 @@ def test_labels_of_words(place, tmp_path):
     (tmp_path / "some.conll").write_text("the O\ncat B-PET\n\nmat O\n")
     scores = json.loads(ran("evaluate", place / "token_classification", tmp_path / "some.conll", "--json"))
     assert "accuracy" in {score["name"] for score in scores["scores"]}
+    told = ran("predict", place / "token_classification", tmp_path / "some.conll")  # its labels are not words
+    blocks = [block.splitlines() for block in told.strip().split("\n\n")]
+    assert [[line.split("\t")[0] for line in block] for block in blocks] == [["the", "cat"], ["mat"]]
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "token_classification"])

@@ -99,6 +99,18 @@ def test_a_run_leaves_a_model_that_answers(place):
         load_classifier(place / "run")
 
 
+def test_signatures_name_the_questions_and_all_their_answers(place):
+    """Two scores may be compared when their signatures are equal."""
+    answerer = wordloom.load(place / "run")
+    asked = [Question(str(n), "", "Anna went to Oslo by train.", f"where to {n}?", (Answer("Oslo", 13),), False,
+                      "here") for n in range(2)]  # fmt: skip
+    others = [asked[0], asked[1]._replace(answers=(Answer("Oslo", 13), Answer("train", 21)))]
+    first, again, second = (
+        answerer.evaluate(some)["f1"].signature for some in (asked, list(asked), others)
+    )
+    assert first == again != second
+
+
 def test_answers_that_stand_elsewhere_are_moved_where_asked(place, capsys):
     rows = squad(["cat"])
     moved = sum(len(q["answers"]) for p in rows["data"][0]["paragraphs"] for q in p["qas"])

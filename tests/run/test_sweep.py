@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from wordloom.errors import CheckpointError, ConfigError, NonFiniteError, RecipeError
+from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, RecipeError
 from wordloom.run.grid import combinations, split_settings
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep import sweep
@@ -279,6 +279,53 @@ def test_a_dry_run_leaves_no_trace(recipe, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_figures_that_were_not_measured_alike_are_told(recipe, tmp_path):
+    """A loss of tokens depends on the window, an accuracy of texts does not depend on what reads them."""
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran to the cat\n" * 40)
+    small = [
+        f"data.train={tmp_path}/text.txt", "data.separator=line", "data.validation_fraction=0.2",
+        "data.validation=none", "tokenizer.kind=char", "tokenizer.vocab_size=none", "model.dim=8",
+        "model.n_layers=1", "model.n_heads=2", "model.max_seq_len=32", "train.minutes=none", "train.steps=1",
+        "train.batch_size=2", "train.evaluate_every=1", "train.sample_every=0", "train.device=cpu",
+    ]  # fmt: skip
+    windows = sweep("quickstart", {"train.seq_len": [8, 16]}, small, out=tmp_path / "windows")
+    assert "window: 8, 16" in windows.unlike
+    alike = sweep("quickstart", {"train.learning_rate": [1e-3, 2e-3]},
+                  [*small, "train.seq_len=8"], out=tmp_path / "rates")  # fmt: skip
+    assert alike.unlike == ""
+    rows = sweep(recipe, {"model.max_ngram": [1, 2]}, out=tmp_path / "ngrams")
+    assert rows.unlike == ""
+
+
+def test_a_mistake_of_one_combination_leaves_the_others_trained(recipe, steps, tmp_path):
+    """It is told at the end, and again by the same command, which trains nothing else twice."""
+    grid = {"data.text_column": [3, 1]}
+    for wanted in (4, 0):
+        before = len(steps)
+        with pytest.raises(DataError, match=r"text_column=3: .*train\.tsv, line 1"):
+            sweep(recipe, grid, out=tmp_path / "out")
+        assert len(steps) - before == wanted
+    assert [row["state"] for row in rows(tmp_path / "out")] == ["waiting", "done"]
+
+
+def test_rows_that_are_too_short_are_refused_before_anything(tmp_path):
+    with pytest.raises(RecipeError, match=r"long_seq_len 32 is not above train\.seq_len 32"):
+        sweep("bert-mini-gutenberg", {"train.long_seq_len": [128, 32]}, out=tmp_path / "out")
+
+
+def test_the_old_loss_is_a_figure_before_any_run_is_done(tmp_path, monkeypatch):
+    """What an untrained model evaluates has none; the recipe's [old_task] says that runs will."""
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wordloom.run.sweep._Sweep.train", stop)
+    monkeypatch.setattr("wordloom.run.sweep.load_config", lambda folder: None)
+    with pytest.raises(KeyboardInterrupt):
+        sweep("forgetting", {"seed": [1, 2]}, start_from="somewhere", metric="old_loss", higher=False,
+              out=tmp_path / "out")  # fmt: skip
+
+
 def test_commas_within_a_value_and_names_of_folders(recipe):
     grid, overrides = split_settings(
         ['data.train=["a.txt", "b,c"],d/e.txt', 'train.sample_prompt="x, y"', "name=don't,won't", "seed=3"]
@@ -292,6 +339,10 @@ def test_commas_within_a_value_and_names_of_folders(recipe):
     assert len(set(names)) == 4
     assert all("/" not in name for name in names)
     assert names[2] == "train=a-b,max_ngram=1"
+    plus = {"data.train": [["a.txt", "b.txt"], "a.txt+b.txt"]}  # written alike, and not the same
+    first, second = (one.name for one in combinations(recipe, plus, ["data.validation=d"]))
+    assert first == "train=a.txt+b.txt" != second
+    assert second.startswith(f"{first}-")
     both = {"tokenizer.vocab_size": [5, 6], "model.vocab_size": [5, 6]}
     assert combinations(recipe, both)[0].name == "tokenizer.vocab_size=5,model.vocab_size=5"
     many = {"train.learning_rate": ["2e-5", 3e-5], "seed": [1, 2]}

@@ -68,7 +68,10 @@ def command(
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
         if task == "token_classification" and len(text_column or ()) > 1:
             raise UsageError(f"--text-column: {checkpoint} labels the words of one text; give it once")
-        texts = _texts(sources, field, text_column, encoding_errors)
+        if task == "token_classification" and text_column is None:
+            texts = _tagged_or_texts(sources, field, encoding_errors)
+        else:
+            texts = _texts(sources, field, text_column, encoding_errors)
         settings: dict[str, Any] = {"top": top, "cut": cut, "threshold": threshold}
         predict_headed(checkpoint, sources or [], texts, **settings, device=device, json=json)
         return
@@ -109,6 +112,18 @@ def _classes(classifier: TextClassifier, texts: Iterator[Any], *, json: bool) ->
         number += len(probabilities)
     tell_cut("texts", shortened)
     sys.stdout.flush()
+
+
+def _tagged_or_texts(sources: list[str] | None, field: str, encoding_errors: Any) -> Iterator[Any]:
+    """As :func:`_texts`; of files whose ending says that they have a word on each line, lists of words."""
+    from wordloom.data.tagged import has_words, tagged_texts
+
+    for source in sources or ["-"]:
+        if has_words(source):
+            for text in tagged_texts([source], labels=False, encoding_errors=encoding_errors):
+                yield list(text.words)
+        else:
+            yield from _texts([source], field, None, encoding_errors)
 
 
 def _texts(

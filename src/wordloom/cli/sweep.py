@@ -73,6 +73,10 @@ def command(
         print(json_module.dumps(result.as_dict(), ensure_ascii=False, indent=1, default=str))
     else:
         _print(result)
+    if result.unlike:
+        progress.say(
+            f"note: these figures were not all measured alike ({result.unlike}): the best may be easiest"
+        )
     if dry_run:
         progress.say(f"{result.count('waiting') + result.count('stopped')} of {len(result.runs)} to train")
     elif result.stopped:

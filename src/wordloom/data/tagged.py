@@ -15,17 +15,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from wordloom.data.label_cells import _numbered
 from wordloom.data.labels import sorted_labels
 from wordloom.data.readers import _kind, _objects, _sound, missing_field
-from wordloom.data.sources import Format, Source, Sources
+from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
 from wordloom.data.streams import EncodingErrors, Meter
 from wordloom.data.task_files import JSON, task_files
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["DOCSTART", "TaggedText", "tag_labels", "tagged_texts", "unseen_tag"]
+__all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
 
 DOCSTART = "-DOCSTART- line(s), which are no words"
 _CONLL: dict[str, Format] = dict.fromkeys(
@@ -110,6 +111,14 @@ def tagged_texts(
         else:
             names = (_name(file, word, "tokens", "word"), _name(file, label, "labels", "label"))
             yield from _json(file, names if labels else names[:1], encoding_errors)
+
+
+def has_words(source: str) -> bool:
+    """Whether the ending of ``source``, less that of a compression, says that it has a word on each line; a
+    .txt, .text or .tsv may also have texts."""
+    path = Path(source)
+    ending = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+    return ending in _CONLL and ending not in (".txt", ".text", ".tsv")
 
 
 def tag_labels(texts: Iterable[TaggedText]) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class Answerer(HeadedModel):
             best,
             no_answer=_margins(found) if self.no_answer else None,
             threshold=threshold if self.no_answer else None,
-            settings={**_signature(self.tokenizer, windows), "dtype": self.dtype},
+            settings={"rows": _digest(asked)[:8], **_signature(self.tokenizer, windows), "dtype": self.dtype},
         )
         ledger, notes = windows.ledger, list(scores.notes)
         if ledger.cut:
@@ -158,6 +158,12 @@ def _signature(tokenizer: Tokenizer, windows: AnswerWindows) -> dict[str, object
         "stride": ledger.doc_stride,
         "query": ledger.max_query,
     }
+
+
+def _digest(asked: Sequence[Question]) -> str:
+    """SHA-256 (hex) of questions with their texts and all their answers, which scores depend on."""
+    facts = [(one.id, one.context, one.question, one.answers, one.is_impossible) for one in asked]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _logits(model: Any, windows: AnswerWindows, config: TaskConfig) -> tuple[list[NDArray[Any]], float]:
@@ -219,7 +225,10 @@ def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgres
     if validation is not None:
         progress.say(f"validation: {line}" for line in validation.ledger.lines())
     batches = train.batches(segments=_segments(config), seed=recipe.seed, alike=s.batch_size)
-    marks = [batches.fingerprint, *([] if validation is None else [validation.batches().fingerprint])]
+    marks = [f"{batches.fingerprint}{_digest(training)}"]
+    if validation is not None:
+        marks.append(_digest(held_out))
+        marks.append(validation.batches().fingerprint)
     parts = {"train": train, **({} if validation is None else {"validation": validation})}
 
     def save(model: Any, folder: Path, overwrite: bool) -> None:

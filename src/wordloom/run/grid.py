@@ -117,7 +117,10 @@ def combinations(
         if start_from is not None:
             loaded = loaded.model_copy(update={"start_from": str(start_from)})
         settings = {key: override_value(text) for key, text in zip(texts, chosen, strict=True)}
-        name = _name({labels[key]: value for key, value in settings.items()}, " ".join(pairs))
+        exact = " ".join(pairs)
+        name = _name({labels[key]: value for key, value in settings.items()}, exact)
+        if any(name == one.name for one in found):  # other values that are written alike
+            name = f"{name}-{_digest(exact)}"
         same = known.setdefault(json.dumps(loaded.as_dict(), sort_keys=True), name)
         if same != name:
             raise RecipeError(f"{same} and {name} are one run: the recipe is the same; leave one of them out")
@@ -157,7 +160,11 @@ def _name(settings: Mapping[str, Any], exact: str) -> str:
     safe = _UNSAFE.sub("-", plain)
     if safe == plain and len(plain) <= _LONGEST:
         return plain
-    return f"{safe[:_LONGEST]}-{hashlib.sha256(exact.encode()).hexdigest()[:6]}"
+    return f"{safe[:_LONGEST]}-{_digest(exact)}"
+
+
+def _digest(exact: str) -> str:
+    return hashlib.sha256(exact.encode()).hexdigest()[:6]
 
 
 def _plain(value: Any) -> str:

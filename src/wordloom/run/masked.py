@@ -169,12 +169,6 @@ def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
     """The sample from which on rows are long: at the beginning of a step."""
     s = recipe.train
     assert s.long_seq_len is not None
-    if s.long_seq_len <= s.seq_len:
-        raise RecipeError(f"train.long_seq_len {s.long_seq_len} is not above train.seq_len {s.seq_len}")
-    if s.steps is None and s.epochs is None:
-        raise RecipeError(
-            "train.long_seq_len needs a budget in train.steps or train.epochs, of which train.long_share is"
-        )
     steps = s.steps or max(1, round((s.epochs or 0.0) * samples_per_epoch / s.batch_size))
     return (steps - round(s.long_share * steps)) * s.batch_size
 

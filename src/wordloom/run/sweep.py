@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from wordloom.errors import CheckpointError, ConfigError, NonFiniteError, RecipeError, did_you_mean
+from wordloom.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    NonFiniteError,
+    RecipeError,
+    WordloomError,
+    did_you_mean,
+)
 from wordloom.models import config_from
 from wordloom.recipe import Recipe
 from wordloom.run.folder import write_text
@@ -24,12 +32,14 @@ from wordloom.run.grid import Combination, combinations
 from wordloom.run.model_settings import model_settings
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep_scores import (
+    OLD_LOSSES,
     Metric,
     SweepGroup,
     SweepRun,
     best_run,
     groups_of,
     read_run,
+    unlike,
     write_tables,
 )
 from wordloom.run.train import TASKS, train
@@ -45,7 +55,8 @@ class SweepResult:
     """The runs of a grid, in its order, and the ``best`` of those that are done, or None.
 
     ``groups`` are the runs by all settings but ``median``'s, where one was given; ``stopped``: there is more
-    to train, and the same call goes on with it.
+    to train, and the same call goes on with it; ``unlike`` says in what the figures were not measured alike,
+    where anything is known to differ.
     """
 
     folder: Path
@@ -55,6 +66,7 @@ class SweepResult:
     groups: list[SweepGroup]
     best: SweepRun | None
     stopped: bool
+    unlike: str = ""
 
     def count(self, state: str) -> int:
         """How many runs are in this state."""
@@ -69,6 +81,7 @@ class SweepResult:
             "groups": [group.as_dict() for group in self.groups],
             "best": None if self.best is None else self.best.as_dict(),
             "stopped": self.stopped,
+            "unlike": self.unlike,
         }
 
 
@@ -102,6 +115,8 @@ def sweep(
     _check_folder(folder, grid)
     plan = _Sweep(folder, found, by, median, progress or TrainingProgress())
     known = {"loss", *(name for run in plan.runs for name in run.metrics)}
+    if all(one.recipe.old_task is not None for one in found):
+        known.update(OLD_LOSSES)
     if by.name not in known and (len(known) > 1 or not dry_run):  # or it was not defined in any run so far
         by.check(_evaluated(found[0].recipe))
     if dry_run:
@@ -144,11 +159,13 @@ class _Sweep:
             groups=groups,
             best=best_run(self.runs, groups, self.metric),
             stopped=any(run.state in ("waiting", "stopped") for run in self.runs),
+            unlike=unlike(self.runs),
         )
 
     def train(self) -> None:
         """Whatever is not done, until told to stop; the tables are true after each run."""
         threads = torch.get_num_threads()
+        mistakes: list[tuple[str, WordloomError]] = []
         self._write()
         self._say_plan()
         for number, one in enumerate(self.found):
@@ -158,12 +175,20 @@ class _Sweep:
             torch.set_num_threads(threads)  # which train.threads of the run before may have changed
             try:
                 stopped = self._train(one, resume=self.runs[number].state == "stopped")
+            except (ConfigError, DataError, RecipeError) as error:  # of this combination alone, or of all
+                mistakes.append((one.name, error))
+                self.progress.say(f"not trained: {error}")
+                continue
             finally:  # also where a mistake ends it
                 self.runs[number] = read_run(one, self.folder / one.name)
                 self._write()
             if stopped:
                 return
             self._say_state(number)
+        if mistakes:
+            name, first = mistakes[0]
+            more = f" ({len(mistakes):,} runs have mistakes)" if len(mistakes) > 1 else ""
+            raise type(first)(f"{name}: {first}{more}") from None
 
     def _train(self, one: Combination, *, resume: bool) -> bool:
         """Whether the run was told to stop."""

@@ -18,6 +18,7 @@ from wordloom.train_settings import HIGHER, LOWER, TrainSettings
 from wordloom.training.checkpoint import checkpoint_steps
 
 __all__ = [
+    "OLD_LOSSES",
     "Metric",
     "SweepGroup",
     "SweepRun",
@@ -26,9 +27,14 @@ __all__ = [
     "groups_of",
     "metric_lines",
     "read_run",
+    "unlike",
     "work",
     "write_tables",
 ]
+
+
+#: Of the old task, before the first step and after the last.
+OLD_LOSSES = ("old_loss_before", "old_loss")
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class SweepRun:
     steps: int = 0
     seconds: float = 0.0
     reason: str = ""
+    signature: str = ""  # of how its figures were measured, where that may differ between runs
     work: float = 0.0  # of the whole run, to compare with that of others
 
     def as_dict(self) -> dict[str, Any]:
@@ -93,6 +100,7 @@ class SweepRun:
             "metrics": self.metrics,
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
+            **({"signature": self.signature} if self.signature else {}),
             **({"reason": self.reason} if self.reason else {}),
         }
 
@@ -154,6 +162,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         folder=folder,
         state=state,
         metrics=figures_of(lines, recipe.train),
+        signature=_signature(lines, recipe.train),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
@@ -191,23 +200,51 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
 def figures_of(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, float]:
     """Those of the weights that the folder holds: the last evaluation's, or the best one's where ``train``
     keeps that; of a run with an old task also its loss then, and before the first step."""
-    evaluations = [line for line in lines if line["kind"] == "evaluate"]
-    if not evaluations:
-        return {}
-    by = Metric.named(train.best_metric, None)
-    kept = evaluations[-1]
-    if train.keep_best and any(by.name in line for line in evaluations):
-        kept = min(evaluations, key=lambda line: by.cost(line.get(by.name)))
+    kept = _kept(lines, train)
     figures = {
         key: value
         for key, value in kept.items()
         if isinstance(value, int | float) and key not in ("step", "seconds")
     }
+    if not kept:
+        return figures
     old = {line["step"]: line["loss"] for line in lines if line["kind"] == "old_task"}
-    for name, step in (("old_loss_before", 0), ("old_loss", kept["step"])):
+    for name, step in zip(OLD_LOSSES, (0, kept["step"]), strict=True):
         if step in old:
             figures[name] = old[step]
     return figures
+
+
+def _kept(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, Any]:
+    """The evaluation of the weights that the folder holds; empty where there was none."""
+    evaluations = [line for line in lines if line["kind"] == "evaluate"]
+    by = Metric.named(train.best_metric, None)
+    if train.keep_best and any(by.name in line for line in evaluations):
+        return min(evaluations, key=lambda line: by.cost(line.get(by.name)))
+    return evaluations[-1] if evaluations else {}
+
+
+def _signature(lines: Sequence[dict[str, Any]], train: TrainSettings) -> str:
+    """How the figures of the weights that the folder holds were measured, where settings of training decide
+    that: of tokens, or among a batch.  Those of whole texts are of these, whatever reads them."""
+    whole = "classification", "regression", "cosine_similarity", "multiple_choice"
+    if train.objective in (*whole, "token_classification", "question_answering"):
+        return ""
+    return str(_kept(lines, train).get("signature", ""))
+
+
+def unlike(runs: Sequence[SweepRun]) -> str:
+    """In what the figures of the runs that are done were not measured alike, such as ``window: 64, 128``;
+    empty where nothing is known to differ."""
+    parts: dict[str, list[str]] = {}
+    signed = [run.signature for run in runs if run.state == "done" and run.signature]
+    for signature in signed:
+        for part in signature.split("|")[1:]:
+            name, _, value = part.partition(":")
+            if value not in parts.setdefault(name, []):
+                parts[name].append(value)
+    different = {name: values for name, values in parts.items() if len(values) > 1}
+    return "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
 
 
 def work(recipe: Recipe) -> float:
