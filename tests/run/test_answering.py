@@ -102,12 +102,10 @@ def test_a_run_leaves_a_model_that_answers(place):
 def test_signatures_name_the_questions_and_all_their_answers(place):
     """Two scores may be compared when their signatures are equal."""
     answerer = wordloom.load(place / "run")
-    asked = [Question(str(n), "", "Anna went to Oslo by train.", f"where to {n}?", (Answer("Oslo", 13),), False,
-                      "here") for n in range(2)]  # fmt: skip
+    text, oslo = "Anna went to Oslo by train.", (Answer("Oslo", 13),)
+    asked = [Question(str(n), "", text, f"where to {n}?", oslo, False, "here") for n in range(2)]
     others = [asked[0], asked[1]._replace(answers=(Answer("Oslo", 13), Answer("train", 21)))]
-    first, again, second = (
-        answerer.evaluate(some)["f1"].signature for some in (asked, list(asked), others)
-    )
+    first, again, second = (answerer.evaluate(some)["f1"].signature for some in (asked, list(asked), others))
     assert first == again != second
 
 

@@ -6,9 +6,10 @@ random one, are the first text; the second is the rest, or half of the time, as 
 place of another document.  What is too long loses tokens at either end of the longer text.
 
 Theirs draws once for a document whether its rows are short, and how short; of documents as long as books that
-would be whole ones, so it is drawn for each row.  Theirs puts the sentences that were replaced at the beginning of the next row, and so makes another number of
-rows for every copy of the corpus that it writes.  Here a row's sentences are the same in every epoch, so that
-any row can be had by its number; where it is divided, and what the second text is, is drawn anew.
+would be whole ones, so it is drawn for each row.  Theirs puts the sentences that were replaced at the
+beginning of the next row, and so makes another number of rows for every copy of the corpus that it writes.
+Here a row's sentences are the same in every epoch, so that any row can be had by its number; where it is
+divided, and what the second text is, is drawn anew.
 """
 
 from __future__ import annotations
