@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from wordloom.nn import recurrent_kernels
+from wordloom.nn import linear, recurrent_kernels
 from wordloom.nn.recurrent import Recurrent
 from wordloom.nn.recurrent_kernels import run_sequence
 
@@ -66,8 +66,13 @@ def test_it_is_the_steps_and_so_are_its_gradients(name: str, masks: str) -> None
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5, msg=f"pass {again}")
 
 
+@pytest.mark.parametrize("arithmetic", [True, False])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_in_bfloat16_it_stays_near_float32(name: str) -> None:
+def test_in_bfloat16_it_stays_near_float32(
+    name: str, arithmetic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a CPU without such arithmetic, where all of it is made in float32 and h is rounded."""
+    monkeypatch.setattr(linear, "_has_kernel", lambda dtype: arithmetic)
     layer = made(VARIANTS[name])
     if name == "rnn_relu":  # which would grow from step to step, its rounding errors too
         nn.init.normal_(layer.hidden_proj.weight, 0.0, 0.1, generator=torch.Generator().manual_seed(3))
@@ -78,6 +83,8 @@ def test_in_bfloat16_it_stays_near_float32(name: str) -> None:
         ours = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
     assert ours[0].dtype == torch.bfloat16
     torch.testing.assert_close(ours[0].float(), exact[0], rtol=0, atol=0.03)
+    if not arithmetic:
+        torch.testing.assert_close(ours[0].float(), exact[0], rtol=2**-8, atol=1e-5)
     for a, b in zip(gradients(exact, inputs), gradients(ours, inputs), strict=True):
         assert b.dtype == a.dtype
         assert (a - b).norm() < 0.03 * a.norm()

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from wordloom.nn import programs
-from wordloom.nn.linear import fastest_linear, product_dtype
+from wordloom.nn.linear import fastest_linear, product_dtype, widens
 from wordloom.nn.programs import run
 
 __all__ = ["Sequence", "fits", "run_sequence"]
@@ -64,11 +64,15 @@ def fits(x: Tensor, hidden_dim: int) -> bool:
 
 
 def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """(h of every step [B, T, R], the state after the last); where :func:`fits` says so."""
+    """(h of every step [B, T, R], the state after the last); where :func:`fits` says so.
+
+    Where 16-bit products are better made in float32, all of it is, and h is rounded.
+    """
     h, *c = s.state
+    dtype = product_dtype(s.x)
     outputs, *state = _RunSequence.apply(  # type: ignore[no-untyped-call]
         s.cell,
-        product_dtype(s.x),
+        torch.float32 if widens(s.x.device, dtype) else dtype,
         s.x.transpose(0, 1),
         h,
         c[0] if c else None,
@@ -81,7 +85,8 @@ def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
         None if s.attend is None else s.attend.t()[:, :, None],
         None if s.starts is None else s.starts.t()[:, :, None],
     )
-    return outputs.transpose(0, 1), tuple(state)
+    last, *rest = state  # h; and of an LSTM c, which is float32
+    return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *rest)
 
 
 _KINDS = {
