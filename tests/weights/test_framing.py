@@ -100,6 +100,29 @@ def test_a_mask_takes_the_space_before_it_where_pieces_have_theirs(kind: str, tm
 
 
 @pytest.mark.parametrize("marks", [False, True])
+def test_a_tokenizer_that_goes_on_is_what_it_was_before_a_head(marks: bool, tmp_path: Path) -> None:
+    """Else a language model begun with a classifier's folder would end every prompt in other tools."""
+    body, tokenizer = made("gpt2")
+    assert not tokenizer.adds_bos
+    learnt = tokenizer.with_marks(*TASK_TOKENS) if marks else tokenizer
+    body = GPT2Config(vocab_size=learnt.vocab_size, **SHAPE)
+    save_model(
+        build(TaskConfig(body=body, id2label={"0": "a", "1": "b"})), tmp_path / "head", tokenizer=learnt
+    )
+    again = Tokenizer.from_pretrained(tmp_path / "head")
+    assert not again.adds_bos
+    save_model(build(body), tmp_path / "model", tokenizer=again)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert theirs("hello there")["input_ids"] == tokenizer.encode_ids("hello there")
+    save_model(
+        build(TaskConfig(body=body, id2label={"0": "a", "1": "b"})), tmp_path / "next", tokenizer=again
+    )
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        first, second = (json.loads((tmp_path / at / name).read_text()) for at in ("head", "next"))
+        assert first == second
+
+
+@pytest.mark.parametrize("marks", [False, True])
 def test_a_head_on_a_model_that_pads_with_its_end(marks: bool, tmp_path: Path) -> None:
     """transformers looks for the last token that is no padding: if the end is, for the one before it."""
     learnt = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])

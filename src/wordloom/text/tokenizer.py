@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that does what tokenizer.json says
 
+# In tokenizer_config.json: what was there before a folder's head had texts framed as it reads them.  The next
+# model that begins with this tokenizer, such as a language model again, has other frames or none.
+_BEFORE = "wordloom_before_frame"
+
 
 class Tokenizer:
     """Text to ids and back.
@@ -154,7 +158,11 @@ class Tokenizer:
         """
         from wordloom.text.reading import read
 
-        return cls(*(found := read(Path(path)))[:2], chat_template=found[2])
+        definition, config, chat_template = read(Path(path))
+        if before := config.get(_BEFORE):
+            definition = {**definition, "post_processor": before["post_processor"]}
+            config = before["config"]
+        return cls(definition, config, chat_template=chat_template)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``, which transformers loads with equal ids.
@@ -308,15 +316,17 @@ class Tokenizer:
         """The same ids, in a file that tells other tools what stands before a text, between two and behind.
 
         Encoding here adds nothing.  A tokenizer that says already what stands around texts is left as it is,
-        unless it is to say this ``instead``.
+        unless it is to say this ``instead``; read again, :meth:`from_pretrained` gives what it was.
         """
         config, processor = self._config, self._definition["post_processor"]
         if instead or not facts.frames(self._definition):
             named = ([(self._tokens[index], index) for index in ids] for ids in (start, between, end))
             processor = facts.frame_template(*named, second_segment=second_segment)
         if instead:
+            before = {"post_processor": self._definition["post_processor"], "config": config}
             config = {key: value for key, value in config.items() if not key.startswith("add_")}
             config |= {"tokenizer_class": _GENERIC}  # which follows the file
+            config.setdefault(_BEFORE, before)
         generic = config.get("tokenizer_class", _GENERIC) == _GENERIC
         if second_segment and generic:  # it tells none where it is not asked
             config = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **config}

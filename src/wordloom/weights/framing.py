@@ -31,9 +31,10 @@ def framed(config: Any, tokenizer: Any) -> Any:
             return tokenizer
         segment = 0 if roberta or body.type_vocab_size == 1 else 1
         return tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
-    if (frame_of := _by_the_end(config, tokenizer)) is None:
+    by_the_end = _by_the_end(config, tokenizer)
+    if by_the_end is None:
         return tokenizer
-    return tokenizer.with_frame(frame_of.start, frame_of.between, frame_of.end, instead=True)
+    return tokenizer.with_frame(by_the_end.start, by_the_end.between, by_the_end.end, instead=True)
 
 
 def pads_with_its_end(config: Any, tokenizer: Any) -> bool:
@@ -45,9 +46,10 @@ def pads_with_its_end(config: Any, tokenizer: Any) -> bool:
 
 def _by_the_end(config: Any, tokenizer: Any) -> Frame | None:
     """How a causal model that answers on the end of a text reads one; None for any other."""
-    if not isinstance(config, TaskConfig) or config.encodes or config.task not in _BY_THE_END:
+    answers = isinstance(config, TaskConfig) and not config.encodes and config.task in _BY_THE_END
+    if not answers or not hasattr(tokenizer, "with_frame"):
         return None
     try:
         return Frame.of_causal(tokenizer)
-    except (AttributeError, DataError):  # no tokenizer, or one without an end
+    except DataError:  # one without an end
         return None
