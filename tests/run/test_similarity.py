@@ -57,6 +57,11 @@ def test_at_the_command(place):
     given = ("--task", "similarity", "--label-column", "score", "--text-column", "one,two", "--json")
     told = json.loads(ran(place / "pairs.tsv", *given))
     assert [score["name"] for score in told["scores"]] == ["pearson", "spearman"]
+    long = place / "long.tsv"
+    long.write_text((place / "pairs.tsv").read_text() + f"{'the cat ' * 99}\ta dog\t1.5\n")
+    with pytest.raises(WordloomError, match="--too-long"):
+        ran(long, *given)
+    assert json.loads(ran(long, *given, "--too-long", "cut"))["counts"]["rows"] == 7
     with pytest.raises(WordloomError, match="leave out --window"):
         ran(place / "pairs.tsv", *given, "--window", 3)
     with pytest.raises(WordloomError, match="needs scored pairs"):

@@ -203,9 +203,10 @@ def command(
         if too_long == "window" and kind != "token_classification":
             _no_windows(checkpoint)
         began = time.perf_counter()
-        reading: dict[str, Any] = {"encoding_errors": encoding_errors, "threshold": threshold}
-        reading["too_long"] = too_long
-        scores = evaluate_headed(checkpoint, sources or [], columns, **reading, **loading)
+        reading: dict[str, Any] = {"encoding_errors": encoding_errors, "too_long": too_long}
+        scores = evaluate_headed(
+            checkpoint, sources or [], columns, threshold=threshold, **reading, **loading
+        )
         _print(scores, checkpoint, kind, began, json=json)
         return
     refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")

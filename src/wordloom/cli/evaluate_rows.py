@@ -47,8 +47,7 @@ def classification(
 
     path = Path(str(classifier.folder)) / "recipe.toml"
     recipe = load_recipe(str(path)) if path.exists() else None
-    learnt = recipe is not None and recipe.train.objective == "classification"
-    if recipe is not None and learnt and isinstance(classifier.reader, MarkedReader):  # rows as in training
+    if recipe is not None and isinstance(classifier.reader, MarkedReader):  # its rows are those of training
         reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
         classifier = replace(classifier, reader=reader)
     if too_long is not None:

@@ -33,6 +33,15 @@ __all__ = [
 ]
 
 
+# Objectives whose figures are of whole texts.
+_OF_TEXTS = (
+    "classification",
+    "regression",
+    "cosine_similarity",
+    "multiple_choice",
+    "token_classification",
+    "question_answering",
+)
 #: Of the old task, before the first step and after the last.
 OLD_LOSSES = ("old_loss_before", "old_loss")
 
@@ -227,10 +236,7 @@ def _kept(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, An
 def _signature(lines: Sequence[dict[str, Any]], train: TrainSettings) -> str:
     """How the figures of the weights that the folder holds were measured, where settings of training decide
     that: of tokens, or among a batch.  Those of whole texts are of these, whatever reads them."""
-    whole = "classification", "regression", "cosine_similarity", "multiple_choice"
-    if train.objective in (*whole, "token_classification", "question_answering"):
-        return ""
-    return str(_kept(lines, train).get("signature", ""))
+    return "" if train.objective in _OF_TEXTS else str(_kept(lines, train).get("signature", ""))
 
 
 def unlike(runs: Sequence[SweepRun]) -> str:
