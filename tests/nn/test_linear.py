@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from wordloom.models import config_from
-from wordloom.models.cost import skeleton
+from wordloom.models import config_from, skeleton
 from wordloom.nn import Attention, Linear, linear, set_attention_backend
 from wordloom.objectives import linear_cross_entropy
 

@@ -171,8 +171,7 @@ def _parameters(ctx: typer.Context, name: str, *, context: int | None, json: boo
 
 
 def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
-    from wordloom.models import MODELS, family_of
-    from wordloom.models.cost import skeleton
+    from wordloom.models import MODELS, family_of, skeleton
 
     shapes = {key: tuple(p.shape) for key, p in skeleton(config).named_parameters()}
     total = sum(p.numel() for p in skeleton(config).parameters())

@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import context_limit, encodes
-from wordloom.models.cost import Flops, flops_per_token, kv_cache_bytes_per_token, skeleton
+from wordloom.models import context_limit, encodes, skeleton
+from wordloom.models.cost import Flops, flops_per_token, kv_cache_bytes_per_token
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
 

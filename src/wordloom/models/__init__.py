@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models import bert, bert_generation, gpt, gpt2, llama, rnn, roberta, transformer
@@ -65,6 +66,7 @@ __all__ = [
     "config_from",
     "context_limit",
     "encodes",
+    "skeleton",
     "translates",
 ]
 
@@ -265,14 +267,31 @@ def translates(config: Any) -> bool:
     return hasattr(config, "source_vocab_size")
 
 
-def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
-    """The model of ``config``, initialised, on the CPU in float32.
+class _Undrawn(TorchFunctionMode):
+    """Layers begin without the values that they would draw, which are drawn anew or read from a file.
 
-    Built on the meta device first, so nothing is initialised twice.
+    On the meta device each such draw costs milliseconds, and the first of them an import of seconds.
     """
-    with torch.device("meta"):
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def skeleton(config: Any) -> nn.Module:
+    """The model of ``config`` on the meta device: every shape and name, no memory."""
+    with torch.device("meta"), _Undrawn():
+        return MODELS[family_of(config)].model(config)
+
+
+def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
+    """The model of ``config``, initialised (nothing twice), on the CPU in float32."""
+    with torch.device("cpu"), _Undrawn():
         model: Any = MODELS[family_of(config)].model(config)
-    model.to_empty(device="cpu")
     model.tie_weights()
     model.init_weights(generator)
     return model

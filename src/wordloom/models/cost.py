@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import MODELS, family_of
+from wordloom.models import skeleton
 from wordloom.nn import Attention
 from wordloom.nn.scorers import AdditiveScorer, DotScorer, GeneralScorer
 
-__all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token", "skeleton"]
+__all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +37,6 @@ class Flops:
     def training(self) -> int:
         """Forward and backward: the backward pass makes two matrix products of each one (3 x forward)."""
         return 3 * self.forward
-
-
-def skeleton(config: Any) -> nn.Module:
-    """The model of ``config`` on the meta device: every shape and name, no memory."""
-    with torch.device("meta"):
-        return MODELS[family_of(config)].model(config)
 
 
 def flops_per_token(model: Any, *, context: int) -> Flops:

@@ -11,8 +11,7 @@ import torch
 from wordloom.data.labels import LabelledCorpus, sorted_labels
 from wordloom.data.vectorizer import BagVectorizer, Counted, smooth_idf
 from wordloom.errors import RecipeError, did_you_mean
-from wordloom.models import MODELS, TaskConfig, build, family_of
-from wordloom.models.cost import skeleton
+from wordloom.models import MODELS, TaskConfig, build, family_of, skeleton
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import fine_tuned, fine_tuning_task
 from wordloom.run.labelled import (

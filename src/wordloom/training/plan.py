@@ -11,7 +11,8 @@ import psutil
 import torch
 
 from wordloom.errors import DeviceError
-from wordloom.models.cost import flops_per_token, skeleton
+from wordloom.models import skeleton
+from wordloom.models.cost import flops_per_token
 from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings

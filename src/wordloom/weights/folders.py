@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, did_you_mean
-from wordloom.models import MODELS, TaskConfig, family_of
+from wordloom.models import TaskConfig, family_of, skeleton
 from wordloom.weights.configs import OWN, format_of, load_config
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.task_heads import renaming_of_head
 from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
-__all__ = ["load_model", "load_parameter", "load_state", "on_meta", "renaming_of", "state_to_theirs"]
+__all__ = ["load_model", "load_parameter", "load_state", "renaming_of", "state_to_theirs"]
 
 log = logging.getLogger(__name__)
 
@@ -28,19 +28,13 @@ log = logging.getLogger(__name__)
 _FREE = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing")
 
 
-def on_meta(config: Any) -> nn.Module:
-    """The model of ``config`` with shapes and no memory."""
-    with torch.device("meta"):
-        return MODELS[family_of(config)].model(config)
-
-
 def renaming_of(config: Any, *, own: bool | None = None) -> Renaming:
     """The table of the model of ``config``.
 
     ``own`` (None: whatever ``config`` is saved as) chooses our names instead of transformers'.
     """
     form = format_of(config)
-    names = on_meta(config).state_dict().keys()
+    names = skeleton(config).state_dict().keys()
     if isinstance(config, TaskConfig):
         ours = form.config_to(config.body) is None if own is None else own
         body = renaming_of(config.body, own=ours)
@@ -80,7 +74,7 @@ def load_model(
     """
     folder = Path(folder)
     config = load_config(folder)
-    model = on_meta(config)
+    model = skeleton(config)
     renaming, stored, matched = _verified(folder, config, model)
     state: dict[str, Tensor] = {}
     for row in renaming.rows:
@@ -102,7 +96,7 @@ def load_parameter(folder: str | Path, name: str) -> Tensor:
     """
     folder = Path(folder)
     config = load_config(folder)
-    model = on_meta(config)
+    model = skeleton(config)
     renaming, stored, matched = _matched(folder, config, model)
     original = (renaming.tied_ours or {}).get(name, name)
     for row in renaming.rows:

@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError
+from wordloom.models import skeleton
 from wordloom.weights.configs import TOKEN_IDS, config_to_theirs, format_of
-from wordloom.weights.folders import on_meta, renaming_of
+from wordloom.weights.folders import renaming_of
 from wordloom.weights.framing import framed, pads_with_its_end
 from wordloom.weights.renaming import Renaming, Row, listed
 from wordloom.weights.tensors import INDEX, SAFETENSORS
@@ -145,7 +146,7 @@ def _check_state(config: Any, state: Mapping[str, Tensor], renaming: Renaming) -
     renaming.to_theirs(shapes)
     wrong = [
         f"{name} is {list(shapes[name].shape)}, expected {list(wanted.shape)}"
-        for name, wanted in on_meta(config).state_dict().items()
+        for name, wanted in skeleton(config).state_dict().items()
         if name in shapes and shapes[name].shape != wanted.shape
     ]
     if wrong:
