@@ -5,18 +5,20 @@ BIN     := $(VENV)/bin
 MINUTES ?= 3
 WORKERS ?= auto
 STAMP   := $(VENV)/.installed
+PIP     := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 .PHONY: install demo test lint types layers check kernels clean
 
 install: $(STAMP)
 
 # torch goes first, from the pinned constraints: another package would otherwise choose its build.
-# Bytecode is made now, and of src before the tests: where PYTHONDONTWRITEBYTECODE is set, every process of theirs
-# would make its own.
+# Bytecode is made now, by all cores, and of src before the tests: where PYTHONDONTWRITEBYTECODE is set, every process
+# of theirs would make its own.  Some packages carry files that are no Python of this version; nobody imports those.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' $$($(PYTHON) scripts/dev_requirements.py)
+	$(PIP) torch
+	$(PIP) -e '.[all]' $$($(PYTHON) scripts/dev_requirements.py)
+	@$(BIN)/python -m compileall -q -q -j 0 $(VENV)/lib || true
 	@touch $@
 
 demo: install

@@ -104,7 +104,7 @@ def test_marks_are_added_behind_all_others(kind: str, tmp_path: Any) -> None:
     marked = plain.with_marks(*TASK_TOKENS)
     assert [marked.token_to_id(name) for name in TASK_TOKENS] == [plain.vocab_size + n for n in range(3)]
     assert marked.vocabulary_hash(plain.vocab_size) == plain.vocabulary_hash()
-    assert marked.with_marks(*TASK_TOKENS) is marked
+    assert marked.with_marks(*TASK_TOKENS).fingerprint == marked.fingerprint
     assert marked.encode_ids("the cat sat") == plain.encode_ids("the cat sat")
     assert (marked.bos_id, marked.eos_id, marked.kind) == (plain.bos_id, plain.eos_id, plain.kind)
     marked.save_pretrained(tmp_path)
@@ -113,6 +113,10 @@ def test_marks_are_added_behind_all_others(kind: str, tmp_path: Any) -> None:
     frame = Frame.of_causal(again)
     for row in (("the cat sat",), ("the cat sat", "a dog ran")):
         assert theirs(*row)["input_ids"] == marked_rows(again, [row], frame, longest=90).ids.tolist()
+    again.with_marks(*TASK_TOKENS).save_pretrained(tmp_path / "again")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        first, second = (json.loads((at / name).read_text()) for at in (tmp_path, tmp_path / "again"))
+        assert first == second
     spelling = marked_rows(again, [("a _delimiter_ a",)], frame, longest=90).ids.tolist()
     assert spelling.count(again.token_to_id(DELIMITER)) == 0
     with pytest.raises(TokenizerError, match="has a token 'the' already"):

@@ -211,6 +211,18 @@ def test_what_learnt_with_the_empty_placeholder_is_asked_with_it(recipe: Path, t
         nats.append(float(-logits.log_softmax(-1)[wanted]))
     assert score == pytest.approx(sum(nats) / len(ids), rel=1e-5)
 
+    # who goes on by the mask token is asked with that, and the other way round
+    usual = ["train.steps=2", "train.objective=masked_lm", "data.sentences=none",
+             "train.save_every=0", "train.evaluate_every=0"]  # fmt: skip
+    train(recipe, usual, out=tmp_path / "masks", start_from=tmp_path / "run")
+    assert load_config(tmp_path / "masks").empty_id is None
+    load_encoder(tmp_path / "masks").fill("the [MASK] of the king")
+    train(recipe, given, out=tmp_path / "again", start_from=tmp_path / "masks")
+    assert load_config(tmp_path / "again").empty_id == empty
+    marks = '["[PAD]","[UNK]","[CLS]","[SEP]","[MASK]","[EMPTY]"]'
+    train(recipe, [*given, f"tokenizer.special_tokens={marks}"], out=tmp_path / "named")
+    assert load_config(tmp_path / "named").empty_id is not None
+
 
 def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(
     recipe: Path, tmp_path: Path, capsys: Any

@@ -24,6 +24,7 @@ from wordloom.evaluate import entities
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.run import train
+from wordloom.run.sweep import sweep
 from wordloom.run.tagging import Tagger, words_of
 
 ROWS = [
@@ -102,6 +103,18 @@ def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
     place, result = tuned
     scores = scored_at_the_command(place / "run")
     assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-5)
+
+
+def test_a_sweep_tells_that_words_behind_a_cut_are_not_scored(tuned, tmp_path):
+    """Else the shorter rows, with fewer words to be right about, may be called the better ones."""
+    place, _ = tuned
+    few = ["train.steps=1", "train.evaluate_every=0", "train.save_every=0"]
+    for settings, told in ((["data.too_long=cut"], "to-5, to-16"), ([], "")):
+        grid = {"train.seq_len": [5, 16]} if told else {"train.seq_len": [12, 16]}
+        out = tmp_path / (told or "whole")
+        swept = sweep(place / "recipe.toml", grid, [*few, *settings], start_from=place / "body", out=out)
+        assert told in swept.unlike
+        assert bool(swept.unlike) == bool(told)
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import transformers
 
 from wordloom.data.marked_rows import TASK_TOKENS, Frame, marked_rows
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RobertaConfig, build
-from wordloom.models.task_model import TaskConfig
+from wordloom.models.task_model import SUMMARIES, TASKS, TaskConfig
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -99,47 +100,89 @@ def test_a_mask_takes_the_space_before_it_where_pieces_have_theirs(kind: str, tm
     assert theirs("hello <mask> there", add_special_tokens=False)["input_ids"] == whole
 
 
-@pytest.mark.parametrize("marks", [False, True])
-def test_a_tokenizer_that_goes_on_is_what_it_was_before_a_head(marks: bool, tmp_path: Path) -> None:
+def headed(body: Any, task: str) -> Any:
+    labels = {"0": "no", "1": "yes"} if task in ("classification", "token_classification") else {}
+    return build(TaskConfig(body=body, task=task, id2label=labels))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("kind", ["gpt2", "gpt2 with marks", "llama with bos"])
+def test_a_tokenizer_that_goes_on_is_what_it_was_before_a_head(kind: str, task: str, tmp_path: Path) -> None:
     """Else a language model begun with a classifier's folder would end every prompt in other tools."""
-    body, tokenizer = made("gpt2")
-    assert not tokenizer.adds_bos
-    learnt = tokenizer.with_marks(*TASK_TOKENS) if marks else tokenizer
-    body = GPT2Config(vocab_size=learnt.vocab_size, **SHAPE)
-    save_model(
-        build(TaskConfig(body=body, id2label={"0": "a", "1": "b"})), tmp_path / "head", tokenizer=learnt
-    )
+    body, tokenizer = made(kind.split()[0])
+    if kind == "llama with bos":
+        tokenizer = edited(tokenizer, tmp_path, tokenizer_class="LlamaTokenizerFast", add_bos_token=True)
+    tokenizer.save_pretrained(tmp_path / "before")
+    assert tokenizer.adds_bos == (kind == "llama with bos")
+    learnt = tokenizer.with_marks(*TASK_TOKENS) if kind == "gpt2 with marks" else tokenizer
+    body = replace(body, vocab_size=learnt.vocab_size)
+    save_model(headed(body, task), tmp_path / "head", tokenizer=learnt)
     again = Tokenizer.from_pretrained(tmp_path / "head")
-    assert not again.adds_bos
+    assert again.adds_bos == tokenizer.adds_bos
     save_model(build(body), tmp_path / "model", tokenizer=again)
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
-    assert theirs("hello there")["input_ids"] == tokenizer.encode_ids("hello there")
-    save_model(
-        build(TaskConfig(body=body, id2label={"0": "a", "1": "b"})), tmp_path / "next", tokenizer=again
-    )
+    model, before = (transformers.AutoTokenizer.from_pretrained(tmp_path / at) for at in ("model", "before"))
+    assert model("hello there")["input_ids"] == before("hello there")["input_ids"]
+    save_model(headed(body, task), tmp_path / "next", tokenizer=again)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         first, second = (json.loads((tmp_path / at / name).read_text()) for at in ("head", "next"))
         assert first == second
+    frame = Frame.of_causal(learnt)
+    told = transformers.AutoTokenizer.from_pretrained(tmp_path / "next")(*ROWS[0])["input_ids"]
+    assert told == marked_rows(learnt, ROWS[:1], frame, longest=32).ids.tolist()
 
 
+def edited(tokenizer: Tokenizer, folder: Path, **settings: Any) -> Tokenizer:
+    """``tokenizer`` read from a tokenizer_config.json with other ``settings``."""
+    tokenizer.save_pretrained(folder / "edited")
+    path = folder / "edited/tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return Tokenizer.from_pretrained(folder / "edited")
+
+
+def test_what_others_change_in_a_heads_tokenizer_is_read(tmp_path: Path) -> None:
+    """It was lost with the frame: what the file said before came back whole."""
+    body, tokenizer = made("gpt2")
+    tokenizer = edited(tokenizer, tmp_path, pad_token=None, add_bos_token=False)
+    assert tokenizer.pad_id is None
+    save_model(headed(body, "classification"), tmp_path / "head", tokenizer=tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "head")
+    theirs.add_special_tokens({"pad_token": "[PAD]"})
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = Tokenizer.from_pretrained(tmp_path / "theirs")
+    assert again.pad_id == theirs.pad_token_id == tokenizer.vocab_size
+    again.save_pretrained(tmp_path / "plain")
+    plain = transformers.AutoTokenizer.from_pretrained(tmp_path / "plain")
+    assert plain("hello there")["input_ids"] == tokenizer.encode_ids("hello there")
+    # and a frame that somebody else has made stays
+    path = tmp_path / "theirs/tokenizer.json"
+    definition = json.loads(path.read_text())
+    definition["post_processor"]["single"].reverse()
+    path.write_text(json.dumps(definition))
+    changed = Tokenizer.from_pretrained(tmp_path / "theirs")
+    changed.save_pretrained(tmp_path / "changed")
+    assert json.loads((tmp_path / "changed/tokenizer.json").read_text()) == definition
+    end = [tokenizer.eos_id]
+    told = transformers.AutoTokenizer.from_pretrained(tmp_path / "changed")("hello")["input_ids"]
+    assert told == [*end, *tokenizer.encode_ids("hello")]
+
+
+@pytest.mark.parametrize("task", SUMMARIES)
 @pytest.mark.parametrize("marks", [False, True])
-def test_a_head_on_a_model_that_pads_with_its_end(marks: bool, tmp_path: Path) -> None:
+def test_a_head_on_a_model_that_pads_with_its_end(marks: bool, task: str, tmp_path: Path) -> None:
     """transformers looks for the last token that is no padding: if the end is, for the one before it."""
     learnt = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])
-    learnt.save_pretrained(tmp_path / "usual")
-    path = tmp_path / "usual/tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": "<|endoftext|>"}))
-    tokenizer = Tokenizer.from_pretrained(tmp_path / "usual")
+    tokenizer = edited(learnt, tmp_path, pad_token="<|endoftext|>")
     assert tokenizer.pad_id == tokenizer.eos_id
     tokenizer = tokenizer.with_marks(*TASK_TOKENS) if marks else tokenizer
     body = GPT2Config(vocab_size=tokenizer.vocab_size, **SHAPE)
-    model = build(TaskConfig(body=body, id2label={"0": "no", "1": "yes"})).eval()
+    model = headed(body, task).eval()
     save_model(model, tmp_path / "model", tokenizer=tokenizer)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "model").eval()
     ids = torch.tensor([[9, 12, 15, Frame.of_causal(tokenizer).end[0]]])
     with torch.no_grad():
-        expected = model(ids, None, torch.ones(1, 4, dtype=torch.bool))
-        torch.testing.assert_close(theirs(ids).logits, expected, rtol=1e-4, atol=1e-5)
+        rows = ids[:, None] if task == "multiple_choice" else ids  # [B, choices, T]
+        expected = model(rows, None, torch.ones(rows.shape, dtype=torch.bool))
+        torch.testing.assert_close(theirs(ids).logits[0], expected.flatten(), rtol=1e-4, atol=1e-5)
         if not marks:
             assert theirs.config.pad_token_id is None
             with pytest.raises(ValueError, match="no padding token"):

@@ -47,7 +47,11 @@ def classification(
 
     path = Path(str(classifier.folder)) / "recipe.toml"
     recipe = load_recipe(str(path)) if path.exists() else None
-    if recipe is not None and isinstance(classifier.reader, MarkedReader):  # its rows are those of training
+    if (
+        recipe is not None
+        and recipe.train.objective == "classification"  # not one that another model left here
+        and isinstance(classifier.reader, MarkedReader)
+    ):  # its rows are those of training
         reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
         classifier = replace(classifier, reader=reader)
     if too_long is not None:

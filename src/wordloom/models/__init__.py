@@ -292,6 +292,5 @@ def build(config: Any, *, generator: torch.Generator | None = None) -> Any:
     """The model of ``config``, initialised (nothing twice), on the CPU in float32."""
     with torch.device("cpu"), _Undrawn():
         model: Any = MODELS[family_of(config)].model(config)
-    model.tie_weights()
     model.init_weights(generator)
     return model

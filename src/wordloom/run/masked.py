@@ -196,8 +196,8 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
         config = config_from(family, **settings)
         _require_encoder(config, recipe)
         heads["pooler"] = recipe.model.get("pooler", pairs)
-    if recipe.masking.placeholder == "empty":
-        heads["empty_id"] = tokenizer.token_to_id(EMPTY)
+    empty = recipe.masking.placeholder == "empty"  # else also of a checkpoint that learnt with it
+    heads["empty_id"] = tokenizer.token_to_id(EMPTY) if empty else None
     config = replace(config, **heads)
     if pairs and config.type_vocab_size < 2:
         raise RecipeError(

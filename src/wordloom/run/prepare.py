@@ -139,7 +139,7 @@ def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgre
     # the byte tokenizer, the only one for raw bytes, learns nothing from them
     pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
     further = list(corpus.tokens) if isinstance(corpus, LabelledDocuments) else []
-    if recipe.masking.placeholder == "empty":
+    if recipe.masking.placeholder == "empty" and EMPTY not in (recipe.tokenizer.special_tokens or ()):
         further.append(EMPTY)
     return recipe_tokenizer(recipe, pieces, progress, "text", further=further)
 

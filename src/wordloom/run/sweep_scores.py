@@ -171,7 +171,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         folder=folder,
         state=state,
         metrics=figures_of(lines, recipe.train),
-        signature=_signature(lines, recipe.train),
+        signature=_signature(lines, recipe),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
@@ -233,10 +233,15 @@ def _kept(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, An
     return evaluations[-1] if evaluations else {}
 
 
-def _signature(lines: Sequence[dict[str, Any]], train: TrainSettings) -> str:
+def _signature(lines: Sequence[dict[str, Any]], recipe: Recipe) -> str:
     """How the figures of the weights that the folder holds were measured, where settings of training decide
-    that: of tokens, or among a batch.  Those of whole texts are of these, whatever reads them."""
-    return "" if train.objective in _OF_TEXTS else str(_kept(lines, train).get("signature", ""))
+    that: of tokens, among a batch, or of the words before a cut.  Those of whole texts are of these, whatever
+    reads them."""
+    train = recipe.train
+    cut = train.objective == "token_classification" and recipe.data.too_long == "cut"
+    if train.objective in _OF_TEXTS and not cut:
+        return ""
+    return str(_kept(lines, train).get("signature", ""))
 
 
 def unlike(runs: Sequence[SweepRun]) -> str:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that does what tokenizer.json says
 
-# In tokenizer_config.json: what was there before a folder's head had texts framed as it reads them.  The next
-# model that begins with this tokenizer, such as a language model again, has other frames or none.
+# In tokenizer_config.json: the frame that a folder's head has texts read in, and what stood there before.
+# The next model that begins with this tokenizer, such as a language model again, has another frame or none.
 _BEFORE = "wordloom_before_frame"
 
 
@@ -159,9 +159,10 @@ class Tokenizer:
         from wordloom.text.reading import read
 
         definition, config, chat_template = read(Path(path))
-        if before := config.get(_BEFORE):
+        before = config.pop(_BEFORE, None)
+        if before and definition["post_processor"] == before["frame"]:  # else somebody has changed it since
             definition = {**definition, "post_processor": before["post_processor"]}
-            config = before["config"]
+            config |= before["config"]
         return cls(definition, config, chat_template=chat_template)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
@@ -323,10 +324,12 @@ class Tokenizer:
             named = ([(self._tokens[index], index) for index in ids] for ids in (start, between, end))
             processor = facts.frame_template(*named, second_segment=second_segment)
         if instead:
-            before = {"post_processor": self._definition["post_processor"], "config": config}
-            config = {key: value for key, value in config.items() if not key.startswith("add_")}
-            config |= {"tokenizer_class": _GENERIC}  # which follows the file
-            config.setdefault(_BEFORE, before)
+            apart = {key: value for key, value in config.items() if key.startswith("add_")}
+            apart["tokenizer_class"] = config.get("tokenizer_class", _GENERIC)
+            before = {"post_processor": self._definition["post_processor"], "config": apart}
+            before = {**config.get(_BEFORE, before), "frame": processor}
+            config = {key: value for key, value in config.items() if key not in apart}
+            config |= {"tokenizer_class": _GENERIC, _BEFORE: before}  # a class that follows the file
         generic = config.get("tokenizer_class", _GENERIC) == _GENERIC
         if second_segment and generic:  # it tells none where it is not asked
             config = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **config}
@@ -355,22 +358,24 @@ class Tokenizer:
         """Three more special tokens, behind all others, in a file that tells other tools to put them around a
         text and between two, after bos where there is one.
 
-        Encoding here adds nothing.  A tokenizer that has all three is left as it is; raises TokenizerError
+        Encoding here adds nothing.  Of a tokenizer that has all three the ids stay; raises TokenizerError
         for one of them that the vocabulary has as an ordinary token.
         """
         names = (start, between, end)
-        if all(self._ids.get(name) in self.special_ids for name in names):
-            return self
-        if taken := [name for name in names if name in self._ids]:
-            raise TokenizerError(f"the vocabulary has a token '{taken[0]}' already; take another tokenizer")
-        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
+        added: list[dict[str, Any]] = []
+        if not all(self._ids.get(name) in self.special_ids for name in names):
+            if taken := [name for name in names if name in self._ids]:
+                raise TokenizerError(
+                    f"the vocabulary has a token '{taken[0]}' already; take another tokenizer"
+                )
+            added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
         wider = Tokenizer(
             {**self._definition, "added_tokens": [*self._definition["added_tokens"], *added]},
             self._config,
             chat_template=self.chat_template,
             training_report=self.training_report,
         )
-        first, second, last = (token["id"] for token in added)
+        first, second, last = (wider._ids[name] for name in names)
         bos = () if self.bos_id is None else (self.bos_id,)
         return wider.with_frame((*bos, first), (second,), (last,), instead=True)
 

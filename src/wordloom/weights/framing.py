@@ -7,18 +7,16 @@ from typing import Any
 from wordloom.data.marked_rows import Frame
 from wordloom.errors import DataError
 from wordloom.models import RobertaConfig, encodes
-from wordloom.models.task_model import TaskConfig
+from wordloom.models.task_model import SUMMARIES, TaskConfig
 
 __all__ = ["framed", "pads_with_its_end"]
-
-_BY_THE_END = ("classification", "regression")  # what a causal model answers on the token behind a text
 
 
 def framed(config: Any, tokenizer: Any) -> Any:
     """``tokenizer``, with the same ids, as the model of ``config`` reads texts and pairs.
 
     An encoder's that says already what stands around texts is left as it is.  A causal model with a head
-    answers on the token behind a text, which the tokenizer it came with does not put there.
+    reads marks between and behind texts, which the tokenizer it came with does not put there.
     """
     body = config.body if isinstance(config, TaskConfig) else config
     if not hasattr(tokenizer, "with_frame"):
@@ -31,23 +29,22 @@ def framed(config: Any, tokenizer: Any) -> Any:
             return tokenizer
         segment = 0 if roberta or body.type_vocab_size == 1 else 1
         return tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
-    by_the_end = _by_the_end(config, tokenizer)
-    if by_the_end is None:
+    marks = _marks_of_causal(config, tokenizer)
+    if marks is None:
         return tokenizer
-    return tokenizer.with_frame(by_the_end.start, by_the_end.between, by_the_end.end, instead=True)
+    return tokenizer.with_frame(marks.start, marks.between, marks.end, instead=True)
 
 
 def pads_with_its_end(config: Any, tokenizer: Any) -> bool:
     """Whether a causal model of ``config`` answers on a token that its tokenizer also pads with: other tools,
     which look for the last token that is no padding, would take the one before it."""
-    frame = _by_the_end(config, tokenizer)
-    return frame is not None and frame.end == (tokenizer.pad_id,)
+    frame = _marks_of_causal(config, tokenizer)
+    return frame is not None and config.task in SUMMARIES and frame.end == (tokenizer.pad_id,)
 
 
-def _by_the_end(config: Any, tokenizer: Any) -> Frame | None:
-    """How a causal model that answers on the end of a text reads one; None for any other."""
-    answers = isinstance(config, TaskConfig) and not config.encodes and config.task in _BY_THE_END
-    if not answers or not hasattr(tokenizer, "with_frame"):
+def _marks_of_causal(config: Any, tokenizer: Any) -> Frame | None:
+    """What a causal model with a head reads around texts; None for any other model."""
+    if not isinstance(config, TaskConfig) or config.encodes or not hasattr(tokenizer, "with_frame"):
         return None
     try:
         return Frame.of_causal(tokenizer)

@@ -67,7 +67,7 @@ def start_body(model: Any, other: Any, folder: Path, *, more_tokens: bool = Fals
     if type(ours) is not type(theirs):
         raise CheckpointError(f"{folder} holds a {family_of(theirs)}, the model is a {family_of(ours)}")
     for field in fields(ours):
-        if field.name.endswith("dropout") or field.name in (*_PARTS, *_SIZES, "hidden_dim"):
+        if field.name.endswith("dropout") or field.name in (*_PARTS, *_SIZES, "hidden_dim", "empty_id"):
             continue
         wanted, given = getattr(ours, field.name), getattr(theirs, field.name)
         if wanted != given:
