@@ -8,7 +8,7 @@ token, as it is documented) and dropout are theirs.  With ``--hidden-alone`` the
 hidden tokens alone, in about two thirds of the time; that it gives the loss of theirs is checked at the
 first step and wherever the run evaluates, if nothing is dropped.  Every ``train.evaluate_every`` steps and
 at the end its folder is loaded here and scored as a run of ours is, a JSON line each.  Ours is
-``wordloom train RECIPE ...``.
+``wordloom train RECIPE ...``.  At last, how far the gradients of both at its end are from those in float64.
 
 A run that was stopped goes on from FOLDER, where it keeps its state every ``train.save_every`` steps.
 """
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from wordloom.objectives import objective
 from wordloom.recipe import load_recipe
 from wordloom.run.masked import masked_task
 from wordloom.run.progress import TrainingProgress
@@ -31,6 +32,7 @@ from wordloom.training.allocator import tune_allocator
 from wordloom.training.precision import choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share
 from wordloom.weights import load_model
+from wordloom.weights.folders import renaming_of
 
 
 def main() -> None:
@@ -96,6 +98,9 @@ def main() -> None:
                 {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, fresh
             )
             fresh.replace(state)
+    if not dropout:
+        batch = task.batches.batch(s.steps * s.batch_size, s.batch_size)
+        print(json.dumps(gradient_errors(given.out / "model", batch)), flush=True)
 
 
 def their_model(task: Any, folder: Path) -> Any:
@@ -125,9 +130,42 @@ def loss_at_hidden(model: Any, batch: Any) -> torch.Tensor:
     asked = batch.targets != -100
     logits, follows = model.cls(hidden[asked], pooled)
     cross_entropy = nn.functional.cross_entropy
-    return cross_entropy(logits.float(), batch.targets[asked]) + cross_entropy(
-        follows.float(), (~batch.is_next).long()
+    return cross_entropy(_full(logits), batch.targets[asked]) + cross_entropy(
+        _full(follows), (~batch.is_next).long()
     )
+
+
+def _full(logits: torch.Tensor) -> torch.Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def gradient_errors(folder: Path, batch: Any) -> dict[str, float]:
+    """Of all parameters together, ``|gradient - exact| / |exact|`` in float32; exact is theirs in float64."""
+    import transformers
+
+    ours = load_model(folder).train()
+    loss = objective("masked_lm+next_sentence")(ours, batch)
+    (loss.total / loss.count).sum().backward()
+    made = {name: p.grad for name, p in ours.named_parameters() if p.grad is not None}
+    made["lm_head.weight"] = made["token_embedding.weight"]
+    renamed = renaming_of(ours.config).to_theirs(made)
+    models = [
+        transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="sdpa").to(dtype).train()
+        for dtype in (torch.float32, torch.float64)
+    ]
+    for model in models:
+        loss_at_hidden(model, batch).backward()
+    theirs, exact = (
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None} for model in models
+    )
+    assert renamed.keys() >= exact.keys()
+
+    def error(found: Any) -> float:
+        squares = [((found[name].double() - g).square().sum(), g.square().sum()) for name, g in exact.items()]
+        apart, whole = (torch.stack(some).sum().sqrt() for some in zip(*squares, strict=True))
+        return float(apart / whole)
+
+    return {"our_gradient_error": error(renamed), "their_gradient_error": error(theirs)}
 
 
 def scores(task: Any, model: Any, folder: Path) -> dict[str, float]:
