@@ -18,8 +18,13 @@ import json, resource, sys
 import torch
 from wordloom.training import tune_allocator
 
+def memory():
+    lines = dict(line.split(":") for line in open("/proc/self/smaps_rollup").read().splitlines()[1:])
+    return {name: int(lines[name].split()[0]) for name in ("AnonHugePages", "Rss")}
+untouched = memory()["Rss"]
 if sys.argv[1] == "tuned":
     assert tune_allocator() and tune_allocator()
+grown = memory()["Rss"] - untouched
 def step():
     blocks = [torch.ones(10 << 20) for _ in range(4)]  # 40 MiB each: above all that glibc keeps by itself
     return sum(float(block[0]) for block in blocks)
@@ -29,9 +34,7 @@ for _ in range(5):
     step()
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 kept = torch.ones(16 << 20)
-lines = dict(line.split(":") for line in open("/proc/self/smaps_rollup").read().splitlines()[1:])
-print(json.dumps({"faults": faults, "large_kib": int(lines["AnonHugePages"].split()[0]),
-                  "resident_kib": int(lines["Rss"].split()[0])}))
+print(json.dumps({"faults": faults, "large_kib": memory()["AnonHugePages"], "grown_kib": grown}))
 """
 
 
@@ -49,8 +52,9 @@ def test_blocks_are_kept_between_steps_and_lie_in_large_pages():
     if "[madvise]" in setting:
         assert tuned["large_kib"] > 32 << 10
         assert system["large_kib"] < tuned["large_kib"]
-    # the heap was grown in addresses, not in memory
-    assert tuned["resident_kib"] < system["resident_kib"] + (256 << 10)
+    # the heap was grown by the machine's memory in addresses and by next to nothing in memory; what the steps
+    # leave resident says little: where blocks of 40 MiB come to lie differs from process to process
+    assert tuned["grown_kib"] < 16 << 10
 
 
 def test_without_large_pages_the_rest_still_holds(monkeypatch):
