@@ -2,13 +2,14 @@
 
     python benchmarks/bert_peer.py [RECIPE] [SETTING=VALUE ...] --out FOLDER
 
-It begins with the same weights, reads the same batches in the same order, with the same optimizer settings,
-rates, clipping, precision and allocator, for the same steps; forward pass, loss (with the head on every
-token, as it is documented) and dropout are theirs.  With ``--hidden-alone`` their head is asked at the
-hidden tokens alone, in about two thirds of the time; that it gives the loss of theirs is checked at the
-first step and wherever the run evaluates, if nothing is dropped.  Every ``train.evaluate_every`` steps and
-at the end its folder is loaded here and scored as a run of ours is, a JSON line each.  Ours is
-``wordloom train RECIPE ...``.  At last, how far the gradients of both at its end are from those in float64.
+It begins with the same weights, reads the same batches in the same order, with AdamW of the same settings
+(``train.optimizer=adamw`` where the recipe takes another), rates, clipping, precision and allocator, for the
+same steps; forward pass, loss (with the head on every token, as it is documented) and dropout are theirs.
+With ``--hidden-alone`` their head is asked at the hidden tokens alone, in about two thirds of the time; that
+it gives the loss of theirs is checked at the first step and wherever the run evaluates, if nothing is
+dropped.  Every ``train.evaluate_every`` steps and at the end its folder is loaded here and scored as a run of
+ours is, a JSON line each.  Ours is ``wordloom train RECIPE ...``.  At last, how far the gradients of both at
+its end are from those in float64.
 
 A run that was stopped goes on from FOLDER, where it keeps its state every ``train.save_every`` steps.
 """
@@ -50,6 +51,8 @@ def main() -> None:
         parser.error(
             'the recipe needs train.objective "masked_lm+next_sentence", train.steps, no micro-batches'
         )
+    if s.optimizer != "adamw":
+        parser.error(f"it trains with AdamW, the recipe with {s.optimizer}: give train.optimizer=adamw")
     if s.allocator == "tuned":
         tune_allocator()  # as our runs do
     task = masked_task(recipe, None, TrainingProgress())

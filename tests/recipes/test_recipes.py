@@ -9,7 +9,7 @@ import os
 import pytest
 
 from wordloom.errors import RecipeError
-from wordloom.models import BertConfig, build
+from wordloom.models import PRESETS, BertConfig, build
 from wordloom.recipe import Recipe, load_recipe, shipped_recipes, without_effect
 from wordloom.run import train
 from wordloom.text import Tokenizer
@@ -149,6 +149,21 @@ def test_it_trains(name, tmp_path):
     assert len(losses) == 6
     assert losses[0] == pytest.approx(math.log(vocabulary), abs=0.3)
     assert losses[-1] < losses[0]
+
+
+def test_bert_base_is_as_published():
+    """Devlin et al. 2018, section 3, table 6 and appendix A.2."""
+    recipe = load_recipe("bert-base")
+    t, c = recipe.train, PRESETS[recipe.model["preset"]]
+    assert (c.n_layers, c.dim, c.n_heads, c.ffn_dim, c.max_seq_len) == (12, 768, 12, 3072, 512)
+    assert (recipe.tokenizer.vocab_size, c.dropout, c.activation) == (30522, 0.1, "gelu")
+    assert c.attention_dropout in (None, c.dropout)
+    assert (t.batch_size, t.learning_rate, t.beta1, t.beta2, t.weight_decay) == (256, 1e-4, 0.9, 0.999, 0.01)
+    assert (t.warmup_steps, t.steps, t.schedule, t.final_share) == (10_000, 1_000_000, "linear", 0.0)
+    assert (t.seq_len, t.long_seq_len, t.long_share) == (128, 512, 0.1)
+    m = recipe.masking
+    assert (m.kind, m.share, m.mask_share, m.random_share) == ("bert", 0.15, 0.8, 0.1)
+    assert t.objective == "masked_lm+next_sentence"
 
 
 def test_overrides_make_room_for_themselves():
