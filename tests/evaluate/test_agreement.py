@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
 
+from wordloom.cli.evaluate import print_scores
 from wordloom.data import DATASETS
 from wordloom.errors import EvaluationError
 from wordloom.evaluate import agreement
@@ -19,6 +22,7 @@ from wordloom.evaluate.agreement import (
     CLASS_METRICS,
     NUMBER_METRICS,
     class_agreement,
+    class_values,
     confusion_of,
     mean_ranks,
     number_agreement,
@@ -42,14 +46,31 @@ def test_classes_are_scored_as_by_scikit_learn(n_classes, data):
     which = data.draw(label)
     scores = classes(targets, predicted, LABELS[:n_classes], positive=LABELS[which])
     assert scores["accuracy"].value == pytest.approx(accuracy_score(targets, predicted))
-    f1 = f1_score(targets, predicted, labels=[which], average=None, zero_division=np.nan)[0]
-    assert (scores["f1"].value is None) == math.isnan(f1)
-    assert scores["f1"].value is None or scores["f1"].value == pytest.approx(f1)
-    if len(set(targets)) == 1 or len(set(predicted)) == 1:
-        assert scores["matthews"].value is None
-        assert "matthews is not defined: every row" in scores["matthews"].note
-    else:
-        assert scores["matthews"].value == pytest.approx(matthews_corrcoef(targets, predicted), abs=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels that nowhere occur, and one-sided confusions
+        f1 = f1_score(targets, predicted, labels=[which], average=None)[0]
+        matthews = matthews_corrcoef(targets, predicted)
+    assert scores["f1"].value == pytest.approx(f1)
+    assert scores["matthews"].value == pytest.approx(matthews, abs=1e-12)
+    by_convention = "matthews is 0 by convention: every row" in scores["matthews"].note
+    assert by_convention == (len(set(targets)) == 1 or len(set(predicted)) == 1)
+    of_a_run = class_values(confusion_of(targets, predicted, n_classes), LABELS[:n_classes], LABELS[which])
+    assert of_a_run["matthews"] == scores["matthews"].value
+    assert of_a_run.get("f1", f1) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize("targets", [[0, 1, 1, 0] * 6, [0] * 24, [1] * 24])
+@pytest.mark.parametrize("predicted", [[0] * 24, [1] * 24])
+@pytest.mark.filterwarnings("ignore")  # scikit-learn's of such rows
+def test_what_takes_all_for_one_is_scored_as_by_scikit_learn(targets, predicted):
+    """Such a model is no better than chance, and beats one that is worse."""
+    confusion = confusion_of(targets, predicted, 2)
+    found = class_values(confusion, ("no", "yes"))
+    assert found["matthews"] == matthews_corrcoef(targets, predicted) == 0.0
+    assert found["f1"] == f1_score(targets, predicted)
+    scores = class_agreement(confusion, labels=("no", "yes"), settings={})
+    assert (scores["matthews"].value, scores["matthews"].interval) == (0.0, None)
+    assert "|ci:no|" in scores["matthews"].signature
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,3 +180,9 @@ def test_every_set_of_glue_has_its_metrics():
         assert glue_task(f"{name}/dev") is task
     assert glue_task("sst2/dev") is None
     assert glue_task("glue-mrpc") == (("f1", "accuracy"), "1")
+
+
+def test_a_score_that_is_0_by_convention_is_shown_with_its_reason():
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_scores(console, classes([0, 1] * 12, [1, 1] * 12, ("no", "yes")), 0.1)
+    assert "note: matthews is 0 by convention: every row was taken for 'yes'" in console.export_text()

@@ -64,7 +64,7 @@ def test_entities_are_counted_as_by_conlleval(targets, data):
         ("entity_precision", right, found), ("entity_recall", right, true),
         ("entity_f1", 2 * right, true + found),
     ]:  # fmt: skip
-        assert scores[name].value == (above / below if below else None)
+        assert scores[name].value == (above / below if below else 0)
         assert bool(scores[name].note) == (not below)
     assert scores["accuracy"].value == accuracy_score(np.concatenate(targets), np.concatenate(predicted))
     kinds = scores.details["entities"]

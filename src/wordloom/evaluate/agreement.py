@@ -5,8 +5,9 @@ Classes      accuracy; F1 of one class, 2 TP / (2 TP + FP + FN); Matthews' corre
 Numbers      Pearson's correlation; Spearman's, which is Pearson's of ranks, ties at their mean rank; mean
              squared error
 
-A score that is not defined, such as the correlation with a side that is constant, is None, and a note says
-why; scikit-learn and scipy give 0 or NaN there.
+Where a denominator is 0, F1 and Matthews' correlation are 0, as scikit-learn and GLUE have them, without an
+interval; other correlations with a constant side are not defined (scipy's NaN), which is None.  A note says
+why.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def class_agreement(
     """``metrics`` of a ``confusion`` [C, C], rows by what is right; ``settings`` go into the signatures.
 
     Accuracy has Wilson's interval; the others the percentiles of 2,000 resamples of the rows, drawn with a
-    fixed seed, from 20 rows on (resamples in which the score is not defined are left out).
+    fixed seed, from 20 rows on.
 
     Args:
         labels: of the classes, in order.
@@ -93,8 +94,9 @@ def class_agreement(
         elif name == "f1":
             which = _positive(labels, positive)
             about = {**settings, "positive": labels[which]}
-            why_not = f"no row is {labels[which]!r}, and none was taken for it"
-            found.append(_resampled(name, confusion, partial(_f1, which=which), about, n, why_not))
+            seen = confusion[which].any() or confusion[:, which].any()
+            why_zero = "" if seen else f"no row is {labels[which]!r}, and none was taken for it"
+            found.append(_resampled(name, confusion, partial(_f1, which=which), about, n, why_zero))
         else:
             found.append(_resampled(name, confusion, _matthews, settings, n, _constant(confusion, labels)))
     counts = {"rows": n, "right": int(np.trace(confusion))}
@@ -108,7 +110,7 @@ def metrics_of(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def class_values(confusion: Counts, labels: Sequence[str], positive: str | None = None) -> dict[str, float]:
-    """The values alone of :func:`metrics_of` for a ``confusion`` [C, C], NaN where one is not defined."""
+    """The values alone of :func:`metrics_of` for a ``confusion`` [C, C]."""
     found = {"matthews": float(_matthews(confusion[None])[0])}
     if len(labels) == 2:
         found["f1"] = float(_f1(confusion[None], _positive(labels, positive))[0])
@@ -132,11 +134,11 @@ def _accuracy(confusion: Counts, settings: dict[str, object], n: int) -> Score:
 
 
 def _constant(confusion: Counts, labels: Sequence[str]) -> str:
-    """Why a correlation is not defined, where it is not."""
-    right, taken = confusion.sum(1), confusion.sum(0)
-    if (right > 0).sum() == 1:
-        return f"every row is {labels[int(right.argmax())]!r}"
-    return f"every row was taken for {labels[int(taken.argmax())]!r}"
+    """Which side is constant, if one is."""
+    for side, what in ((confusion.sum(1), "is"), (confusion.sum(0), "was taken for")):
+        if (side > 0).sum() == 1:
+            return f"every row {what} {labels[int(side.argmax())]!r}"
+    return ""
 
 
 def _resampled(
@@ -145,14 +147,15 @@ def _resampled(
     score: Callable[[Counts], Floats],
     about: dict[str, object],
     n: int,
-    why_not: str,
+    why_zero: str,
 ) -> Score:
-    """``score`` [K, C, C] -> [K] of the confusion and of its resamples."""
+    """``score`` [K, C, C] -> [K] of the confusion and of its resamples; ``why_zero``: where it is 0 by
+    convention, of which resamples, all 0, would tell nothing."""
     value = float(score(confusion[None])[0])
-    enough = n >= MIN_UNITS and not math.isnan(value)
+    enough = n >= MIN_UNITS and not why_zero
     signed = signature(name, **{**about, "ci": f"{n}-rows-bootstrap{RESAMPLES}" if enough else "no"})
-    if math.isnan(value):
-        return Score(name, None, None, signed, f"{name} is not defined: {why_not}")
+    if why_zero:
+        return Score(name, value, None, signed, f"{name} is 0 by convention: {why_zero}")
     if not enough:
         return Score(name, value, None, signed)
     drawn = np.random.default_rng(0).multinomial(n, confusion.ravel() / n, size=RESAMPLES)  # [K, C * C]
@@ -165,20 +168,20 @@ def _middle(values: Floats) -> tuple[float, float]:
 
 
 def _f1(confusions: Counts, which: int) -> Floats:
-    """[K, C, C] -> [K], NaN where the class occurs nowhere."""
+    """[K, C, C] -> [K], 0 where the class occurs nowhere."""
     both = confusions[:, which].sum(1) + confusions[:, :, which].sum(1)  # 2 TP + FP + FN
     with np.errstate(invalid="ignore"):
-        return 2 * confusions[:, which, which] / both
+        return np.where(both > 0, 2 * confusions[:, which, which] / both, 0.0)
 
 
 def _matthews(confusions: Counts) -> Floats:
-    """[K, C, C] -> [K], NaN where a side is constant."""
+    """[K, C, C] -> [K], 0 where a side is constant."""
     counts = confusions.astype(np.float64)
     right, taken, n = counts.sum(2), counts.sum(1), counts.sum((1, 2))
     hits = np.trace(counts, axis1=1, axis2=2)
     spread = (n**2 - (right**2).sum(1)) * (n**2 - (taken**2).sum(1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(spread > 0, (hits * n - (right * taken).sum(1)) / np.sqrt(spread), np.nan)
+        return np.where(spread > 0, (hits * n - (right * taken).sum(1)) / np.sqrt(spread), 0.0)
 
 
 # ---------------------------------------------------------------------------------------------- numbers

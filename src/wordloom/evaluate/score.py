@@ -25,7 +25,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Score:
-    """``value`` with its 95 % ``interval``; None where it is not defined, which ``note`` then explains."""
+    """``value`` with its 95 % ``interval``; None where it is not defined, or 0 by convention alone, which
+    ``note`` then explains."""
 
     name: str
     value: float | None

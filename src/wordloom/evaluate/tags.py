@@ -115,25 +115,29 @@ def _counted(n: int, right: Tags, taken: Tags, bio: bool, types: Counter[tuple[s
 def _score(
     name: str, counts: Totals, score: Callable[[Totals], Floats], settings: dict[str, object]
 ) -> Score:
-    """``score`` of sums [K, 5] -> [K], NaN where it is not defined."""
-    n, value = len(counts), float(score(counts.sum(0)[None])[0])
-    defined = not np.isnan(value)
-    enough = n >= MIN_UNITS and defined
+    """``score`` of sums [K, 5] -> [K]."""
+    n, sums = len(counts), counts.sum(0)
+    value = float(score(sums[None])[0])
+    kind, below = {
+        "entity_precision": ("found", sums[_FOUND]),
+        "entity_recall": ("true", sums[_TRUE]),
+        "entity_f1": ("true or found", sums[_FOUND] + sums[_TRUE]),
+    }.get(name, ("", 1))
+    enough = n >= MIN_UNITS and below > 0
     signed = signature(name, **{**settings, "ci": f"{n}-texts-bootstrap{RESAMPLES}" if enough else "no"})
-    if not defined:
-        what = {"entity_precision": "found", "entity_recall": "true"}.get(name, "true or found")
-        return Score(name, None, None, signed, f"{name} is not defined: no entity is {what}")
+    if not below:
+        return Score(name, value, None, signed, f"{name} is 0 by convention: no entity is {kind}")
     if not enough:
         return Score(name, value, None, signed)
     alike, often = np.unique(counts, axis=0, return_counts=True)  # texts with equal counts are one draw
     drawn = np.random.default_rng(0).multinomial(n, often / n, size=RESAMPLES)  # [K, kinds of text]
-    low, high = np.nanquantile(score(drawn @ alike), (0.025, 0.975))
+    low, high = np.quantile(score(drawn @ alike), (0.025, 0.975))
     return Score(name, value, (float(low), float(high)), signed)
 
 
 def _ratio(above: Totals, below: Totals) -> Floats:
-    with np.errstate(invalid="ignore"):
-        return above / below
+    """0 where there is nothing to divide by, as conlleval has it."""
+    return above / np.maximum(below, 1)
 
 
 def _accuracy(sums: Totals) -> Floats:
