@@ -27,6 +27,7 @@ from wordloom.run import load_classifier, train
 from wordloom.run.answering import Answerer
 from wordloom.weights import load_config
 
+from .bodies import write_body as write_a_body
 from .test_fine_tuning import write_body
 
 CONTEXTS = ["the cat sat on a mat", "a dog ran far and slept", "dogs run far", "a cat sits"]
@@ -124,6 +125,16 @@ def test_answers_that_stand_elsewhere_are_moved_where_asked(place, capsys):
     changes.append("data.misplaced=nearest")
     train(str(place / "recipe.toml"), changes, out=place / "moved", start_from=place / "body")
     assert f"{moved} answer(s) taken where they stand nearest" in capsys.readouterr().err
+
+
+def test_a_causal_body_reads_them_too_with_a_token_before_texts_or_without(place, tmp_path):
+    write_a_body(tmp_path / "gpt", CONTEXTS, "gpt2", max_seq_len=48)
+    told = ["train.seq_len=48", "data.max_query=12", "train.steps=2", "train.save_every=0"]
+    train(str(place / "recipe.toml"), told, out=tmp_path / "run", start_from=tmp_path / "gpt")
+    answerer = wordloom.load(tmp_path / "run")
+    assert answerer.tokenizer.bos_id is None
+    context = CONTEXTS[1]
+    assert all(context[s.start : s.end] == s.text for s in answerer.ask("who ran", context, n_best=3).spans)
 
 
 def test_what_was_learnt_by_heart_is_found(place):
@@ -251,7 +262,7 @@ def test_at_the_command(place, tmp_path):
     some = json.loads(ran("evaluate", place / "run", place / "train.json", "--threshold=-1e9", "--json"))
     assert some["counts"]["said_none"] == len(asked)
     (tmp_path / "long.jsonl").write_text(json.dumps({**row, "question": "who " * 40}) + "\n")
-    arguments = ["predict", str(place / "run"), str(tmp_path / "long.jsonl"), "--cut", "--json"]
+    arguments = ["predict", str(place / "run"), str(tmp_path / "long.jsonl"), "--too-long", "cut", "--json"]
     done = CliRunner().invoke(app, arguments)
     assert json.loads(done.stdout)["cut"]
     assert done.stderr == "cut: 1 question is longer than the model reads and lost its end: 1\n"

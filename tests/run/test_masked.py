@@ -16,6 +16,7 @@ from wordloom.data.masked_batches import MaskedBatch
 from wordloom.errors import CheckpointError, ConfigError, DataError, RecipeError
 from wordloom.objectives import masked_lm
 from wordloom.run import load_encoder, train
+from wordloom.text import Tokenizer
 from wordloom.training import Trainer
 from wordloom.weights import load_config, load_model
 
@@ -211,17 +212,21 @@ def test_what_learnt_with_the_empty_placeholder_is_asked_with_it(recipe: Path, t
         nats.append(float(-logits.log_softmax(-1)[wanted]))
     assert score == pytest.approx(sum(nats) / len(ids), rel=1e-5)
 
-    # who goes on by the mask token is asked with that, and the other way round
-    usual = ["train.steps=2", "train.objective=masked_lm", "data.sentences=none",
+
+def test_who_goes_on_by_another_placeholder_is_asked_with_that(recipe: Path, tmp_path: Path) -> None:
+    masks = ["train.steps=2", "train.objective=masked_lm", "data.sentences=none",
              "train.save_every=0", "train.evaluate_every=0"]  # fmt: skip
-    train(recipe, usual, out=tmp_path / "masks", start_from=tmp_path / "run")
-    assert load_config(tmp_path / "masks").empty_id is None
-    load_encoder(tmp_path / "masks").fill("the [MASK] of the king")
-    train(recipe, given, out=tmp_path / "again", start_from=tmp_path / "masks")
-    assert load_config(tmp_path / "again").empty_id == empty
-    marks = '["[PAD]","[UNK]","[CLS]","[SEP]","[MASK]","[EMPTY]"]'
-    train(recipe, [*given, f"tokenizer.special_tokens={marks}"], out=tmp_path / "named")
-    assert load_config(tmp_path / "named").empty_id is not None
+    names = '["[PAD]","[UNK]","[CLS]","[SEP]","[MASK]","[EMPTY]"]'  # also where [EMPTY] is named already
+    empty = [*masks, "masking.kind=replace", "masking.placeholder=empty", f"tokenizer.special_tokens={names}"]
+    train(recipe, empty, out=tmp_path / "first")
+    place = Tokenizer.from_pretrained(tmp_path / "first").token_to_id("[EMPTY]")
+    assert load_config(tmp_path / "first").empty_id == place
+    train(recipe, masks, out=tmp_path / "second", start_from=tmp_path / "first")
+    assert load_config(tmp_path / "second").empty_id is None
+    assert load_encoder(tmp_path / "second").fill("the [MASK] of the king")
+    train(recipe, empty, out=tmp_path / "third", start_from=tmp_path / "second")
+    assert load_config(tmp_path / "third").empty_id == place
+    assert load_encoder(tmp_path / "third").fill("the [EMPTY] of the king")
 
 
 def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(

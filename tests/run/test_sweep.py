@@ -349,21 +349,21 @@ def test_commas_within_a_value_and_names_of_folders(recipe):
     assert [one.recipe.train.learning_rate for one in combinations(recipe, many)] == [2e-5, 2e-5, 3e-5, 3e-5]
 
 
-@pytest.mark.parametrize("changes", [[], ["train.keep_best=true", "train.best_metric=matthews"]])
+@pytest.mark.parametrize("changes", [[], ["train.keep_best=true", "train.best_metric=pearson"]])
 def test_a_figure_that_one_run_does_not_define_leaves_the_others_theirs(
     recipe, monkeypatch, tmp_path, changes
 ):
-    """Of a model that takes every row for one class there is no correlation."""
+    """With numbers that are all the same there is no correlation."""
     nan = float("nan")
     monkeypatch.setattr(
         "wordloom.run.labelled._evaluator",
-        lambda *rows: lambda model: {"loss": 0.5, "matthews": nan if model.dull else 0.25},
+        lambda *rows: lambda model: {"loss": 0.5, "pearson": nan if model.dull else 0.25},
     )
     monkeypatch.setattr("wordloom.models.bag_of_words.BagOfWords.dull", True, raising=False)
     grid = {"train.learning_rate": [0.05, 0.5]}
 
     def run():
-        return sweep(recipe, grid, changes, metric="matthews", out=tmp_path / "out")
+        return sweep(recipe, grid, changes, metric="pearson", out=tmp_path / "out")
 
     say = TrainingProgress.say
 
@@ -375,8 +375,9 @@ def test_a_figure_that_one_run_does_not_define_leaves_the_others_theirs(
     monkeypatch.setattr(TrainingProgress, "say", watched)
     for _ in range(2):  # the second time nothing is left to train
         result = run()
-        assert [run.metrics.get("matthews") for run in result.runs] == [None, 0.25]
+        assert [run.metrics.get("pearson") for run in result.runs] == [None, 0.25]
         assert result.best is result.runs[1]
+        assert result.left_out == ["learning_rate=0.05: pearson is undefined"]
     assert (tmp_path / "out/learning_rate=0.05/config.json").exists()
 
 

@@ -77,6 +77,8 @@ def command(
         progress.say(
             f"note: these figures were not all measured alike ({result.unlike}): the best may be easiest"
         )
+    for line in result.left_out:
+        progress.say(f"left out: {line}")
     if dry_run:
         progress.say(f"{result.count('waiting') + result.count('stopped')} of {len(result.runs)} to train")
     elif result.stopped:

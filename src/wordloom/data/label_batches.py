@@ -66,6 +66,7 @@ class LabelLedger:
         unit: what the terms are: words or tokens.
         cut: rows that were longer than allowed and cut, where that was asked for.
         repeated: rows left out for an earlier one of the same text and label, where that was asked for.
+        text: a hash of the rows' texts and answers as they stand, whatever reads them.
     """
 
     part: str
@@ -78,6 +79,7 @@ class LabelLedger:
     unit: str = "words"
     cut: int = 0
     repeated: int = 0
+    text: str = ""
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""

@@ -30,6 +30,7 @@ __all__ = [
     "LabelledCorpus",
     "LabelledRow",
     "labelled_rows",
+    "refuse_empty",
     "sorted_labels",
     "unseen_label",
 ]
@@ -215,6 +216,15 @@ def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
     column = row.columns[-1] if len(row.columns) > len(row.texts) else FILE
     place = row.place if column == FILE else f"{row.place}, column {column!r}"
     return DataError(f"{place}: the label {row.label!r} was not seen in training; {hint}")
+
+
+def refuse_empty(row: Any) -> None:
+    """Raise DataError where a text of the row is empty."""
+    for text, column in zip(row.texts, row.columns, strict=False):
+        if not text.strip():
+            raise DataError(
+                f"{row.place}, column {column!r}: the text is empty; give one, or leave the row out"
+            )
 
 
 def _position(row: LabelledRow) -> float:

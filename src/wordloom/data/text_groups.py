@@ -74,6 +74,7 @@ class GroupLedger:
         shared: rows with a text that another row has, too.
         cut: texts that were longer than allowed and cut, where that was asked for.
         lowest, highest: of their scores, if they have any.
+        text: a hash of the rows' texts and answers as they stand, whatever reads them.
     """
 
     part: str
@@ -89,6 +90,7 @@ class GroupLedger:
     cut: int
     lowest: float | None = None
     highest: float | None = None
+    text: str = ""
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wordloom.data.batches import IGNORE
 from wordloom.data.label_batches import LabelBatch
 from wordloom.data.marked_rows import MarkedLabelBatches, MarkedRows
+from wordloom.data.row_digest import RowDigest
 from wordloom.data.tagged import TaggedText, unseen_tag
 from wordloom.errors import DataError, did_you_mean
 
@@ -37,6 +38,7 @@ class TagLedger:
         lost: words behind a cut, whose labels are neither learnt nor scored.
         silent: words that make no token at all, and have none to carry their label.
         labels: words by label.
+        text: a hash of the texts' words and labels as they stand, whatever reads them.
     """
 
     texts: int
@@ -49,6 +51,7 @@ class TagLedger:
     lost: int
     silent: int
     labels: dict[str, int] = field(default_factory=dict)
+    text: str = ""
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
@@ -131,11 +134,12 @@ def tagged_rows(
     rows: list[tuple[Numbers, Numbers, Numbers]] = []  # ids, targets, words
     of_text: list[int] = []
     cut: list[int] = []
-    count, by_label = Counter[str](), Counter[str]()
+    count, by_label, digest = Counter[str](), Counter[str](), RowDigest()
     before, behind = (np.asarray(marks, np.int64) for marks in (start, end))
     for number, text in enumerate(texts):
         tags = _tags(text, numbers, labels)
         by_label.update(text.labels or ())
+        digest.add((text.words, text.labels))
         encoded = tokenizer.encode(text.text, specials="text")
         ids = np.asarray(encoded.ids, np.int64)
         words = first_tokens(text.spans, encoded.offsets)
@@ -156,7 +160,7 @@ def tagged_rows(
             ))  # fmt: skip
             of_text.append(number)
     known = {label: by_label[label] for label in labels if by_label[label]}
-    return _joined(rows, of_text, tuple(cut), count, known)
+    return _joined(rows, of_text, tuple(cut), count, known, str(digest))
 
 
 def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
@@ -197,8 +201,8 @@ def _cut_up(
         raise DataError(
             f"{text.place()}: has {tokens:,} tokens in {len(text.words):,} words, and a row has room for "
             f'{room:,}; raise train.seq_len as far as the model reads, or say data.too_long = "window" '
-            '(in Python too_long, evaluate: --too-long) to read it in several rows, or "cut" (predict: '
-            "--cut) to leave out its end"
+            '(in Python too_long, at the command --too-long) to read it in several rows, or "cut" to leave '
+            "out its end"
         )
     if too_long == "cut":
         yield _Row(0, 0, room)
@@ -225,6 +229,7 @@ def _joined(
     cut_rows: tuple[int, ...],
     count: Counter[str],
     labels: dict[str, int],
+    text: str,
 ) -> TaggedRows:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(ids) for ids, _, _ in rows], out=offsets[1:])
@@ -235,6 +240,7 @@ def _joined(
         rows=len(rows),
         lost=count["words"] - count["silent"] - count["scored"],
         labels=labels,
+        text=text,
         **{name: count[name] for name in ("texts", "words", "tokens", "unknown", "windows", "cut", "silent")},
     )
     return TaggedRows(

@@ -243,7 +243,7 @@ def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgres
         },
         ledger=json.dumps({part: each.ledger.as_dict() for part, each in parts.items()}, indent=1),
         evaluate=None if validation is None else _evaluator(validation, config, d.no_answer),
-        scored={} if validation is None else {"data": marks[1][:8], **_signature(tokenizer, validation)},
+        scored={} if validation is None else {"text": marks[1][:8], **_signature(tokenizer, validation)},
         save=save,
         **head_parts(recipe, config, given, progress, tokens=train.ledger.tokens / train.ledger.windows),
     )

@@ -16,6 +16,7 @@ from wordloom.data.batches import IGNORE, to_device
 from wordloom.data.choice_batches import ChoiceBatches, choice_tokens
 from wordloom.data.choices import ChoiceRow, choice_rows
 from wordloom.data.marked_rows import MarkedRows
+from wordloom.data.row_digest import RowDigest
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature
 from wordloom.evaluate.likelihood import evaluating
@@ -52,6 +53,7 @@ class ChoiceLedger:
         unknown: tokens that stand for what the tokenizer lacks.
         cut: choices that were longer with their question than allowed and cut, where that was asked for.
         cut_questions: the numbers of their questions.
+        text: a hash of questions, choices and answers as they stand, whatever reads them.
     """
 
     questions: int
@@ -61,6 +63,7 @@ class ChoiceLedger:
     unknown: int
     cut: int
     cut_questions: tuple[int, ...] = ()
+    text: str = ""
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
@@ -177,6 +180,7 @@ def _batches(
         unknown=read.unknown,
         cut=read.cut,
         cut_questions=tuple(np.unique(of[list(read.cut_rows)]).tolist()),
+        text=str(RowDigest((row.pairs, row.answer) for row in rows)),
     )
     return batches, ledger
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -113,16 +113,19 @@ class TextClassifier:
         return np.concatenate([np.empty((0, len(self.labels))), *(found for found, _ in parts)])
 
     @torch.no_grad()
-    def parts(self, texts: Iterable[str]) -> Iterator[tuple[NDArray[np.float64], set[int]]]:
+    def parts(
+        self, texts: Iterable[Any], *, place: Callable[[int], str] | None = None
+    ) -> Iterator[tuple[NDArray[np.float64], set[int]]]:
         """As :meth:`probabilities`, some thousand texts at a time, each with the numbers, in its part, of the
-        texts that were cut.  Raises NonFiniteError for what is no probability."""
+        texts that were cut; ``place`` names a text by its number, from 0, in an error.  Raises NonFiniteError
+        for what is no probability."""
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
         device = next(self.model.parameters()).device
+        named = place or (lambda number: f"text {number + 1:,}")
         texts, before = iter(texts), 0
         while some := list(islice(texts, _AT_ONCE)):
-            first = before + 1
-            read = self.reader.read(some, lambda row, first=first: f"text {first + row:,}")  # type: ignore[misc]
+            read = self.reader.read(some, lambda row, before=before: named(before + row))  # type: ignore[misc]
             batches = self.reader.batches(read, np.zeros(len(some), np.int64))
             found = np.empty((len(some), len(self.labels)))
             for cut in batches.passes():

@@ -16,10 +16,11 @@ import numpy as np
 
 from wordloom.data.datasets import names_dataset
 from wordloom.data.label_batches import LabelBatches, LabelLedger
-from wordloom.data.labels import REPEATED, LabelledCorpus, unseen_label
+from wordloom.data.labels import REPEATED, LabelledCorpus, refuse_empty, unseen_label
+from wordloom.data.row_digest import RowDigest
 from wordloom.data.sources import Sources, is_stdin
 from wordloom.data.streams import EncodingErrors
-from wordloom.errors import DataError, RecipeError
+from wordloom.errors import RecipeError
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
 from wordloom.evaluate.glue import glue_task
@@ -153,6 +154,7 @@ class Rows:
     labels: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
+    digest: RowDigest = field(default_factory=RowDigest)
 
     def texts(self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = ()) -> Iterator[str]:
         """The texts of ``part``, one of each row; raises DataError for a label that is not ``known``."""
@@ -172,15 +174,13 @@ class Rows:
             if len(row.texts) > most_texts:
                 allowed = "one" if most_texts == 1 else f"{most_texts} at most"
                 raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies {allowed}")
-            for text, column in zip(row.texts, row.columns, strict=False):
-                if whole and not text.strip():
-                    raise DataError(
-                        f"{row.place}, column {column!r}: the text is empty; give one, or leave the row out"
-                    )
+            if whole:
+                refuse_empty(row)
             if known and row.label not in known:
                 raise unseen_label(row, known)
             self.labels.append(str(row.label))
             self.places.append(f"{row.source}:{row.line}")
+            self.digest.add((row.texts, row.label))
             yield row.texts
 
     def targets(self, labels: Sequence[str]) -> Any:
@@ -204,6 +204,7 @@ def ledger(
         unit=reader.unit,
         cut=read.cut,
         repeated=rows.dropped[REPEATED],
+        text=str(rows.digest),
     )
 
 
@@ -271,7 +272,10 @@ def positive_of(sources: Sources, labels: Sequence[str]) -> str | None:
 
 
 class Account(Protocol):
-    """What became of the rows of a part."""
+    """What became of the rows of a part; ``text`` tells them from others, whatever reads them."""
+
+    @property
+    def text(self) -> str: ...
 
     def as_dict(self) -> dict[str, Any]: ...
 
@@ -287,13 +291,16 @@ def account_of(
     the batches of the latter what scores a model by them, of which ``signature`` is said."""
     ledgers = {part: account.as_dict() for part, (_, account) in parts.items()}
     marks = [*labels, *(batches.fingerprint for batches, _ in parts.values())]
-    validation = parts["validation"][0] if "validation" in parts else None
-    named: dict[str, object] = {"labels": len(labels)} if labels else {}
+    validation, account = parts.get("validation", (None, None))
+    scored: dict[str, object] = {}
+    if validation is not None and account is not None:
+        named = {"labels": len(labels)} if labels else {}
+        scored = {"data": validation.fingerprint[:8], "text": account.text, **named, **signature}
     return HeldOut(
         ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
         fingerprint=hashlib.sha256("/".join(marks).encode()).hexdigest(),
         evaluate=None if validation is None else evaluator(validation),
-        scored={} if validation is None else {"data": validation.fingerprint[:8], **named, **signature},
+        scored=scored,
     )
 
 

@@ -28,7 +28,7 @@ from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import Scores
-from wordloom.models import MODELS, BertConfig, TaskConfig, build, config_from, encodes, family_of
+from wordloom.models import MODELS, BertConfig, body_config, build, config_from, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
@@ -184,9 +184,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
             raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
     heads: dict[str, Any] = {"masked_lm_head": True, "next_sentence_head": pairs}
     if given is not None and not recipe.model:
-        config = load_config(given)
-        if isinstance(config, TaskConfig):
-            config = config.body
+        config = body_config(load_config(given))
         _require_encoder(config, recipe)
         heads["pooler"] = pairs or config.pooler
     else:

@@ -144,6 +144,7 @@ def _scored_batches(
         unit=reader.unit,
         cut=read.cut,
         repeated=rows.dropped[REPEATED],
+        text=str(rows.digest),
         lowest=float(targets.min()),
         highest=float(targets.max()),
         mean=float(targets.mean(dtype=np.float64)),

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from wordloom.data.labels import REPEATED, LabelledCorpus
 from wordloom.data.marked_rows import Frame, MarkedRows, marked_rows
+from wordloom.data.row_digest import RowDigest
 from wordloom.data.scores import ScoredCorpus
 from wordloom.data.text_groups import GroupCorpus, GroupLedger, TextGroupBatches, text_numbers
 from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean
@@ -239,6 +240,7 @@ class _Reader:
             cut=read.cut,
             lowest=None if scores is None else float(scores.min()),
             highest=None if scores is None else float(scores.max()),
+            text=str(RowDigest((row.texts, row.score if scored else None) for row in rows)),
         )
         return _Groups(
             texts=read,

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from wordloom.run.sweep_scores import (
     SweepRun,
     best_run,
     groups_of,
+    left_out,
     read_run,
     unlike,
     write_tables,
@@ -56,7 +57,7 @@ class SweepResult:
 
     ``groups`` are the runs by all settings but ``median``'s, where one was given; ``stopped``: there is more
     to train, and the same call goes on with it; ``unlike`` says in what the figures were not measured alike,
-    where anything is known to differ.
+    where anything is known to differ; ``left_out`` names settings whose figure is not defined.
     """
 
     folder: Path
@@ -67,6 +68,7 @@ class SweepResult:
     best: SweepRun | None
     stopped: bool
     unlike: str = ""
+    left_out: list[str] = field(default_factory=list)
 
     def count(self, state: str) -> int:
         """How many runs are in this state."""
@@ -82,6 +84,7 @@ class SweepResult:
             "best": None if self.best is None else self.best.as_dict(),
             "stopped": self.stopped,
             "unlike": self.unlike,
+            "left_out": self.left_out,
         }
 
 
@@ -160,6 +163,7 @@ class _Sweep:
             best=best_run(self.runs, groups, self.metric),
             stopped=any(run.state in ("waiting", "stopped") for run in self.runs),
             unlike=unlike(self.runs),
+            left_out=left_out(self.runs, groups, self.metric),
         )
 
     def train(self) -> None:

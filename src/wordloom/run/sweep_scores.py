@@ -25,6 +25,7 @@ __all__ = [
     "best_run",
     "figures_of",
     "groups_of",
+    "left_out",
     "metric_lines",
     "read_run",
     "unlike",
@@ -118,7 +119,8 @@ class SweepRun:
 class SweepGroup:
     """Runs that differ in one key alone, such as their seed: the median of their figures and its range.
 
-    ``median``, ``low`` and ``high`` are None until all ``runs`` are done.
+    ``median``, ``low`` and ``high`` are None until all ``runs`` are done, and where the figure is not defined
+    in one of them; ``undefined`` counts these.
     """
 
     settings: dict[str, Any]
@@ -126,6 +128,7 @@ class SweepGroup:
     median: float | None
     low: float | None
     high: float | None
+    undefined: int
 
     @property
     def done(self) -> int:
@@ -139,6 +142,7 @@ class SweepGroup:
             "median": self.median,
             "low": self.low,
             "high": self.high,
+            "undefined": self.undefined,
         }
 
 
@@ -234,14 +238,16 @@ def _kept(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, An
 
 
 def _signature(lines: Sequence[dict[str, Any]], recipe: Recipe) -> str:
-    """How the figures of the weights that the folder holds were measured, where settings of training decide
-    that: of tokens, among a batch, or of the words before a cut.  Those of whole texts are of these, whatever
-    reads them."""
+    """How the figures of the weights that the folder holds were measured: those of tokens, among a batch or
+    of the words before a cut as settings of training decide; those of whole texts are of these, whatever
+    reads them, and differ by the rows alone."""
     train = recipe.train
+    signature = str(_kept(lines, train).get("signature", ""))
     cut = train.objective == "token_classification" and recipe.data.too_long == "cut"
-    if train.objective in _OF_TEXTS and not cut:
-        return ""
-    return str(_kept(lines, train).get("signature", ""))
+    if train.objective not in _OF_TEXTS or cut:
+        return signature
+    name, *parts = signature.split("|")
+    return "|".join([name, *(part for part in parts if part.startswith("text:"))])
 
 
 def unlike(runs: Sequence[SweepRun]) -> str:
@@ -303,7 +309,30 @@ def _group(runs: list[SweepRun], over: str, metric: Metric) -> SweepGroup:
         median=median(known) if whole else None,
         low=known[0] if whole else None,
         high=known[-1] if whole else None,
+        undefined=len(values) - len(known),
     )
+
+
+def left_out(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> list[str]:
+    """A line for each setting that cannot be the best since its figure, or that of one of its runs, is not
+    defined, such as the correlation with what is always the same."""
+    if groups:
+        return [
+            f"{_named(group.settings)}: {metric.name} is undefined in {group.undefined} of "
+            f"{len(group.runs)} runs, which leaves no median"
+            for group in groups
+            if group.undefined
+        ]
+    done = (run for run in runs if run.state == "done")
+    return [
+        f"{run.folder.name}: {metric.name} is undefined"
+        for run in done
+        if not math.isfinite(metric.cost(run.metrics.get(metric.name)))
+    ]
+
+
+def _named(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items()) or "all runs"
 
 
 def write_tables(folder: Path, runs: Sequence[SweepRun], best: SweepRun | None) -> None:

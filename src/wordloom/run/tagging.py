@@ -97,21 +97,24 @@ class Tagger(HeadedModel):
         """The names of the labels, in order."""
         return self.config.labels
 
-    def tag(self, texts: Iterable[str | Sequence[str]], *, first: int = 1) -> list[TaggedWords]:
+    def tag(
+        self, texts: Iterable[str | Sequence[str]], *, place: Callable[[int], str] | None = None
+    ) -> list[TaggedWords]:
         """The words of each text with their labels, and whether it was cut.
 
         A str is divided by :func:`words_of`; a list of str is of words, which count as joined by one space.
-        Raises DataError for a text without a word, and as :attr:`too_long` says; ``first`` is the number of
-        the first text there.
+        Raises DataError for a text without a word, and as :attr:`too_long` says; ``place`` names a text by
+        its number, from 0, there.
         """
         if isinstance(texts, str):
             raise DataError("one text was given where a list of texts is expected; write [text]")
-        given = [_words(text, number) for number, text in enumerate(texts, first)]
+        named = place or (lambda number: f"text {number + 1:,}")
+        given = [_words(text, named(number)) for number, text in enumerate(texts)]
         if not given:
             return []
         tagged = [
-            TaggedText(tuple(word for word, _, _ in words), None, f"text {number}", 1)
-            for number, words in enumerate(given, first)
+            TaggedText(tuple(word for word, _, _ in words), None, named(number), 0)
+            for number, words in enumerate(given)
         ]
         found = [TaggedWords(TaggedWord(word, None, None, *at) for word, *at in words) for words in given]
         rows = self._rows(tagged)
@@ -144,16 +147,14 @@ class Tagger(HeadedModel):
         return _tagged_rows(self._reader, texts, labels, self.too_long)
 
 
-def _words(text: str | Sequence[str], number: int) -> list[tuple[str, int, int]]:
+def _words(text: str | Sequence[str], place: str) -> list[tuple[str, int, int]]:
     if isinstance(text, str):
         found = words_of(text)
     else:
         spans = TaggedText(tuple(text), None, "", 1).spans
         found = [(word, *span) for word, span in zip(text, spans, strict=True)]
     if not found or not all(word.strip() for word, _, _ in found):
-        raise DataError(
-            f"text {number}: holds {'an empty' if found else 'no'} word; give it one, or leave it out"
-        )
+        raise DataError(f"{place}: holds {'an empty' if found else 'no'} word; give it one, or leave it out")
     return found
 
 

@@ -20,6 +20,7 @@ from wordloom.evaluate import evaluate_batches
 from wordloom.models import (
     MODELS,
     BertGenerationConfig,
+    body_config,
     build,
     config_from,
     context_limit,
@@ -176,7 +177,7 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
     """The recipe's model, or where it names none, that of the checkpoint ``given``, or two of its encoder."""
     if given is not None and not recipe.model:
         config = load_config(given)
-        config = config_from_bert(given) if encodes(config) else config
+        config = config_from_bert(given) if encodes(body_config(config)) else config
         family = family_of(config)
     else:
         family, settings = model_settings(recipe)
@@ -187,7 +188,7 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
         if vocabularies.beside is not None:
             settings |= {"source_vocab_size": vocabularies.source.vocab_size}
             settings |= _unshared(recipe, family)
-        if given is not None and family == "bert_generation" and encodes(load_config(given)):
+        if given is not None and family == "bert_generation" and encodes(body_config(load_config(given))):
             of_bert = vars(config_from_bert(given))
             settings = of_bert | settings | {name: of_bert[name] for name in _SETTLED}
         if _has(family, "padding_idx"):
@@ -209,12 +210,12 @@ def _form(recipe: Recipe, given: Path | None) -> Format:
         # an unknown family has no config, and the error names those that are known
         return FORMATS[family] if family in FORMATS else format_of(config_from(family))
     config = load_config(given)
-    return FORMATS["bert_generation"] if encodes(config) else format_of(config)
+    return FORMATS["bert_generation"] if encodes(body_config(config)) else format_of(config)
 
 
 def _begins_as_bert(config: Any, given: Path) -> bool:
     """Whether both sides of the model of ``config`` begin with the encoder in ``given``."""
-    return isinstance(config, BertGenerationConfig) and encodes(load_config(given))
+    return isinstance(config, BertGenerationConfig) and encodes(body_config(load_config(given)))
 
 
 def _has(family: str, setting: str) -> bool:
