@@ -22,7 +22,7 @@ import typer.testing
 hypothesis.settings.register_profile("house", max_examples=50, deadline=None)
 hypothesis.settings.load_profile("house")
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"  # whatever the shell says: tests compare bit for bit across fixtures
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # two threads beside another worker must not spin
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers already use every core

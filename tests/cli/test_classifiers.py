@@ -70,6 +70,15 @@ def test_evaluate_without_a_file_takes_the_recipes_validation_rows(folder):
     assert "good: 1 of 2 found, 1 predicted" in people
 
 
+def test_of_rows_of_one_text_one_column_is_read(folder, tmp_path):
+    (tmp_path / "rows.tsv").write_text("one\ttwo\nfine\tdull\n")
+    columns = ("--text-column", "one", "--text-column", "two")
+    refused = run("predict", folder / "run", tmp_path / "rows.tsv", *columns)
+    assert refused.exit_code == 2
+    assert "reads rows of one text; give it once" in " ".join(refused.stderr.split())
+    assert run("predict", folder / "run", tmp_path / "rows.tsv", *columns[:2]).exit_code == 0
+
+
 def test_evaluate_a_file_by_its_columns(folder, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('Sentence,Class\nfine,good\n"dull, dull",bad\n')

@@ -96,7 +96,11 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         ([*grouped, 2, "--plot", "tsne"], WordloomError, "without --png nothing is drawn"),
         ([*grouped, 1], DataError, "give 2 or more"),
         ([*grouped, 7], DataError, "6 texts cannot be 7 clusters"),
-        (["embed", words, tmp_path / "gap.txt", "--cluster", 2], DataError, "nothing is in text 2"),
+        (
+            ["embed", words, tmp_path / "gap.txt", "--cluster", 2],
+            DataError,
+            "gap.txt, line 2: the text is empty",
+        ),
         ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"cannot keep clusters, by its ending"),
         ([*grouped, 2, "--png", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),
         ([*grouped, 2, "--label-column", "kind"], DataError, "is no table"),

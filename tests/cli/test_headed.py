@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,18 @@ def test_choices(place, tmp_path):
         ran("predict", place / "multiple_choice")
 
 
+def test_longer_texts_are_windows_for_labels_of_words_alone(place):
+    words = " ".join(["a dog ran"] * 20)
+    told = ran("predict", place / "token_classification", "--too-long", "window", text=f"{words}\n")
+    assert [line.split("\t")[0] for line in told.strip().splitlines()] == words.split()
+    for task in ("classification", "regression", "multiple_choice"):
+        done = CliRunner().invoke(
+            app, ["predict", str(place / task), "-", "--too-long", "window"], input=words
+        )
+        assert done.exit_code == 2
+        assert "window is for labels of words" in done.stderr
+
+
 def test_labels_of_words(place, tmp_path):
     told = ran("predict", place / "token_classification", place / "texts.txt")
     blocks = [block.splitlines() for block in told.strip().split("\n\n")]
@@ -119,26 +132,77 @@ def test_labels_of_words(place, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "token_classification"])
+def test_a_text_in_error_is_named_by_file_line_and_field(place, tmp_path, task):
+    (tmp_path / "1.txt").write_text("a dog ran\ndogs slept\n")
+    (tmp_path / "2.txt").write_text("a dog ran\n\n")
+    (tmp_path / "2.jsonl").write_text('{"text": "a dog ran"}\n\n{"text": " "}\n')  # the second line is blank
+    (tmp_path / "said.jsonl").write_text('{"said": null}\n')
+    (tmp_path / "2.json").write_text('["a dog ran", ""]')
+    (tmp_path / "2.tsv").write_text("said\ta\na dog ran\tb\n\tc\n")
+    (tmp_path / "long.tsv").write_text(f"said\ta\na dog ran\tb\n{LONG}\tc\n")
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": LONG}))
+    (tmp_path / "bad.jsonl").write_text('{"text": "a dog ran"}\n{"text": "a\n')
+    empty = "holds no word" if task == "token_classification" else "the text is empty; give one"
+    long = "has (32|30) tokens"
+    for name, options, where, what in (
+        ("2.txt", (), "2.txt, line 2", empty),
+        ("2.jsonl", (), "2.jsonl, line 3, field 'text'", empty),
+        ("said.jsonl", ("--field", "said"), "said.jsonl, line 1, field 'said'", empty),
+        ("2.json", (), "2.json, item 2", empty),
+        ("2.tsv", ("--text-column", "said"), "2.tsv, line 3, column 'said'", empty),
+        ("2.tsv", ("--text-column", "1"), "2.tsv, line 3, column 1", empty),
+        ("long.tsv", ("--text-column", "said"), "long.tsv, line 3, column 'said'", long),
+        ("long.jsonl", (), "long.jsonl, line 1, field 'text'", long),
+        ("bad.jsonl", (), "bad.jsonl, line 2", r"not valid JSON \(\w+ string starting at column 10\)"),
+        ("2.jsonl", ("--field", "x"), "2.jsonl, line 1", "no field 'x'; the fields there are: text"),
+        ("2.tsv", (), "'2.tsv' is a table", "say which column holds its texts: --text-column"),
+    ):
+        first = () if "--text-column" in options else (tmp_path / "1.txt",)
+        with pytest.raises(DataError) as raised:
+            ran("predict", place / task, *first, tmp_path / name, *options)
+        told = str(raised.value).replace(f"{tmp_path}/", "")
+        assert told.startswith(where), told
+        assert re.search(what, told), told
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_of_a_pair_in_error_the_column_is_named(place, tmp_path, task):
+    (tmp_path / "2.tsv").write_text("one\ttwo\na dog ran\tdogs slept\na dog ran\t \n")
+    (tmp_path / "long.tsv").write_text(f"one\ttwo\na dog ran\t{LONG}\n")
+    columns = ("--text-column", "one", "--text-column", "two")
+    for name, says in (
+        ("2.tsv", "2.tsv, line 3, column 'two': the text is empty; give one, or leave the row out$"),
+        ("long.tsv", "long.tsv, line 2: has 36 tokens and the model reads 24"),
+    ):
+        with pytest.raises(DataError, match=says):
+            ran("predict", place / task, tmp_path / name, *columns)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "token_classification"])
 def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
     texts = f"a dog ran\n{LONG}\n"
-    with pytest.raises(DataError, match=r"text 2.*(the model reads 24|has room for 22).*cut"):
+    with pytest.raises(
+        DataError, match=r"^standard input, line 2: .*(the model reads 24|has room for 22).*cut"
+    ):
         ran("predict", place / task, text=texts)
-    told, said = both("predict", place / task, "--cut", text=texts)
+    told, said = both("predict", place / task, "--too-long", "cut", text=texts)
     assert said == "cut: 1 text is longer than the model reads and lost its end: 2\n"
     assert told
-    first, second = map(json.loads, ran("predict", place / task, "--cut", "--json", text=texts).splitlines())
+    first, second = map(
+        json.loads, ran("predict", place / task, "--too-long", "cut", "--json", text=texts).splitlines()
+    )
     if task == "token_classification":
         assert [word["label"] is None for word in second["words"]] == [False] * 22 + [True] * 8
     assert ("cut" in first, second["cut"]) == (False, True)
-    assert both("predict", place / task, "--cut", text="a dog ran\n")[1] == ""
+    assert both("predict", place / task, "--too-long", "cut", text="a dog ran\n")[1] == ""
 
 
 def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
     lines = "".join(json.dumps({**QUESTION, "query": query}) + "\n" for query in ("the cat", LONG, "a dog"))
-    where = r"standard input, line 2, choice 1: has 34 tokens and the model reads 24; .*\(predict: --cut, "
+    where = r"standard input, line 2, choice 1: has 34 tokens .*\(at the command --too-long cut\)"
     with pytest.raises(DataError, match=where):
         ran("predict", place / "multiple_choice", "-", text=lines)
-    told, said = both("predict", place / "multiple_choice", "-", "--cut", "--json", text=lines)
+    told, said = both("predict", place / "multiple_choice", "-", "--too-long", "cut", "--json", text=lines)
     assert ["cut" in json.loads(line) for line in told.splitlines()] == [False, True, False]
     assert said == "cut: 1 question is longer than the model reads and lost its end: 2\n"
     chooser = wordloom.load(place / "multiple_choice")
@@ -161,7 +225,7 @@ def test_what_is_scored_and_too_long_is_refused_or_read_as_asked(place, tmp_path
     long = "\n".join(f"{word} O" for word in LONG.split()) if task == "token_classification" else LONG
     (tmp_path / name).write_text(rows.replace("{}", long))
     given = ("evaluate", place / task, tmp_path / name, *columns, "--json")
-    with pytest.raises(DataError, match=r"evaluate: --too-long"):
+    with pytest.raises(DataError, match=r"at the command --too-long"):
         ran(*given)
     assert json.loads(ran(*given, "--too-long", "cut"))["scores"]
     if task == "token_classification":

@@ -408,6 +408,6 @@ def test_mistakes_in_embedding(vectors, lines, tmp_path):
     assert lines.read_text().startswith("The king")
     with pytest.raises(VectorError, match=r"does not say how to write vectors by its ending"):
         run("embed", vectors, lines, "--out", tmp_path / "e.csv")
-    with pytest.raises(VectorError, match="cannot read"):
+    with pytest.raises(DataError, match=r"no file '.*none.txt'"):
         run("embed", vectors, tmp_path / "none.txt", "--out", tmp_path / "e.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]

@@ -212,7 +212,7 @@ def test_places_give_the_text_back(any_tokenizer: Tokenizer, parts: list[str], d
     [
         (
             {"max_seq_len": 67},
-            "max_query=64 is not allowed; 1 <= max_query <= 63, so that max_seq_len=67",
+            "max_query=64 is not allowed; 1 <= max_query <= 63, so that max_seq_len=67.*data.max_query",
         ),
         ({"max_query": 0}, "max_query=0 is not allowed; 1 <="),
         ({"doc_stride": 0}, "doc_stride=0 is not allowed; at least 1"),

@@ -34,6 +34,17 @@ def test_swag(tmp_path):
     assert (second.answer, second.place) == (0, f"{path}, line 3")
 
 
+def test_swags_endings_are_counted_by_their_names(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("label,sent2,sent1,ending2,ending0,ending1\n1,She,He is.,c,a,b\n")
+    (row,) = choice_rows(path)
+    assert (row.choices, row.choices[row.answer]) == (("a", "b", "c"), "b")
+    for names in ("ending0,ending1,ending3", "ending0,ending1,ending1", "ending0,ending1,ending01"):
+        path.write_text(f"label,sent2,sent1,{names}\n1,She,He is.,a,b,c\n")
+        with pytest.raises(DataError, match=r"train\.csv, line 1: .*ending1"):
+            list(choice_rows(path))
+
+
 def test_swags_test_file_has_no_answers(tmp_path):
     path = tmp_path / "test.csv"
     path.write_text(TEST_FILE)

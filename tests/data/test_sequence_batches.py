@@ -58,7 +58,8 @@ def test_each_epoch_has_every_row_once_however_it_is_cut(lengths, alike, seed, c
             assert attend.tolist() == sorted(attend.tolist(), reverse=True)
 
 
-def test_a_batch_may_hold_hundreds_of_epochs():
+def test_a_pool_may_hold_thousands_of_epochs():
+    """More than there may be calls within calls; of which a batch takes some hundred."""
     rows = made([3, 1, 2], alike=1024).rows(0, 1024)
     assert sorted(np.bincount(rows)) == [341, 341, 342]
 

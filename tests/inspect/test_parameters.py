@@ -106,7 +106,7 @@ def test_context_sets_the_attention_term_alone():
         parameter_table(PRESETS["gpt2"], context=2048)
 
 
-@pytest.mark.parametrize("preset", [*EXACT, "llama-125m"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_printed_numbers_are_whole_at_80_columns(preset):
     from wordloom.cli.inspect import print_parameters
 

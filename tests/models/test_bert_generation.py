@@ -18,6 +18,7 @@ from wordloom.models import (
     BertConfig,
     BertGenerationConfig,
     RobertaConfig,
+    TaskConfig,
     build,
     config_from,
     skeleton,
@@ -216,6 +217,23 @@ def test_each_side_begins_as_another_and_crossing_as_it_was(folders: dict[str, P
     roberta: Any = load_model(folders["roberta"])
     x = model.token_embedding(tokens) + model.position_embedding.weight
     close(model.embedding_norm(x), roberta.hidden(tokens, n_layers=0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["roberta", "all"])
+def test_what_a_head_was_tuned_on_begins_both_as_well(
+    kind: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    given: Any = load_model(folders[kind])
+    body = replace(given.config, pooler=True, masked_lm_head=False, next_sentence_head=False)
+    tuned: Any = shaken(build(TaskConfig(body=body, task="classification", id2label={"0": "no", "1": "yes"})))
+    save_model(tuned, tmp_path / "tuned")
+    model, lines = started(tmp_path / "tuned")
+    assert "pooler, classifier" in lines[2]
+    assert "pooler, classifier" in lines[-1]
+    assert model.config.padding_idx == config_from_bert(folders[kind]).padding_idx
+    tokens = tokens_of(2, 7)
+    close(model.encode(tokens).values, tuned.body.hidden(tokens))
 
 
 def test_a_start_that_does_not_fit_is_one_clear_line(folders: dict[str, Path], tmp_path: Path) -> None:

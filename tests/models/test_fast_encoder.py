@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from wordloom.errors import ConfigError
 from wordloom.models import BertConfig, RobertaConfig, build
 from wordloom.models.fast_encoder import FastEncoder
 
@@ -91,3 +92,10 @@ def test_another_activation_or_kind_of_block_is_the_models_own_to_compute():
     model = made()
     model.blocks[2].ffn_norm.__class__ = type("Another", (type(model.blocks[2].ffn_norm),), {})
     assert not FastEncoder.takes(model)
+
+
+@pytest.mark.parametrize("family", [BertConfig, RobertaConfig])
+def test_a_segment_past_the_table_is_one_clear_line(family):
+    tokens, segments, attend = rows()
+    with pytest.raises(ConfigError, match="segment 2 is given and the model tells 2 apart"):
+        made(family)(tokens, segments=segments + 1, attend=attend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from wordloom.cli import app
 from wordloom.errors import CheckpointError
-from wordloom.models import BertConfig, build
+from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.run import load_translator, train, translation_scores
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.translation_scores import pairs_to_score
@@ -188,3 +189,15 @@ def test_it_also_begins_with_nothing_and_with_copies(place: Path, tmp_path: Path
     words = [*short, "tokenizer.kind=word", "tokenizer.vocab_size=none"]  # which know no beginning
     translator = load_translator(train(path, words, out=tmp_path / "words").folder)
     assert (translator.start_id, translator.source_start_id) == (translator.pad_id, None)
+
+
+def test_it_also_begins_with_what_was_tuned(place: Path, tmp_path: Path) -> None:
+    body = replace(load_config(place / "bert"), masked_lm_head=False)
+    config = TaskConfig(body=body, task="classification", id2label={"0": "no", "1": "yes"})
+    save_model(build(config), tmp_path / "tuned", tokenizer=Tokenizer.from_pretrained(place / "bert"))
+    told = Told()
+    short = ["train.steps=2", "train.evaluate_every=0", "train.save_every=0"]
+    given = {"start_from": tmp_path / "tuned", "progress": told}
+    translator = load_translator(train(place / "from.toml", short, out=tmp_path / "run", **given).folder)
+    assert any("decoder, left out" in line and line.endswith("pooler, classifier") for line in told.told)
+    assert translator.start_id == translator.tokenizer.cls_id

@@ -315,7 +315,10 @@ def test_at_the_command(masked: Path, tmp_path: Path) -> None:
     run = CliRunner()
     lines = "the [MASK] sat\n[MASK] [MASK]\n"
     without = run.invoke(app, ["predict", str(masked)], input="[MASK]\nthe cat\n")
-    assert "text 2: the text has no [MASK]" in str(without.exception)
+    assert str(without.exception).startswith("standard input, line 2: the text has no [MASK]")
+    (tmp_path / "t.jsonl").write_text('{"said": "[MASK]"}\n{"said": ""}\n')
+    without = run.invoke(app, ["predict", str(masked), str(tmp_path / "t.jsonl"), "--field", "said"])
+    assert str(without.exception).startswith(f"{tmp_path / 't.jsonl'}, line 2, field 'said': the text has no")
     made = run.invoke(app, ["predict", str(masked), "--top", "2"], input=lines)
     assert made.exit_code == 0, made.output
     assert len(made.stdout.splitlines()) == 3  # a line for each mask
@@ -370,7 +373,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
         embed("--level", "token", "--out", str(tmp_path / name))
     rows = parquet.read_table(tmp_path / "t.parquet").to_pydict()
     assert rows["token"] == [token for found in tokens for token in found.tokens]
-    assert rows["text"] == [i for i, found in enumerate(tokens) for _ in found.tokens]
+    assert rows["text"] == [i for i, found in enumerate(tokens, 1) for _ in found.tokens]
     np.testing.assert_allclose(
         rows["embedding"], np.concatenate([found.vectors for found in tokens]), atol=1e-6
     )

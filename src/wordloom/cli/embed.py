@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
+import json as json_module
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,12 +20,14 @@ from wordloom.cli.vectors_output import ROWS, opened, tell
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
+    from wordloom.data.placed_texts import PlacedText
     from wordloom.vectors import KeyedVectors, WordRule
 
 __all__ = ["command"]
 
 _SIF = ("a", "counts", "fit_on", "component", "save_component")  # options of that method alone
 _WORDS = ("split", "cased", "no_phrases")  # how texts become words
+_MARKS = ("config.json", "vectors.json", "vocabulary.json", "model.bin")  # one of which every folder has
 _OF_MODELS = ("level", "layer", "pooling", "too_long", "device", "dtype")  # of what reads whole texts
 
 
@@ -41,7 +42,10 @@ def command(
         ),
     ],
     texts: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="Texts, one to a line; - is standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE|-", help="Texts, one to a line, or to a row of .jsonl or a table; - is stdin."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -50,6 +54,13 @@ def command(
             "text's, .tsv or .jsonl.  [default: JSON lines on standard output]"
         ),
     ] = None,
+    field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="FILE is a table: the column of its texts, by name or number from 1.")
+    ] = None,
+    encoding_errors: Annotated[
+        Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
+    ] = "strict",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     method: Annotated[
         Literal["mean", "sum", "sif"],
@@ -100,7 +111,8 @@ def command(
         ),
     ] = None,
     fit_on: Annotated[
-        str | None, typer.Option(metavar="FILE", help="sif: other texts to learn the shared part from.")
+        str | None,
+        typer.Option(metavar="FILE", help="sif: other texts to learn the shared part from, read as FILE is."),
     ] = None,
     component: Annotated[
         Path | None, typer.Option(help="sif: the shared part that --save-component kept.")
@@ -121,9 +133,6 @@ def command(
         Literal["kmeans", "agglomerative"], typer.Option(help="clusters: how; agglomerative is Ward's.")
     ] = "kmeans",
     seed: Annotated[int, typer.Option(help="clusters: of k-means and t-SNE.", min=0)] = 0,
-    text_column: Annotated[
-        str | None, typer.Option(help="clusters: FILE is a table, and its texts are in this column.")
-    ] = None,
     label_column: Annotated[
         str | None,
         typer.Option(help="clusters: FILE is a table, and this column is to be compared with the clusters."),
@@ -134,12 +143,13 @@ def command(
     plot: Annotated[Literal["pca", "tsne"], typer.Option(help="clusters: how the plane is found.")] = "pca",
     json: Annotated[bool, typer.Option("--json", help="clusters: print JSON.")] = False,
 ) -> None:
-    """Turn each line of a text file into one vector, or each of its tokens; or group the lines by theirs."""
+    """Turn each line of a text file, or row of a table, into one vector, or each of its tokens; or group the
+    texts by theirs."""
+    from wordloom.data.placed_texts import placed_texts
     from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.embedding_files import (
         embedding_format,
         load_components,
-        read_texts,
         save_components,
         write_embeddings,
     )
@@ -148,6 +158,11 @@ def command(
     for path in (out, save_component, png):
         if path is not None and path.exists() and not overwrite:
             raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
+    _refuse_nothing(model)
+    if text_column is not None:
+        refuse(ctx, "--text-column says where the texts are", "field")
+    columns = None if text_column is None else [text_column]
+    reading: dict[str, Any] = {"columns": columns, "field": field, "encoding_errors": encoding_errors}
     groups: Grouping | None = None
     if cluster is None:
         refuse(ctx, "without --cluster K there are no groups", *OPTIONS)
@@ -157,8 +172,8 @@ def command(
             refuse(ctx, "without --png nothing is drawn", "plot")
         groups = Grouping.of(
             texts,
-            text_column=text_column,
             label_column=label_column,
+            reading=reading,
             k=cluster,
             method=cluster_method,
             seed=seed,
@@ -168,8 +183,11 @@ def command(
             json=json,
         )
 
+    def placed() -> Iterator[PlacedText]:
+        return placed_texts([texts], **reading) if groups is None else iter(groups.given)
+
     def lines() -> Iterator[str]:
-        return iter(read_texts(texts) if groups is None else groups.texts)
+        return (str(given.text) for given in placed())
 
     if holds_bags(model):
         refuse(ctx, f"{model} holds bags of words", "method", *_SIF, *_WORDS, "rows", *_OF_MODELS)
@@ -182,7 +200,7 @@ def command(
         given: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
         embed_model(
             model,
-            lines(),
+            placed(),
             out,
             groups=groups,
             level=level,
@@ -213,7 +231,9 @@ def command(
     learns = method == "sif" and component is None
     with _readable(texts, lines, twice=learns and fit_on is None and groups is None) as again:
         if learns:
-            embedder.fit(again() if fit_on is None else read_texts(fit_on), batch_size=batch_size)
+            others = None if fit_on is None else placed_texts([fit_on], **reading)
+            learnt = again() if others is None else (str(given.text) for given in others)
+            embedder.fit(learnt, batch_size=batch_size)
             if save_component is not None:
                 assert embedder.components is not None
                 save_components(save_component, embedder.components)
@@ -235,6 +255,14 @@ def command(
     if out is not None and groups is None:
         notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
     tell(notes)
+
+
+def _refuse_nothing(model: Path) -> None:
+    """Raise VectorError where neither a model nor vectors are, before options of one or the other are."""
+    if not model.exists():
+        raise VectorError(f"'{model}' does not exist; give a trained model's folder, or vectors")
+    if model.is_dir() and not any((model / name).exists() for name in _MARKS):
+        opened(model)
 
 
 def _words(
@@ -275,13 +303,17 @@ def _words(
 def _readable(
     texts: str, lines: Callable[[], Iterable[str]], *, twice: bool
 ) -> Iterator[Callable[[], Iterable[str]]]:
-    """What begins to read the texts; standard input, to be read ``twice``, waits in a file."""
-    from wordloom.vectors.embedding_files import read_texts
+    """What begins to read the texts; those of standard input, to be read ``twice``, wait in a file."""
+    from wordloom.data.sources import is_stdin
 
-    if texts != "-" or not twice:
+    if not is_stdin(texts) or not twice:
         yield lines
         return
-    with tempfile.NamedTemporaryFile(prefix="wordloom-texts-") as kept:
-        shutil.copyfileobj(sys.stdin.buffer, kept)
-        kept.flush()
-        yield lambda: read_texts(kept.name)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="wordloom-texts-") as kept:
+        kept.writelines(json_module.dumps(text) + "\n" for text in lines())
+
+        def again() -> Iterator[str]:
+            kept.seek(0)
+            return map(json_module.loads, kept)
+
+        yield again

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
+from wordloom.cli.evaluate_rows import column_of
 from wordloom.cli.vectors_output import made_table, print_json, tell
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
+    from wordloom.data.placed_texts import PlacedText
     from wordloom.run.clusters import Clusters
 
 __all__ = ["OPTIONS", "Grouping"]
 
-OPTIONS = ("cluster_method", "plot", "png", "seed", "text_column", "label_column", "json")  # of it alone
+OPTIONS = ("cluster_method", "plot", "png", "seed", "label_column", "json")  # of it alone
 FORMATS = (".tsv", ".jsonl")
 
 _MOST_DENSE = 1 << 27  # numbers: 512 MB
@@ -29,12 +32,12 @@ _LABELS_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """What is asked for: ``texts`` in ``k`` clusters, with their ``labels`` if there are any.
+    """What is asked for: the texts ``given`` in ``k`` clusters, with their ``labels`` if there are any.
 
     ``out``, ``png``: where assignments and the picture go, if anywhere.
     """
 
-    texts: list[str]
+    given: list[PlacedText]
     labels: list[str] | None
     k: int
     method: Literal["kmeans", "agglomerative"]
@@ -45,26 +48,32 @@ class Grouping:
     json: bool
 
     @classmethod
-    def of(cls, source: str, *, text_column: str | None, label_column: str | None, **asked: Any) -> Grouping:
-        """Read the texts, and refuse what cannot be done before vectors are made.
+    def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
+        """Read the texts, ``reading`` as :func:`wordloom.data.placed_texts.placed_texts`, and refuse what
+        cannot be done before vectors are made.
 
-        Raises DataError as :func:`wordloom.run.clusters.check_texts` and :func:`wordloom.data.labelled_rows`.
+        Raises DataError as :func:`wordloom.run.clusters.check_texts`, that and
+        :func:`wordloom.data.labelled_rows`.
         """
         from wordloom.inspect.cluster_plots import check_format, check_plane
         from wordloom.run.clusters import check_texts
 
-        texts, labels = _read(source, text_column, label_column)
-        grouping = cls(texts=texts, labels=labels, **asked)
+        given, labels = _read(source, label_column, reading)
+        grouping = cls(given=given, labels=labels, **asked)
         out, png = grouping.out, grouping.png
         if out is not None and out.suffix not in FORMATS:
             raise DataError(
                 f"'{out}' cannot keep clusters, by its ending; {did_you_mean(out.suffix, FORMATS)}"
             )
-        check_texts(texts, grouping.k, grouping.method)
+        check_texts(grouping.texts, grouping.k, grouping.method, place=lambda row: given[row].place)
         if png is not None:
             check_format(png)
-            check_plane(grouping.plot, len(texts))
+            check_plane(grouping.plot, len(given))
         return grouping
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [str(one.text) for one in self.given]
 
     def take(self, batches: Iterable[tuple[list[str], Any]]) -> None:
         """Group the texts by the vectors of ``batches``, dense rows or sparse ones, and show the clusters."""
@@ -180,26 +189,23 @@ def _short(text: str) -> str:
 
 
 def _read(
-    source: str, text_column: str | None, label_column: str | None
-) -> tuple[list[str], list[str] | None]:
+    source: str, label_column: str | None, reading: dict[str, Any]
+) -> tuple[list[PlacedText], list[str] | None]:
     """The texts, and the labels of a table whose column of them is named, or of a named set."""
     from wordloom.data import labelled_rows
     from wordloom.data.datasets import names_dataset
-    from wordloom.vectors.embedding_files import read_texts
+    from wordloom.data.placed_texts import PlacedText, placed_texts
 
     named = names_dataset(source) and not Path(source).exists()
-    if not named and text_column is None and label_column is None:
-        return list(read_texts(source)), None
-    labelled = named or label_column is not None
-    rows = list(
-        labelled_rows(source, text=_column(text_column), label=_column(label_column), labels=labelled)
-    )
+    if not named and label_column is None:
+        return list(placed_texts([source], **reading)), None
+    field = None if reading["field"] == "text" else reading["field"]
+    text = column_of(reading["columns"][0]) if reading["columns"] else field
+    errors = reading["encoding_errors"]
+    rows = list(labelled_rows(source, text=text, label=column_of(label_column), encoding_errors=errors))
     if rows and len(rows[0].texts) > 1:
         raise DataError(
             f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"
         )
-    return [row.texts[0] for row in rows], [str(row.label) for row in rows] if labelled else None
-
-
-def _column(given: str | None) -> str | int | None:
-    return int(given) if given is not None and given.isdecimal() else given
+    given = [PlacedText(row.texts[0], f"{row.place}, column {row.columns[0]!r}") for row in rows]
+    return given, [str(row.label) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from wordloom.errors import CheckpointError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
     from wordloom.cli.embed_clusters import Grouping
+    from wordloom.data.placed_texts import PlacedText
     from wordloom.run import Embedder
     from wordloom.run.embedding import EmbedLedger, TokenVectors
 
@@ -32,7 +33,7 @@ def holds_model(folder: Path) -> bool:
 
 def embed_model(
     folder: Path,
-    lines: Iterator[str],
+    texts: Iterator[PlacedText],
     out: Path | None,
     *,
     level: Level,
@@ -42,7 +43,7 @@ def embed_model(
     groups: Grouping | None = None,
     **settings: Any,
 ) -> None:
-    """Write the vectors of each of ``lines``, or of its tokens, or hand those of texts to ``groups``;
+    """Write the vectors of each of ``texts``, or of its tokens, or hand those of texts to ``groups``;
     ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder` that were given."""
     from wordloom.run.embedding import EmbedLedger
     from wordloom.vectors.embedding_files import embedding_format, write_embeddings
@@ -54,14 +55,14 @@ def embed_model(
         embedding_format(out)
     embedder, ledger = text_embedder(folder, device, dtype, settings), EmbedLedger()
     if level == "token":
-        written = _write_tokens(out, _token_batches(embedder, lines, batch_size, ledger))
+        written = _write_tokens(out, _token_batches(embedder, texts, batch_size, ledger))
         what = f"{written:,} vectors of tokens"
     else:
 
         def batches() -> Iterator[tuple[list[str], Any]]:
-            while some := list(islice(lines, batch_size)):
+            for some, place in _placed(texts, batch_size, ledger):
                 at = 0
-                for vectors in embedder.stream(some, ledger):
+                for vectors in embedder.stream(some, ledger, place=place):
                     yield some[at : at + len(vectors)], vectors
                     at += len(vectors)
 
@@ -94,16 +95,28 @@ def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any
     return Embedder(lm.model, lm.tokenizer, **settings)
 
 
+def _placed(
+    texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
+) -> Iterator[tuple[list[str], Callable[[int], str]]]:
+    """Some texts after another, and what names each by its number in the ``ledger``."""
+    while some := list(islice(texts, batch_size)):
+        first = ledger.texts
+        yield (
+            [str(given.text) for given in some],
+            lambda number, some=some, first=first: some[number - first].place,  # type: ignore[misc]
+        )
+
+
 def _token_batches(
-    embedder: Embedder, lines: Iterator[str], batch_size: int, ledger: EmbedLedger
+    embedder: Embedder, texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
 ) -> Iterator[list[tuple[str, TokenVectors]]]:
-    while some := list(islice(lines, batch_size)):
-        yield list(zip(some, embedder.tokens(some, ledger), strict=True))
+    for some, place in _placed(texts, batch_size, ledger):
+        yield list(zip(some, embedder.tokens(some, ledger, place=place), strict=True))
 
 
 def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
-    """An object with ``text`` and ``tokens`` for each text, or a row with ``text`` (its number), ``token``,
-    ``id`` and ``embedding`` for each token; says how many tokens."""
+    """An object with ``text`` and ``tokens`` for each text, or a row with ``text`` (its number, from 1),
+    ``token``, ``id`` and ``embedding`` for each token; says how many tokens."""
     if out is not None and out.suffix == ".parquet":
         return _write_token_rows(out, batches)
     written = 0
@@ -137,9 +150,9 @@ def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]
     with parquet_file(out, schema) as add:
         for batch in batches:
             for _, found in batch:
+                number += 1
                 n = len(found.ids)
                 add([[number] * n, found.tokens, found.ids.tolist(), list(found.vectors)])
-                number += 1
                 written += n
     return written
 

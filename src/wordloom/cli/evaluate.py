@@ -6,7 +6,7 @@ import json as json_module
 import time
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -15,8 +15,8 @@ from rich.table import Table
 
 from wordloom.cli.evaluate_rows import classification, column_of, columns_of, similarity
 from wordloom.cli.evaluate_text import documents_of, labelled_texts, lambada_scores, text_scores
-from wordloom.cli.headed import THRESHOLD, evaluate_headed
-from wordloom.cli.usage import UsageError, refuse
+from wordloom.cli.headed import THRESHOLD, evaluate_headed, refuse_windows
+from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def command(
                 "too_long",
             )
         if too_long == "window" and kind != "token_classification":
-            _no_windows(checkpoint)
+            refuse_windows(checkpoint)
         began = time.perf_counter()
         reading: dict[str, Any] = {"encoding_errors": encoding_errors, "too_long": too_long}
         scores = evaluate_headed(
@@ -217,7 +217,7 @@ def command(
             refuse(ctx, "without a FILE the rows are read as the checkpoint's recipe says",
                    *_ROWS, "header", "encoding_errors", "too_long")  # fmt: skip
         if too_long == "window":
-            _no_windows(checkpoint)
+            refuse_windows(checkpoint)
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, **loading)
         if confusion is not None:
@@ -312,13 +312,6 @@ def command(
     _print(scores, checkpoint, task, began, json=json)
 
 
-def _no_windows(checkpoint: Path) -> NoReturn:
-    raise UsageError(
-        f"--too-long window is for labels of words, each of which is in one; {checkpoint} answers on whole "
-        "texts: give error or cut"
-    )
-
-
 def _print(scores: Scores, checkpoint: Path, task: str, began: float, *, json: bool) -> None:
     seconds = time.perf_counter() - began
     if json:
@@ -338,17 +331,19 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     table.add_column("score")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
-    undefined = []
+    told = []
     for score in scores.scores:
         interval = "" if score.interval is None else " to ".join(map(_number, score.interval))
         table.add_row(score.name, "undefined" if score.value is None else _number(score.value), interval)
         if score.value is None:
-            undefined.append(f"{score.name} is undefined: {score.note}")
+            told.append(f"{score.name} is undefined: {score.note}")
+        elif score.note:
+            told.append(score.note)
     console.print(table)
     counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
     counted = [f"{n:,} {_one(name) if n == 1 else name}" for name, n in counts.items()]
     settings = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
-    notes = [f"note: {note}" for note in [*undefined, *scores.notes]]
+    notes = [f"note: {note}" for note in [*told, *scores.notes]]
     console.print()
     for text in [", ".join([*counted, f"{seconds:.1f} s"]), *settings, *notes]:
         console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -7,17 +7,19 @@ import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 
+from wordloom.cli.usage import UsageError
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
+    from wordloom.data.placed_texts import PlacedText
     from wordloom.data.streams import EncodingErrors
     from wordloom.evaluate.score import Scores
 
-__all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "tell_cut"]
+__all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "refuse_windows", "tell_cut"]
 
 THRESHOLD = typer.Option(
     help="answers: none where that scores better than the best span by more; any model may then give none."
@@ -34,11 +36,11 @@ _FILES = {
 def predict_headed(
     checkpoint: Path,
     sources: Sequence[str],
-    texts: Iterable[Any],
+    texts: Iterable[PlacedText],
     *,
     top: int,
     device: str,
-    cut: bool,
+    too_long: Literal["error", "cut", "window"],
     threshold: float | None,
     json: bool,
 ) -> None:
@@ -54,12 +56,13 @@ def predict_headed(
     if task in _FILES and not sources:
         raise DataError(f"give a FILE of {_FILES[task]}, or - for standard input")
     model = load_headed(checkpoint, device=device)
-    if cut and task != "question_answering":
-        model.too_long = "cut"
+    if task != "question_answering":
+        model.too_long = too_long
     if task == "question_answering":
         model.no_answer |= threshold is not None
         questions = list(asked(list(sources)))
-        tell_cut("questions", _answers(model, questions, threshold or 0.0, top=top, cut=cut, json=json))
+        shown: dict[str, Any] = {"top": top, "too_long": too_long, "json": json}
+        tell_cut("questions", _answers(model, questions, threshold or 0.0, **shown))
     elif task == "multiple_choice":
         tell_cut("questions", _choices(model, sources, json=json))
     else:
@@ -69,6 +72,14 @@ def predict_headed(
             before += len(some)
         tell_cut("texts", shortened)
     sys.stdout.flush()
+
+
+def refuse_windows(checkpoint: Path) -> NoReturn:
+    """Say that longer texts are no windows for this one."""
+    raise UsageError(
+        f"--too-long window is for labels of words, each of which is in one; {checkpoint} reads texts and "
+        "questions whole (answers out of texts: these are windows anyway): give error or cut"
+    )
 
 
 def tell_cut(what: str, numbers: Sequence[int]) -> None:
@@ -86,13 +97,13 @@ def _told(fact: dict[str, Any]) -> None:
 
 
 def _answers(
-    answerer: Any, asked: list[Any], threshold: float, *, top: int, cut: bool, json: bool
+    answerer: Any, asked: list[Any], threshold: float, *, top: int, too_long: str, json: bool
 ) -> list[int]:
     """Id, answer, its first character, the one behind its last, and its probability; the numbers of the
     questions that were cut."""
     if not asked:
         return []
-    windows = answerer.windows(asked, too_long="cut" if cut else "error")
+    windows = answerer.windows(asked, too_long=too_long)
     made = answerer.answer(windows, n_best=max(top, _RIVALS), threshold=threshold)
     for question, found in zip(asked, made, strict=True):
         if json:
@@ -132,23 +143,25 @@ def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
     return [number for number, choice in enumerate(made, 1) if choice.cut]
 
 
-def _numbers(scorer: Any, texts: list[Any], first: int, *, json: bool) -> list[int]:
+def _numbers(scorer: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
     """A number for each text, of which the first has the number ``first``; the numbers of those cut."""
-    made = scorer.predict(texts, place=lambda row: f"text {first + row:,}")
-    for text, (number, cut) in zip(texts, made, strict=True):
+    for given in texts:
+        given.refuse_empty()
+    made = scorer.predict([given.text for given in texts], place=lambda row: texts[row].place)
+    for given, (number, cut) in zip(texts, made, strict=True):
         if json:
-            _told({"text": text, "score": number, **({"cut": True} if cut else {})})
+            _told({"text": given.text, "score": number, **({"cut": True} if cut else {})})
         else:
             print(f"{number:.4f}")
     return [number for number, one in enumerate(made, first) if one.cut]
 
 
-def _tags(tagger: Any, texts: list[Any], first: int, *, json: bool) -> list[int]:
+def _tags(tagger: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
     """As CoNLL has it: a word and its label in a line, an empty line behind a text; as :func:`_numbers`."""
-    made = tagger.tag(texts, first=first)
-    for text, words in zip(texts, made, strict=True):
+    made = tagger.tag([given.text for given in texts], place=lambda row: texts[row].place)
+    for given, words in zip(texts, made, strict=True):
         if json:
-            fact = {"text": text, "words": [word._asdict() for word in words]}
+            fact = {"text": given.text, "words": [word._asdict() for word in words]}
             _told({**fact, "cut": True} if words.cut else fact)
         else:
             print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))

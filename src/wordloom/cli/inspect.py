@@ -247,7 +247,7 @@ def _component_table(table: ParameterTable) -> Table:
             if c is stack[0]:
                 each = sum(part.parameters for part in stack if part.copies == n_layers)
                 kind = _stack(c).removesuffix(".*.").replace("_", " ")
-                made.add_row(Text(f"{n_layers} {kind}, {each:,} each", style="dim"))
+                made.add_row(Text(f"{n_layers} {kind}, each", style="dim"), Text(f"{each:,}", style="dim"))
             label = "  " + c.name.removeprefix(_stack(c))
             if c.copies != n_layers:
                 label += f" ({c.copies} of them)"

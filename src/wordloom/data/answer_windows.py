@@ -194,7 +194,8 @@ def question_windows(
     if not 1 <= max_query <= most:
         raise DataError(
             f"max_query={max_query} is not allowed; 1 <= max_query <= {most}, so that "
-            f"max_seq_len={max_seq_len} has room for {frame.marks(2)} marks and a token of the text, too"
+            f"max_seq_len={max_seq_len} has room for {frame.marks(2)} marks and a token of the text, too "
+            "(in a recipe data.max_query and train.seq_len)"
         )
     if doc_stride < 1:
         raise DataError(f"doc_stride={doc_stride} is not allowed; at least 1")
@@ -304,7 +305,8 @@ def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> t
     if len(ids) > longest and too_long == "error":
         raise DataError(
             f"{question.place}.question: has {len(ids):,} tokens and max_query allows {longest:,}; raise "
-            'it, or say too_long="cut" to read the beginning alone'
+            'it, or say too_long="cut" to read the beginning alone (in a recipe data.max_query '
+            "and data.too_long)"
         )
     return ids[:longest], len(ids) > longest
 
@@ -352,9 +354,7 @@ def _rows(
         made.append(
             AnswerWindow(
                 question=number,
-                ids=np.concatenate(
-                    [frame.start, query, frame.between, text.ids[first:stop], frame.end], dtype=np.int32
-                ),
+                ids=frame.around(query, text.ids[first:stop]),
                 passage=passage,
                 first=first,
                 offsets=text.offsets[first:stop],

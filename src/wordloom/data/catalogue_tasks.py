@@ -112,7 +112,7 @@ TASKS: dict[str, DatasetInfo] = {
     ),
     "glue-mrpc": _glue(
         "MRPC",
-        "MRPC, paraphrases: 3,668 / 408 / 1,725",
+        "MRPC, paraphrases: 3,667 / 408 / 1,725",
         "research use",
         "tab-separated with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
         Columns(("#1 String", "#2 String"), "Quality"),

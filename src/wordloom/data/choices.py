@@ -123,7 +123,13 @@ def _swag(
                 f"{file.name}, line 1: {header.count(name)} columns are called '{name}'; SWAG's header has "
                 f"one each of {', '.join(_SWAG)} ... and, but for the test file, label"
             )
-    endings = [at for at, name in enumerate(header) if name.startswith("ending")]
+    named = [name for name in header if name.startswith("ending")]
+    endings = [header.index(name) for name in (f"ending{n}" for n in range(len(named))) if name in header]
+    if len(endings) != len(named):
+        raise DataError(
+            f"{file.name}, line 1: its endings are called {', '.join(named)}; the label counts them from "
+            "ending0 on: give each number one column"
+        )
     for line, row in rows:
         _same_width(file, line, row, header)
         place = f"{file.name}, line {line:,}"

@@ -50,7 +50,7 @@ _OF_RECIPE = (
 )
 #: Where no recipe says how long a row is.
 OF_MODEL = (
-    'the model reads {longest}; shorten it, or say too_long="cut" (predict: --cut, evaluate: --too-long cut) '
+    'the model reads {longest}; shorten it, or say too_long="cut" (at the command --too-long cut) '
     "to leave out the end of its longer text"
 )
 
@@ -90,6 +90,15 @@ class Frame(NamedTuple):
     def marks(self, texts: int) -> int:
         """How many tokens of a row of so many texts are marks."""
         return len(self.start) + (texts - 1) * len(self.between) + len(self.end)
+
+    def around(self, first: NDArray[np.int32], second: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
+        """The row of one text or two: int32."""
+        parts = (
+            (self.start, first, self.end)
+            if second is None
+            else (self.start, first, self.between, second, self.end)
+        )
+        return np.concatenate([np.asarray(ids, np.int32) for ids in parts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +178,7 @@ def marked_rows(
             if tokenizer.unk_id is not None:
                 unknown += sum(int((text == tokenizer.unk_id).sum()) for text in texts)
             begin = len(frame.start) + len(texts[0]) + len(frame.between)
-            joined = _joined(texts, frame)
+            joined = frame.around(*texts)
             found.append(joined)
             seconds.append(begin if len(texts) == 2 else len(joined))
     offsets = np.zeros(len(found) + 1, np.int64)
@@ -183,12 +192,6 @@ def marked_rows(
         seconds=np.asarray(seconds, np.int64),
         cut_rows=tuple(cut),
     )
-
-
-def _joined(texts: Sequence[NDArray[np.int32]], frame: Frame) -> NDArray[np.int32]:
-    start, between, end = (np.asarray(ids, np.int32) for ids in (frame.start, frame.between, frame.end))
-    middle = [texts[0]] if len(texts) == 1 else [texts[0], between, texts[1]]
-    return np.concatenate([start, *middle, end])
 
 
 def _shortened(texts: Sequence[NDArray[np.int32]], room: int) -> list[NDArray[np.int32]]:

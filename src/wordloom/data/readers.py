@@ -127,7 +127,8 @@ def pieces(
                     file, file.separator if separator is None else separator, encoding_errors, meter
                 )
             case "jsonl" | "json":
-                texts = _whole(_fields(file, where, encoding_errors, meter), encoding_errors)
+                fields = numbered_fields(file, where, encoding_errors, meter)
+                texts = _whole((text for _, text in fields), encoding_errors)
             case "parquet":
                 from wordloom.data.parquet import parquet_texts
 
@@ -260,13 +261,20 @@ def _between(lines: Iterator[AnyStr], mark: AnyStr, newline: AnyStr) -> Iterator
 # ---------------------------------------------------------------------------------------------- JSON
 
 
-def _fields(file: Source, field: Fields, errors: EncodingErrors, meter: Meter | None) -> Iterator[str]:
+def numbered_fields(
+    file: Source, field: Fields, errors: EncodingErrors, meter: Meter | None
+) -> Iterator[tuple[str, str]]:
+    """What stands in ``field`` of every object of a .jsonl or .json, each behind its place: the file, the
+    line or item, and the field."""
     if file.format == "json":
         values = _json_list(file, errors, meter)
         if values and all(isinstance(value, str) for value in values):
-            yield from (_sound(value, errors, f"{file.name}, item {n}") for n, value in enumerate(values, 1))
+            for n, value in enumerate(values, 1):
+                place = f"{file.name}, item {n}"
+                yield place, _sound(value, errors, place)
             return
     names = [field] if isinstance(field, str) else list(field)
+    last = f", field '{names[0]}'" if len(names) == 1 else ""
     for record in _objects(file, errors, meter):
         place = f"{record.source}, {'line' if file.format == 'jsonl' else 'item'} {record.line}"
         texts = []
@@ -277,7 +285,7 @@ def _fields(file: Source, field: Fields, errors: EncodingErrors, meter: Meter | 
             if value is not None and not isinstance(value, str):
                 raise DataError(f"{place}: field '{name}' holds a {_kind(value)}, not text")
             texts.append(value or "")
-        yield _sound(" ".join(texts), errors, place)
+        yield place + last, _sound(" ".join(texts), errors, place)
 
 
 def missing_field(place: str, name: str, there: Any) -> str:
@@ -337,7 +345,7 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
             value = _parsed(line, f"{file.name}, line {number}")
         except json.JSONDecodeError as error:
             raise DataError(
-                f"{file.name}, line {number}: not valid JSON ({error.msg} at column {error.colno}); "
+                f"{file.name}, line {number}: not valid JSON ({_why(error)} at column {error.colno}); "
                 "a .jsonl file holds one object per line"
             ) from None
         yield number, value
@@ -350,7 +358,7 @@ def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> lis
         value = _parsed(text, file.name)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{file.name}: not valid JSON ({error.msg} at line {error.lineno}, column {error.colno}); "
+            f"{file.name}: not valid JSON ({_why(error)} at line {error.lineno}, column {error.colno}); "
             "one object per line belongs in a .jsonl file"
         ) from None
     if not isinstance(value, list):
@@ -358,6 +366,11 @@ def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> lis
             f"{file.name}: holds a {_kind(value)}; a .json corpus is one list of objects or texts"
         )
     return value
+
+
+def _why(error: json.JSONDecodeError) -> str:
+    """What json says is wrong; of some mistakes it ends with the "at" of a place."""
+    return error.msg.removesuffix(" at")
 
 
 def _parsed(text: str, place: str) -> Any:

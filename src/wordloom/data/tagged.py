@@ -42,7 +42,7 @@ class TaggedText(NamedTuple):
         words: at least one; none is empty.
         labels: of each word; None where none were read.
         source: the file.
-        line: of the first word, from 1 (of a .json the number of the item).
+        line: of the first word, from 1 (of a .json the number of the item); 0 where ``source`` says all.
         column: whether each word has a line of its own.
     """
 
@@ -69,7 +69,7 @@ class TaggedText(NamedTuple):
     def place(self, word: int | None = None) -> str:
         """The text, or its ``word`` (from 0), for an error message."""
         if word is None:
-            return f"{self.source}, line {self.line:,}"
+            return f"{self.source}, line {self.line:,}" if self.line else self.source
         if self.column:
             return f"{self.source}, line {self.line + word:,}"
         return f"{self.source}, line {self.line:,}, word {word + 1:,}"

@@ -62,6 +62,7 @@ __all__ = [
     "TaskModel",
     "Transformer",
     "TransformerConfig",
+    "body_config",
     "build",
     "config_from",
     "context_limit",
@@ -255,6 +256,11 @@ def _check_type(key: str, value: Any, declared: str) -> None:
 def context_limit(config: Any) -> int | None:
     """How many tokens a model of ``config`` can read: ``max_seq_len``; None, any number, if recurrent."""
     return getattr(config, "max_seq_len", None)
+
+
+def body_config(config: Any) -> Any:
+    """The config of what stands below the head of a :class:`TaskConfig`; any other config itself."""
+    return config.body if isinstance(config, TaskConfig) else config
 
 
 def encodes(config: Any) -> bool:

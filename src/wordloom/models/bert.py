@@ -33,6 +33,7 @@ from wordloom.models.checks import (
     check_positive,
     dropout_or,
     positions_within,
+    segments_within,
 )
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
@@ -206,7 +207,8 @@ class Bert(nn.Module):
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
         x = self.token_embedding(tokens)  # [B, T, D]
         x = x + self.position_embedding(positions_within(positions, c.max_seq_len) + c.position_offset)
-        x = x + self.segment_embedding(torch.zeros_like(tokens[:1]) if segments is None else segments)
+        segments = torch.zeros_like(tokens[:1]) if segments is None else segments
+        x = x + self.segment_embedding(segments_within(segments, c.type_vocab_size))
         return dropout(self.embedding_norm(x), c.dropout, self.training)
 
     def pooled(self, x: Tensor) -> Encoded:

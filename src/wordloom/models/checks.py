@@ -114,7 +114,22 @@ def positions_within(positions: Tensor, max_seq_len: int) -> Tensor:
         highest = int(positions.max())
         if highest >= max_seq_len:
             raise GenerationError(
-                f"position {highest} lies past max_seq_len {max_seq_len}; shorten the input, or ask for the "
-                "sliding window"
+                f"position {highest} lies past max_seq_len {max_seq_len}; shorten the input, or in "
+                "generation ask for the sliding window"
             )
     return positions
+
+
+def segments_within(segments: Tensor, type_vocab_size: int) -> Tensor:
+    """``segments`` unchanged; raises ConfigError when a table of ``type_vocab_size`` rows lacks one.
+
+    Compiled and CUDA code skips the look, as :func:`positions_within` does.
+    """
+    if not torch.compiler.is_compiling() and segments.device.type == "cpu" and segments.numel():
+        highest = int(segments.max())
+        if highest >= type_vocab_size:
+            raise ConfigError(
+                f"segment {highest} is given and the model tells {type_vocab_size} apart, from 0 on; number "
+                "them so, or build it with a larger type_vocab_size"
+            )
+    return segments

@@ -43,7 +43,8 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
     """Operations to predict one token, given ``model`` (or its config) and ``context`` keys per query.
 
     forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x context.  Embedding
-    look-ups, biases, norms and softmax are not counted.  ``context`` set to the sequence length is the
+    look-ups, biases, norms and softmax are not counted; heads are, of every token, also those that one
+    token of a text is asked with.  ``context`` set to the sequence length is the
     convention of model FLOP utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); the mean
     over a causal sequence is about half of it, since query t has t + 1 keys.
 

@@ -8,7 +8,7 @@ word that is as frequent elsewhere weighs nothing, however frequent it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -131,9 +131,11 @@ def cluster_texts(
     )
 
 
-def check_texts(texts: Sequence[str], k: int, method: Method = "kmeans") -> None:
+def check_texts(
+    texts: Sequence[str], k: int, method: Method = "kmeans", *, place: Callable[[int], str] | None = None
+) -> None:
     """Raise DataError where ``texts`` cannot be ``k`` clusters, WordloomError where there is no scikit-learn:
-    before anything is computed of them."""
+    before anything is computed of them; ``place`` names a text by its number, from 0."""
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -145,6 +147,11 @@ def check_texts(texts: Sequence[str], k: int, method: Method = "kmeans") -> None
     if k > len(texts):
         raise DataError(f"{len(texts):,} texts cannot be {k:,} clusters; give {len(texts):,} or fewer")
     if empty := [i + 1 for i, text in enumerate(texts) if not text.strip()]:
+        if place is not None:
+            others = f", as of {len(empty) - 1:,} more" if len(empty) > 1 else ""
+            raise DataError(
+                f"{place(empty[0] - 1)}: the text is empty{others}, and so belongs to no cluster; take it out"
+            )
         shown = ", ".join(f"{number:,}" for number in empty[:5])
         more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
         raise DataError(f"nothing is in text {shown}{more}, which so belongs to no cluster; take it out")

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 Pooling: TypeAlias = Literal["mean", "sum", "max", "cls", "last"]
 TooLong: TypeAlias = Literal["error", "cut", "window"]
+Place: TypeAlias = Callable[[int], str]
 POOLINGS = ("mean", "sum", "max", "cls", "last")
 _TOO_LONG = ("error", "cut", "window")
 _POOL_TEXTS = 1 << 12  # sorted by length together
@@ -143,11 +144,12 @@ class Embedder:
         """Marks around a text."""
         return 2 if self.marks else 0
 
-    def __call__(self, texts: Iterable[str]) -> Embedded:
-        """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error."""
+    def __call__(self, texts: Iterable[str], *, place: Place | None = None) -> Embedded:
+        """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error, which
+        names it by ``place`` of its number, from 0."""
         _refuse_one(texts)
         ledger, found = EmbedLedger(), [np.empty((0, self.dim), np.float32)]
-        for some in self.stream(texts, ledger):
+        for some in self.stream(texts, ledger, place=place):
             found.append(some)
         return Embedded(np.concatenate(found), ledger)
 
@@ -159,21 +161,27 @@ class Embedder:
         block = self.model.blocks[self.layer - 1] if self.layer else None
         return int(block.state_dims[0] if isinstance(block, Recurrent) else self.model.config.dim)
 
-    def stream(self, texts: Iterable[str], ledger: EmbedLedger) -> Iterator[NDArray[np.float32]]:
-        """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come."""
+    def stream(
+        self, texts: Iterable[str], ledger: EmbedLedger, *, place: Place | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come, and
+        ``place`` is of a text's number there, from 0."""
         texts = iter(texts)
         while some := list(islice(texts, _POOL_TEXTS)):
-            pieces = self._pieces(some, ledger)
+            pieces = self._pieces(some, ledger, place)
             pooled = _Pooled(len(some), self.pooling)
             self._forward(pieces, pooled.add)
             yield pooled.vectors(self.dim, normalize=self.normalize)
 
-    def tokens(self, texts: Sequence[str], ledger: EmbedLedger | None = None) -> list[TokenVectors]:
+    def tokens(
+        self, texts: Sequence[str], ledger: EmbedLedger | None = None, *, place: Place | None = None
+    ) -> list[TokenVectors]:
         """The vectors of every token of every text, marks left out, at their own lengths; ``ledger`` as for
-        :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`."""
+        :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`, ``place`` as for
+        :meth:`stream`."""
         _refuse_one(texts)
         kept = EmbedLedger() if ledger is None else ledger
-        pieces = self._pieces(texts, kept)
+        pieces = self._pieces(texts, kept, place)
         if ledger is None and kept.cut:
             for line in kept.lines()[1:]:
                 log.warning(line)
@@ -203,7 +211,9 @@ class Embedder:
 
     # -- the parts ---------------------------------------------------------------------------------------
 
-    def _pieces(self, texts: Sequence[str], ledger: EmbedLedger) -> list[tuple[int, int, NDArray[np.int64]]]:
+    def _pieces(
+        self, texts: Sequence[str], ledger: EmbedLedger, place: Place | None
+    ) -> list[tuple[int, int, NDArray[np.int64]]]:
         """Rows to read: the text's number, its place among that text's rows, and the tokens."""
         room = None if self.limit is None else self.limit - self._around
         pieces: list[tuple[int, int, NDArray[np.int64]]] = []
@@ -216,8 +226,9 @@ class Embedder:
                 ledger.empty.append(number)
             if room is not None and len(ids) > room:
                 if self.too_long == "error":
+                    named = f"text {number + 1}" if place is None else place(number)
                     raise DataError(
-                        f"text {number + 1} has {len(ids):,} tokens and the model reads {room:,} at once; "
+                        f"{named} has {len(ids):,} tokens and the model reads {room:,} at once; "
                         "shorten it, or ask for too_long (--too-long) cut or window"
                     )
                 if self.too_long == "cut":
@@ -229,12 +240,12 @@ class Embedder:
             ledger.tokens += len(ids)
             if self.tokenizer.unk_id is not None:
                 ledger.unknown += int((ids == self.tokenizer.unk_id).sum())
-            for place, at in enumerate(range(0, max(1, len(ids)), room or max(1, len(ids)))):
+            for nth, at in enumerate(range(0, max(1, len(ids)), room or max(1, len(ids)))):
                 piece = ids[at : at + room] if room else ids
                 if self.marks:
                     piece = np.concatenate([[self.marks.cls], piece, [self.marks.sep]])
                 if len(piece):
-                    pieces.append((i, place, piece))
+                    pieces.append((i, nth, piece))
         ledger.texts += len(texts)
         return pieces
 

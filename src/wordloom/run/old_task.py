@@ -15,7 +15,7 @@ from wordloom.data.rehearsal import RehearsedBatches
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
-from wordloom.models import TaskConfig, context_limit, encodes, family_of
+from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
@@ -52,7 +52,7 @@ class Measured:
 def check_old_head(given: Path) -> None:
     """Raise CheckpointError where the checkpoint ``given`` has no head of a language model."""
     config = load_config(given)
-    body = config.body if isinstance(config, TaskConfig) else config
+    body = body_config(config)
     lacks = ""
     if encodes(body):
         if not body.masked_lm_head:

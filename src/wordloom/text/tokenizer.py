@@ -329,7 +329,7 @@ class Tokenizer:
             before = {"post_processor": self._definition["post_processor"], "config": apart}
             before = {**config.get(_BEFORE, before), "frame": processor}
             config = {key: value for key, value in config.items() if key not in apart}
-            config |= {"tokenizer_class": _GENERIC, _BEFORE: before}  # a class that follows the file
+            config |= {"tokenizer_class": _GENERIC, _BEFORE: before}  # the class that follows the file
         generic = config.get("tokenizer_class", _GENERIC) == _GENERIC
         if second_segment and generic:  # it tells none where it is not asked
             config = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **config}
@@ -362,13 +362,10 @@ class Tokenizer:
         for one of them that the vocabulary has as an ordinary token.
         """
         names = (start, between, end)
-        added: list[dict[str, Any]] = []
-        if not all(self._ids.get(name) in self.special_ids for name in names):
-            if taken := [name for name in names if name in self._ids]:
-                raise TokenizerError(
-                    f"the vocabulary has a token '{taken[0]}' already; take another tokenizer"
-                )
-            added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(names)]
+        new = [] if all(self._ids.get(name) in self.special_ids for name in names) else names
+        if taken := [name for name in new if name in self._ids]:
+            raise TokenizerError(f"the vocabulary has a token '{taken[0]}' already; take another tokenizer")
+        added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(new)]
         wider = Tokenizer(
             {**self._definition, "added_tokens": [*self._definition["added_tokens"], *added]},
             self._config,

@@ -6,7 +6,7 @@ from typing import Any
 
 from wordloom.data.marked_rows import Frame
 from wordloom.errors import DataError
-from wordloom.models import RobertaConfig, encodes
+from wordloom.models import RobertaConfig, body_config, encodes
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 
 __all__ = ["framed", "pads_with_its_end"]
@@ -18,7 +18,7 @@ def framed(config: Any, tokenizer: Any) -> Any:
     An encoder's that says already what stands around texts is left as it is.  A causal model with a head
     reads marks between and behind texts, which the tokenizer it came with does not put there.
     """
-    body = config.body if isinstance(config, TaskConfig) else config
+    body = body_config(config)
     if not hasattr(tokenizer, "with_frame"):
         return tokenizer
     if encodes(body):

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
-from wordloom.models import BertConfig, BertGenerationConfig, RobertaConfig, encodes, family_of
+from wordloom.models import (
+    BertConfig,
+    BertGenerationConfig,
+    RobertaConfig,
+    TaskModel,
+    body_config,
+    encodes,
+    family_of,
+)
 from wordloom.weights.configs import load_config
 from wordloom.weights.folders import load_model
 from wordloom.weights.tensors import read_json
@@ -128,6 +136,8 @@ class _Side:
     def start(self, cross_attention: CrossAttention | None = None) -> BertStart:
         """Copy; ``cross_attention`` None: there is none."""
         bert: Any = load_model(self.folder, dtype=torch.float32)
+        head = ["classifier"] if isinstance(bert, TaskModel) else []
+        bert = bert.body if head else bert
         c, rows = bert.config, self.model.config.max_seq_len
         self.tokens.weight.copy_(bert.token_embedding.weight)  # [V, D]
         positions = bert.position_embedding.weight[c.position_offset :][:rows]  # [T, D]
@@ -145,7 +155,7 @@ class _Side:
         taken = ["token_embedding", "position_embedding", "embedding_norm", f"{c.n_layers} blocks"]
         dropped = [
             name for name in ("pooler", "mlm_transform", "mlm_norm", "next_sentence") if _has(bert, name)
-        ]
+        ] + head
         if c.type_vocab_size > 1:
             dropped.insert(0, "segment_embedding from row 1 on")
         if c.position_offset + rows < len(bert.position_embedding.weight):
@@ -174,7 +184,7 @@ def _has(model: nn.Module, name: str) -> bool:
 
 
 def _bert_config(folder: Path) -> BertConfig:
-    config = load_config(folder)
+    config = body_config(load_config(folder))
     if not encodes(config):
         raise CheckpointError(
             f"{folder} holds a {family_of(config)}; only a bert or roberta can begin either side"
@@ -184,7 +194,7 @@ def _bert_config(folder: Path) -> BertConfig:
 
 
 def _padding_idx(folder: Path) -> int | None:
-    usual = 1 if isinstance(load_config(folder), RobertaConfig) else 0  # where nothing is said
+    usual = 1 if isinstance(_bert_config(folder), RobertaConfig) else 0  # where nothing is said
     found = read_json(folder / "config.json").get("pad_token_id", usual)
     return found if isinstance(found, int) else None
 

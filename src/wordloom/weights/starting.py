@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from wordloom.errors import CheckpointError
-from wordloom.models import TaskConfig, family_of
+from wordloom.models import TaskConfig, body_config, family_of
 from wordloom.weights.folders import load_model
 
 __all__ = ["Started", "start_from"]
@@ -61,9 +61,7 @@ def _head_of(config: TaskConfig) -> tuple[Any, ...]:
 
 def start_body(model: Any, other: Any, folder: Path, *, more_tokens: bool = False) -> Started:
     """As :func:`start_from`, of the model ``other`` that was read from ``folder``."""
-    ours, theirs = model.config, other.config
-    if isinstance(ours, TaskConfig):  # two models with one head
-        ours, theirs = ours.body, theirs.body
+    ours, theirs = body_config(model.config), body_config(other.config)
     if type(ours) is not type(theirs):
         raise CheckpointError(f"{folder} holds a {family_of(theirs)}, the model is a {family_of(ours)}")
     for field in fields(ours):
