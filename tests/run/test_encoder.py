@@ -354,7 +354,8 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     for name in ("e.npy", "e.parquet", "e.jsonl"):
         made = embed(*asked, "--out", str(tmp_path / name))
         assert made.exit_code == 0, made.exception
-        assert "1 without a token: text 2" in made.stderr
+        where = f"{tmp_path / 't.txt'}, line 2"
+        assert f"1 without a token: text 2 ({where})" in " ".join(made.stderr.split())
     read = parquet.read_table(tmp_path / "e.parquet").to_pydict()
     assert read["text"] == texts
     lines = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]

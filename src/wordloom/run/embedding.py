@@ -35,6 +35,7 @@ _TOO_LONG = ("error", "cut", "window")
 _POOL_TEXTS = 1 << 12  # sorted by length together
 _BATCH_TOKENS = 1 << 13  # of a forward pass, padding included
 _CORE_TOKENS = 1 << 10  # ... of one core, whose cache keeps what lies between two layers
+_NAMED = 5  # texts of which the ledger's lines say the number
 _FAST_FROM = 1 << 12  # tokens for which it is worth laying out a model's weights anew
 
 _Use: TypeAlias = Callable[[list[tuple[int, int]], Tensor, Tensor], None]
@@ -50,6 +51,7 @@ class EmbedLedger:
         empty: texts, by number from 0, without a token.
         cut: texts, by number, whose end was left out, as asked, and the ``tokens_left_out``.
         windowed: texts, by number, that were read in several windows, as asked.
+        places: where the texts stand that ``lines`` names, by number, as far as that was told.
     """
 
     texts: int = 0
@@ -59,6 +61,13 @@ class EmbedLedger:
     empty: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
     windowed: list[int] = field(default_factory=list)
+    places: dict[int, str] = field(default_factory=dict)
+
+    def name(self, numbers: list[int], number: int, place: Place | None) -> None:
+        """Add a text to ``numbers``, one of the lists, and keep its place if ``lines`` will name it."""
+        numbers.append(number)
+        if place is not None and len(numbers) <= _NAMED:
+            self.places[number] = place(number)
 
     def lines(self) -> list[str]:
         """The ledger as text, one fact per line."""
@@ -69,8 +78,11 @@ class EmbedLedger:
             ("read in several windows", self.windowed),
         ):
             if numbers:
-                shown = ", ".join(f"{number + 1:,}" for number in numbers[:5])
-                more = f" and {len(numbers) - 5:,} more" if len(numbers) > 5 else ""
+                shown = ", ".join(
+                    f"{number + 1:,}" + (f" ({self.places[number]})" if number in self.places else "")
+                    for number in numbers[:_NAMED]
+                )
+                more = f" and {len(numbers) - _NAMED:,} more" if len(numbers) > _NAMED else ""
                 lines.append(f"{len(numbers):,} {what}: text {shown}{more}")
         return lines
 
@@ -223,7 +235,7 @@ class Embedder:
             if not self.bidirectional and self.tokenizer.adds_bos:
                 ids = np.concatenate([[self.tokenizer.bos_id], ids])
             if not len(ids):
-                ledger.empty.append(number)
+                ledger.name(ledger.empty, number, place)
             if room is not None and len(ids) > room:
                 if self.too_long == "error":
                     named = f"text {number + 1}" if place is None else place(number)
@@ -232,11 +244,11 @@ class Embedder:
                         "shorten it, or ask for too_long (--too-long) cut or window"
                     )
                 if self.too_long == "cut":
-                    ledger.cut.append(number)
+                    ledger.name(ledger.cut, number, place)
                     ledger.tokens_left_out += len(ids) - room
                     ids = ids[:room]
                 else:
-                    ledger.windowed.append(number)
+                    ledger.name(ledger.windowed, number, place)
             ledger.tokens += len(ids)
             if self.tokenizer.unk_id is not None:
                 ledger.unknown += int((ids == self.tokenizer.unk_id).sum())
