@@ -16,6 +16,7 @@ _ANGLES = (30, -30, 150, -150, 0, 180, 90, -90, 60, -60, 120, -120)
 _REACHES = (0.15, 0.5, 1.0, 1.6, 2.3, 3.1, 4.0, 5.0)  # heights of a name, between it and its point
 _APART = 0.2  # heights of a name, between two of them
 _LEADS = 1.0  # heights: a name farther away is joined to its point by a line
+_TURNS = 8  # orders in which names are placed, before there is said to be no room
 _STEPS = np.linspace(0.0, 1.0, 12)[:, None]  # places along such a line that are looked at
 
 
@@ -27,10 +28,12 @@ def place_labels(
     *,
     lines_may_cross: bool = False,
 ) -> Array | None:
-    """[n, 2] lower left corners of n names, or None where there is no room for all.
+    """[n, 2] lower left corners of n names, or None where no room for all was found.
 
     One name after another takes the first free place of a fixed list: beside its point, then farther away,
-    where a line has to join the two without crossing a name.
+    where a line has to join the two without crossing a name.  If one finds none, all begin anew with it as
+    the first, a few times: among points close together the last is walled in by the others' names.  That is
+    a search, no proof: there may be room where it returns None.
 
     Args:
         points: [n, 2] places of the points; all lengths are in one unit, of the same scale across and up.
@@ -39,10 +42,30 @@ def place_labels(
         area: left, bottom, right and top of where names may be.
         lines_may_cross: whether lines may cross names after all, where there is little room.
     """
+    order = list(range(len(points)))
+    for _ in range(_TURNS):
+        found = _in_order(order, points, sizes, radii, area, lines_may_cross=lines_may_cross)
+        if not isinstance(found, int):
+            return found
+        order.insert(0, order.pop(found))
+    return None
+
+
+def _in_order(
+    order: list[int],
+    points: Array,
+    sizes: Array,
+    radii: Array,
+    area: tuple[float, float, float, float],
+    *,
+    lines_may_cross: bool,
+) -> Array | int:
+    """The corners, as of :func:`place_labels`, or which of ``order`` found no place."""
     marks = np.concatenate([points - radii[:, None], points + radii[:, None]], axis=1)  # [n, 4]
     boxes, lines = np.zeros((0, 4)), np.zeros((0, 4))  # names placed; spots on the lines to them
-    for point, size, radius in zip(points, sizes, radii, strict=True):
-        tried = _candidates(point, size, radius)  # [candidates, 4]
+    for turn, i in enumerate(order):
+        point, size = points[i], sizes[i]
+        tried = _candidates(point, size, radii[i])  # [candidates, 4]
         inside = (tried[:, :2] >= area[:2]).all(axis=1) & (tried[:, 2:] <= area[2:]).all(axis=1)
         roomy = tried + _APART * size[1] * np.array([-1, -1, 1, 1])
         taken = _overlap(tried, np.concatenate([marks, lines]))
@@ -52,11 +75,13 @@ def place_labels(
             if lines_may_cross or not _overlap(line, boxes).any():
                 break
         else:
-            return None
+            return turn
         boxes = np.concatenate([boxes, tried[candidate, None]])
         if not lines_may_cross:
             lines = np.concatenate([lines, line])
-    return boxes[:, :2]
+    corners = np.empty((len(points), 2))
+    corners[order] = boxes[:, :2]
+    return corners
 
 
 def leads(box: Array, point: Array, height: float) -> Array | None:
