@@ -15,8 +15,9 @@ from torch.nn import functional as F
 
 from wordloom.data import Document, documents
 from wordloom.errors import EvaluationError, NonFiniteError, TokenizerError
-from wordloom.evaluate import likelihood, perplexity, strided_windows
+from wordloom.evaluate import Passage, lambada, likelihood, perplexity, strided_windows
 from wordloom.evaluate.reading import Reader
+from wordloom.evaluate.score import perplexity_interval
 from wordloom.models import LlamaConfig, build
 from wordloom.text import Tokenizer
 
@@ -448,3 +449,19 @@ def test_a_broken_model_is_named_not_averaged(byte_tokenizer):
         model.lm_head.weight[3] = float("nan")
     with pytest.raises(NonFiniteError, match=r"document 1, token 1: the model gives no finite probability"):
         perplexity(model, byte_tokenizer, [TEXT])
+
+
+def test_a_loss_beyond_the_largest_float_has_an_infinite_perplexity(char_tokenizer):
+    """Above 709 nats e^loss is no float: per token, per word, per passage, and for masked tokens."""
+    sizes = {"max_seq_len": 32, "dim": 24, "n_layers": 1, "n_heads": 4}
+    model = build(LlamaConfig(vocab_size=char_tokenizer.vocab_size, **sizes)).eval()
+    wordy = perplexity(model, char_tokenizer, ["dog" * 400], per_word=True)
+    assert math.isfinite(wordy["perplexity"].value)
+    assert wordy["word_perplexity"].value == math.inf
+    passage = Passage("The cat ", "sat" * 10)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1e6)
+    assert perplexity(model, char_tokenizer, ["dog cat"] * 25)["perplexity"].value == math.inf
+    assert lambada(model, char_tokenizer, [passage])["perplexity"].value == math.inf
+    assert perplexity_interval((1.0, 800.0)) == (math.e, math.inf)
+    assert perplexity_interval(None) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -54,6 +53,7 @@ def documents_of(
 def text_scores(lm: LanguageModel, documents: list[Any], **settings: Any) -> Scores:
     """Perplexity and bits per byte of ``documents``, with a bar as they are read."""
     from wordloom.evaluate import perplexity
+    from wordloom.evaluate.score import perplexity_of
 
     assert lm.tokenizer is not None
     size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in documents)
@@ -64,7 +64,7 @@ def text_scores(lm: LanguageModel, documents: list[Any], **settings: Any) -> Sco
             nonlocal tokens, nats
             tokens, nats = tokens + n_tokens, nats + more_nats
             rate = tokens / (time.perf_counter() - began)
-            advance(n_bytes, f"perplexity {math.exp(nats / max(1, tokens)):,.2f}  {rate:,.0f} tokens/s")
+            advance(n_bytes, f"perplexity {perplexity_of(nats / max(1, tokens)):,.2f}  {rate:,.0f} tokens/s")
 
         return perplexity(lm.model, lm.tokenizer, documents, progress=progress, **settings)
 

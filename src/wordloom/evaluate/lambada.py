@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +18,15 @@ from wordloom.data import records
 from wordloom.errors import DataError, EvaluationError
 from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
 from wordloom.evaluate.reading import tokenizer_name
-from wordloom.evaluate.score import RatioStatistics, Score, Scores, share_interval, signature
+from wordloom.evaluate.score import (
+    RatioStatistics,
+    Score,
+    Scores,
+    perplexity_interval,
+    perplexity_of,
+    share_interval,
+    signature,
+)
 from wordloom.models import context_limit
 
 if TYPE_CHECKING:
@@ -121,8 +128,8 @@ def lambada(
             ),
             Score(
                 "perplexity",
-                math.exp(loss.ratio),
-                None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
+                perplexity_of(loss.ratio),
+                perplexity_interval(interval),
                 signature("lambada_perplexity", **settings, ci=normal),
             ),
         ),

@@ -15,7 +15,16 @@ from wordloom.data.masked_batches import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
 from wordloom.evaluate.reading import Reader, tokenizer_name
-from wordloom.evaluate.score import MIN_UNITS, RatioStatistics, Score, Scores, share_interval, signature
+from wordloom.evaluate.score import (
+    MIN_UNITS,
+    RatioStatistics,
+    Score,
+    Scores,
+    perplexity_interval,
+    perplexity_of,
+    share_interval,
+    signature,
+)
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -70,7 +79,7 @@ def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[
         raise NonFiniteError(_DAMAGED)
     found = [
         score("masked_loss", loss),
-        score("masked_perplexity", math.exp(min(loss, 700.0))),
+        score("masked_perplexity", perplexity_of(loss)),
         score("masked_accuracy", right / hidden, share_interval(int(right), int(hidden))),
     ]
     if pairs:
@@ -148,10 +157,10 @@ def pseudo_perplexity(
         "ci": f"{n_documents}-documents" if interval else "no",
     }
     loss = statistics.ratio
-    spread = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
+    spread = perplexity_interval(interval)
     scores = (
         Score("pseudo_loss", loss, interval, signature("pseudo_loss", **settings)),
-        Score("pseudo_perplexity", math.exp(loss), spread, signature("pseudo_perplexity", **settings)),
+        Score("pseudo_perplexity", perplexity_of(loss), spread, signature("pseudo_perplexity", **settings)),
     )
     counts = {"documents": n_documents, "tokens": int(statistics.y), "unknown_tokens": unknown}
     return Scores(scores, counts)

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from wordloom.version import __version__
 
-__all__ = ["MIN_UNITS", "RatioStatistics", "Score", "Scores", "share_interval", "signature"]
+__all__ = [
+    "MIN_UNITS",
+    "RatioStatistics",
+    "Score",
+    "Scores",
+    "perplexity_interval",
+    "perplexity_of",
+    "share_interval",
+    "signature",
+]
 
 MIN_UNITS = 20  # a normal interval from fewer is not worth the name
 _Z95 = 1.959963984540054
@@ -83,6 +92,19 @@ def signature(name: str, **settings: object) -> str:
     """``name|key:value|...|v:version``, after sacreBLEU's (Post 2018, arXiv:1804.08771)."""
     pairs = [f"{key}:{value}" for key, value in settings.items()] + [f"v:{__version__}"]
     return "|".join([name, *pairs])
+
+
+def perplexity_of(loss: float) -> float:
+    """Return e to the power of ``loss`` nats; infinity where that is above the largest float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def perplexity_interval(loss: tuple[float, float] | None) -> tuple[float, float] | None:
+    """Return the interval of a perplexity, given that of the loss in nats."""
+    return None if loss is None else (perplexity_of(loss[0]), perplexity_of(loss[1]))
 
 
 def share_interval(hits: int, n: int) -> tuple[float, float]:

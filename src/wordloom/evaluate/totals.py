@@ -9,7 +9,16 @@ import numpy as np
 
 from wordloom.errors import NonFiniteError
 from wordloom.evaluate.reading import ReadText, Recovered
-from wordloom.evaluate.score import MIN_UNITS, Floats, RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.score import (
+    MIN_UNITS,
+    Floats,
+    RatioStatistics,
+    Score,
+    Scores,
+    perplexity_interval,
+    perplexity_of,
+    signature,
+)
 
 __all__ = ["BLOCK_TOKENS", "Totals"]
 
@@ -80,7 +89,10 @@ class Totals:
         found = [
             Score("loss", loss, interval, signature("loss", **settings)),
             Score(
-                "perplexity", math.exp(loss), _mapped(math.exp, interval), signature("perplexity", **settings)
+                "perplexity",
+                perplexity_of(loss),
+                perplexity_interval(interval),
+                signature("perplexity", **settings),
             ),
             self._bits_per_byte(settings, (self.rate if by_document else self.block_rate).interval()),
         ]
@@ -115,7 +127,9 @@ class Totals:
         signed = signature(name, **settings)
         if self.recovered < Recovered.WORDS or statistics.y == 0:
             return Score(name, None, None, signed, self._why_undefined("words"))
-        return Score(name, math.exp(statistics.ratio), _mapped(math.exp, statistics.interval()), signed)
+        return Score(
+            name, perplexity_of(statistics.ratio), perplexity_interval(statistics.interval()), signed
+        )
 
     def _word_bits_per_byte(self, settings: dict[str, object]) -> Score:
         name, rate = "word_bits_per_byte", self.word_rate

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.data.batches import to_device
 from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.score import perplexity_of
 from wordloom.models import (
     MODELS,
     BertGenerationConfig,
@@ -274,6 +274,6 @@ def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
         batches = (to_device(held_out.batch(i, 1), device) for i in range(held_out.samples_per_epoch))
         loss = evaluate_batches(model, objective("translation"), batches).value
         assert loss is not None
-        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        return {"loss": loss, "perplexity": perplexity_of(loss)}
 
     return evaluate

@@ -16,7 +16,7 @@ from wordloom.data.pairs import Pair
 from wordloom.errors import CheckpointError, EvaluationError
 from wordloom.evaluate import Score, Scores, bleu, chrf, signature
 from wordloom.evaluate.likelihood import DTYPE_NAMES
-from wordloom.evaluate.score import RatioStatistics
+from wordloom.evaluate.score import RatioStatistics, perplexity_interval, perplexity_of
 from wordloom.generate import score_targets
 from wordloom.models import context_limit
 from wordloom.recipe import load_recipe
@@ -148,8 +148,8 @@ def _likelihood(
         Score("loss", loss, interval, signature("loss", **settings), why),
         Score(
             "perplexity",
-            None if loss is None else math.exp(loss),
-            None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
+            None if loss is None else perplexity_of(loss),
+            perplexity_interval(interval),
             signature("perplexity", **settings),
             why,
         ),
