@@ -62,6 +62,8 @@ def command(
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
     settled = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)
+    if settled.ignored_line is not None:
+        dim(settled.ignored_line)
     terminal = sys.stdin.isatty()
     if terminal:
         dim(settled.line())

@@ -162,8 +162,8 @@ def _generate(
 
     settled = settings(lm.generation_defaults, given, tokenizer=lm.tokenizer)
     dim(settled.line())
-    if settled.ignored:
-        dim(f"generation_config.json also sets {', '.join(settled.ignored)}: not offered here, ignored")
+    if settled.ignored_line is not None:
+        dim(settled.ignored_line)
     tokenizer: Any = lm.tokenizer
     sampling, eos_ids = settled.sampling, settled.eos_ids
     done: list[Completion] = []

@@ -69,6 +69,13 @@ class Settings(NamedTuple):
                 parts.append(f"{source}: {', '.join(said)}")
         return " | ".join(parts)
 
+    @property
+    def ignored_line(self) -> str | None:
+        """One line that names the unsupported settings of the checkpoint; None if there are none."""
+        if not self.ignored:
+            return None
+        return f"{CHECKPOINT} also sets {', '.join(self.ignored)}, which Wordloom does not support: ignored"
+
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Field to its value and where it came from, for JSON."""
         return {

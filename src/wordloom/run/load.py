@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ from wordloom.run.translator import Translator, load_translator
 from wordloom.text import Specials, Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
-from wordloom.weights.configs import format_of
+from wordloom.weights.configs import TOKEN_IDS, format_of
+from wordloom.weights.tensors import read_json
 
 __all__ = [
     "LanguageModel",
@@ -48,6 +51,8 @@ __all__ = [
     "next_command",
     "save",
 ]
+
+log = logging.getLogger(__name__)
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges.txt")
 
@@ -122,14 +127,22 @@ class LanguageModel:
         return next_tokens(self.model, tokenizer, prompt, k)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that transformers, and :func:`load`, read as it is."""
-        save(self, folder, overwrite=overwrite)
+        """Write a folder that transformers and :func:`load` read as it is, with its generation settings."""
+        save_model(
+            self.model,
+            Path(folder),
+            tokenizer=self.tokenizer,
+            generation=self.generation_defaults,
+            overwrite=overwrite,
+        )
 
     def _settled(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
         """Settings asked for, then the checkpoint's, then the defaults; and the ids that end a text."""
         if sampling is not None and given:
             raise GenerationError("give sampling settings either by name or as one Sampling, not both")
         settled = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
+        if settled.ignored_line is not None:
+            _warn_once(f"{self.folder or 'the model'}: {settled.ignored_line}")
         return sampling or settled.sampling, settled.eos_ids
 
     def _tokenizer(self) -> Tokenizer:
@@ -247,14 +260,26 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
         tokenizer=tokenizer,
         config=model.config,
         folder=folder,
-        generation_defaults=_read_object(folder / "generation_config.json"),
+        generation_defaults=_generation_defaults(folder),
     )
 
 
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)
+
+
+def _generation_defaults(folder: Path) -> dict[str, Any]:
+    """The settings in generation_config.json; in a folder without that file, the token ids in config.json."""
+    path = folder / "generation_config.json"
+    if path.exists():
+        return _read_object(path)
+    config = read_json(folder / "config.json")
+    return {key: config[key] for key in TOKEN_IDS if config.get(key) is not None}
+
+
 def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``, empty when there is no file; raises CheckpointError for anything else."""
-    if not path.exists():
-        return {}
+    """The JSON object in ``path``; raises CheckpointError for anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -271,9 +296,4 @@ def save(
     overwrite: bool = False,
 ) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
-    if isinstance(lm, TextEncoder):  # with its pooling, if it has any
-        lm.save_pretrained(folder, overwrite=overwrite)
-        return
-    reader = lm.reader.vocabulary if isinstance(lm, TextClassifier) else lm.tokenizer
-    beside = lm.source_tokenizer if isinstance(lm, Translator) and lm.separate else None
-    save_model(lm.model, Path(folder), tokenizer=reader, source_tokenizer=beside, overwrite=overwrite)
+    lm.save_pretrained(folder, overwrite=overwrite)

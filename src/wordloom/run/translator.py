@@ -7,7 +7,7 @@ import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,6 +27,7 @@ from wordloom.run.vocabularies import read_vocabularies
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights.configs import format_of
 from wordloom.weights.tensors import read_json
 
 __all__ = ["Overlong", "Translation", "Translator", "load_translator"]
@@ -79,6 +80,7 @@ class Translator:
     ``source_eos_id`` ends sources and ``eos_id`` translations, which ``start_id`` begins: padding, as Marian
     has it, or what the folder says.  Sources begin with ``source_start_id``, None: with their own tokens.
     ``forced_eos_id`` takes the last place of what reaches its limit; None where the folder forces no end.
+    ``generation_defaults`` are the settings in generation_config.json, which :meth:`save_pretrained` keeps.
     """
 
     model: Any
@@ -92,6 +94,7 @@ class Translator:
     source_start_id: int | None = None
     forced_eos_id: int | None = None
     folder: Path | None = None
+    generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     @property
     def separate(self) -> bool:
@@ -318,12 +321,17 @@ class Translator:
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that :func:`wordloom.load` reads as it is, and transformers what it knows of."""
         beside = self.source_tokenizer if self.separate else None
+        generation = dict(self.generation_defaults)
+        if self.start_id != self.pad_id:
+            generation["decoder_start_token_id"] = self.start_id
+        if "forced_eos_token_id" in format_of(self.config).token_settings({"eos_token_id": self.eos_id}):
+            generation["forced_eos_token_id"] = self.forced_eos_id
         save_model(
             self.model,
             Path(folder),
             tokenizer=self.tokenizer,
             source_tokenizer=beside,
-            generation={} if self.start_id == self.pad_id else {"decoder_start_token_id": self.start_id},
+            generation=generation,
             overwrite=overwrite,
         )
 
@@ -383,7 +391,8 @@ def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "a
     ids = (found.source.eos_id, found.target.eos_id, found.target.pad_id)
     source_eos_id, eos_id, pad_id = (number for number in ids if number is not None)  # none is missing
     generation = folder / "generation_config.json"  # where there is none, transformers asks config.json
-    settings = read_json(generation if generation.exists() else folder / "config.json")
+    defaults = read_json(generation) if generation.exists() else {}
+    settings = defaults if generation.exists() else read_json(folder / "config.json")
     return Translator(
         model=model.eval(),
         tokenizer=found.target,
@@ -396,4 +405,5 @@ def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "a
         source_start_id=found.source_start_id,
         forced_eos_id=settings.get("forced_eos_token_id"),
         folder=folder,
+        generation_defaults=defaults,
     )

@@ -108,6 +108,7 @@ def save_model(
     following = form.token_settings(ids)  # of both files, so that they say the same
     theirs |= {key: value for key, value in (generation or {}).items() if key in following.keys() & theirs}
     known_ids = {key: value for key, value in ids.items() if value is not None} | following
+    theirs |= {key: value for key, value in (generation or {}).items() if key in ids and value is not None}
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
