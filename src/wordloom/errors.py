@@ -22,8 +22,10 @@ The message says three things in one line: what was given, what is allowed, what
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Literal
 
 __all__ = [
     "CheckpointError",
@@ -38,6 +40,7 @@ __all__ = [
     "VectorError",
     "WordloomError",
     "did_you_mean",
+    "position",
 ]
 
 
@@ -98,3 +101,31 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(f"'{name}'" for name in close) + "?"
     return "allowed: " + ", ".join(names)
+
+
+_COUNTED = re.compile(r"\.(json|parquet)(\.\w+)?$", re.IGNORECASE)  # files without one object per line
+
+
+def position(
+    file: object,
+    number: int,
+    column: int | None = None,
+    *,
+    unit: Literal["line", "item", "row", "text"] | None = None,
+) -> str:
+    """A place in a file for a message, as ``file:line`` or ``file:line:column``: editors open it there.
+
+    ``number`` counts from 1.  A ``.json`` list has items and a ``.parquet`` file has rows, not lines; give
+    ``unit`` where the name of the file does not say which.
+
+    >>> position("long.csv", 5)
+    'long.csv:5'
+    >>> position("train.json.gz", 5), position("train.parquet", 5)
+    ('train.json.gz, item 5', 'train.parquet, row 5')
+    """
+    if unit is None:
+        found = _COUNTED.search(str(file))
+        unit = "line" if found is None else "item" if found[1].lower() == "json" else "row"
+    if unit != "line":
+        return f"{file}, {unit} {number}"
+    return f"{file}:{number}" if column is None else f"{file}:{number}:{column}"

@@ -89,10 +89,10 @@ def test_evaluate_a_file_by_its_columns(folder, tmp_path):
     assert (
         json.loads(run("evaluate", folder / "run", path, *numbered, "--json").stdout)["counts"]["rows"] == 2
     )
-    with pytest.raises(DataError, match=r"line 1: no column 'text'"):
+    with pytest.raises(DataError, match=r":1: no column 'text'"):
         run("evaluate", folder / "run", path)
     path.write_text("text,label\nfine,great\n")
-    with pytest.raises(DataError, match=r"line 2, column 'label': the label 'great' was not seen"):
+    with pytest.raises(DataError, match=r":2, column 'label': the label 'great' was not seen"):
         run("evaluate", folder / "run", path)
 
 

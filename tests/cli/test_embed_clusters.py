@@ -99,7 +99,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
         (
             ["embed", words, tmp_path / "gap.txt", "--cluster", 2],
             DataError,
-            "gap.txt, line 2: the text is empty",
+            "gap.txt:2: the text is empty",
         ),
         ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"cannot keep clusters, by its ending"),
         ([*grouped, 2, "--png", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),

@@ -102,11 +102,11 @@ def test_rows_that_are_no_texts_are_refused(place: Path, tmp_path: Path, vectors
     (tmp_path / "number.jsonl").write_text('{"text": 7}\n')
     (tmp_path / "latin.txt").write_bytes(b"na\xefve\n")
     for path, options, says in (
-        (tmp_path / "bad.jsonl", (), "bad.jsonl, line 2: not valid JSON"),
-        (tmp_path / "number.jsonl", (), "number.jsonl, line 1: field 'text' holds a number, not text"),
-        (place / "t.jsonl", ("--field", "x"), "t.jsonl, line 1: no field 'x'; the fields there are: text, s"),
+        (tmp_path / "bad.jsonl", (), "bad.jsonl:2: not valid JSON"),
+        (tmp_path / "number.jsonl", (), "number.jsonl:1: field 'text' holds a number, not text"),
+        (place / "t.jsonl", ("--field", "x"), "t.jsonl:1: no field 'x'; the fields there are: text, s"),
         (place / "t.tsv", (), "is a table; say which column holds its texts: --text-column"),
-        (place / "t.tsv", ("--text-column", "x"), "t.tsv, line 1: no column 'x'"),
+        (place / "t.tsv", ("--text-column", "x"), "t.tsv:1: no column 'x'"),
         (place / "t.txt", ("--text-column", "x"), "is no table"),
         (place / "t.tsv", ("--text-column", 2, "--field", "x"), "where the texts are: leave out --field"),
         (tmp_path / "latin.txt", (), "latin.txt: byte 2 .*--encoding-errors replace"),
@@ -132,14 +132,14 @@ def test_a_text_that_is_too_long_is_named(place: Path, tmp_path: Path, level: st
     (tmp_path / "t.jsonl").write_text('{"text": "a"}\n\n' + json.dumps({"text": LONG}))
     (tmp_path / "t.tsv").write_text(f"n\tsaid\n1\t{LONG}\n")
     for name, options, where in (
-        ("t.txt", (), "line 3"),
-        ("t.txt", ("--batch-size", 1), "line 3"),
-        ("t.jsonl", (), "line 3, field 'text'"),
-        ("t.tsv", ("--text-column", "said"), "line 2, column 'said'"),
+        ("t.txt", (), ":3"),
+        ("t.txt", ("--batch-size", 1), ":3"),
+        ("t.jsonl", (), ":3, field 'text'"),
+        ("t.tsv", ("--text-column", "said"), ":2, column 'said'"),
     ):
-        with pytest.raises(DataError, match=f"{name}, {where} has 30 tokens and the model reads 22"):
+        with pytest.raises(DataError, match=f"{name}{where} has 30 tokens and the model reads 22"):
             run(place / "M", tmp_path / name, "--level", level, *options)
-    with pytest.raises(DataError, match=r"^standard input, line 1 has 30 tokens"):
+    with pytest.raises(DataError, match=r"^standard input:1 has 30 tokens"):
         run(place / "M", "-", "--level", level, text=LONG)
 
 

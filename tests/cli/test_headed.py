@@ -145,16 +145,16 @@ def test_a_text_in_error_is_named_by_file_line_and_field(place, tmp_path, task):
     empty = "holds no word" if task == "token_classification" else "the text is empty; give one"
     long = "has (32|30) tokens"
     for name, options, where, what in (
-        ("2.txt", (), "2.txt, line 2", empty),
-        ("2.jsonl", (), "2.jsonl, line 3, field 'text'", empty),
-        ("said.jsonl", ("--field", "said"), "said.jsonl, line 1, field 'said'", empty),
+        ("2.txt", (), "2.txt:2", empty),
+        ("2.jsonl", (), "2.jsonl:3, field 'text'", empty),
+        ("said.jsonl", ("--field", "said"), "said.jsonl:1, field 'said'", empty),
         ("2.json", (), "2.json, item 2", empty),
-        ("2.tsv", ("--text-column", "said"), "2.tsv, line 3, column 'said'", empty),
-        ("2.tsv", ("--text-column", "1"), "2.tsv, line 3, column 1", empty),
-        ("long.tsv", ("--text-column", "said"), "long.tsv, line 3, column 'said'", long),
-        ("long.jsonl", (), "long.jsonl, line 1, field 'text'", long),
-        ("bad.jsonl", (), "bad.jsonl, line 2", r"not valid JSON \(\w+ string starting at column 10\)"),
-        ("2.jsonl", ("--field", "x"), "2.jsonl, line 1", "no field 'x'; the fields there are: text"),
+        ("2.tsv", ("--text-column", "said"), "2.tsv:3, column 'said'", empty),
+        ("2.tsv", ("--text-column", "1"), "2.tsv:3, column 1", empty),
+        ("long.tsv", ("--text-column", "said"), "long.tsv:3, column 'said'", long),
+        ("long.jsonl", (), "long.jsonl:1, field 'text'", long),
+        ("bad.jsonl", (), "bad.jsonl:2", r"not valid JSON \(\w+ string starting at column 10\)"),
+        ("2.jsonl", ("--field", "x"), "2.jsonl:1", "no field 'x'; the fields there are: text"),
         ("2.tsv", (), "'2.tsv' is a table", "say which column holds its texts: --text-column"),
     ):
         first = () if "--text-column" in options else (tmp_path / "1.txt",)
@@ -171,8 +171,8 @@ def test_of_a_pair_in_error_the_column_is_named(place, tmp_path, task):
     (tmp_path / "long.tsv").write_text(f"one\ttwo\na dog ran\t{LONG}\n")
     columns = ("--text-column", "one", "--text-column", "two")
     for name, says in (
-        ("2.tsv", "2.tsv, line 3, column 'two': the text is empty; give one, or leave the row out$"),
-        ("long.tsv", "long.tsv, line 2: has 36 tokens and the model reads 24"),
+        ("2.tsv", "2.tsv:3, column 'two': the text is empty; give one, or leave the row out$"),
+        ("long.tsv", "long.tsv:2: has 36 tokens and the model reads 24"),
     ):
         with pytest.raises(DataError, match=says):
             ran("predict", place / task, tmp_path / name, *columns)
@@ -181,9 +181,7 @@ def test_of_a_pair_in_error_the_column_is_named(place, tmp_path, task):
 @pytest.mark.parametrize("task", ["classification", "regression", "token_classification"])
 def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
     texts = f"a dog ran\n{LONG}\n"
-    with pytest.raises(
-        DataError, match=r"^standard input, line 2: .*(the model reads 24|has room for 22).*cut"
-    ):
+    with pytest.raises(DataError, match=r"^standard input:2: .*(the model reads 24|has room for 22).*cut"):
         ran("predict", place / task, text=texts)
     told, said = both("predict", place / task, "--too-long", "cut", text=texts)
     assert said == "cut: 1 text is longer than the model reads and lost its end: 2\n"
@@ -199,7 +197,7 @@ def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
 
 def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
     lines = "".join(json.dumps({**QUESTION, "query": query}) + "\n" for query in ("the cat", LONG, "a dog"))
-    where = r"standard input, line 2, choice 1: has 34 tokens .*\(at the command --too-long cut\)"
+    where = r"standard input:2, choice 1: has 34 tokens .*\(at the command --too-long cut\)"
     with pytest.raises(DataError, match=where):
         ran("predict", place / "multiple_choice", "-", text=lines)
     told, said = both("predict", place / "multiple_choice", "-", "--too-long", "cut", "--json", text=lines)
@@ -324,9 +322,9 @@ def test_standard_input_is_read(place):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b'{"question": "who"}', r"line 1: context: is missing; expected text"),
-        (b'{"question": 3, "context": "a"}', r"line 1: question: is a number \(3\); expected text"),
-        (b"[1]", r"line 1: holds a list; each line must be a JSON object"),
+        (b'{"question": "who"}', r":1: context: is missing; expected text"),
+        (b'{"question": 3, "context": "a"}', r":1: question: is a number \(3\); expected text"),
+        (b"[1]", r":1: holds a list; each line must be a JSON object"),
         (b'{"question": "\xff", "context": "b"}', r"q\.jsonl: byte 14 \(0xff\) is not valid UTF-8"),
     ],
 )

@@ -47,12 +47,12 @@ def test_orders_and_passes(rows):
     by_length = ChoiceBatches(QUESTIONS, rows, segments=True, order="length")
     assert by_length.rows(0, 3).tolist() == [0, 2, 1]
     assert list(by_length.passes()) == [(0, 3)]
-    assert by_length.document_ids(0, 1) == ["q.jsonl, line 1"]
+    assert by_length.document_ids(0, 1) == ["q.jsonl:1"]
     assert batches.fingerprint != by_length.fingerprint
 
 
 def test_too_long_names_the_choice(byte_tokenizer):
-    with pytest.raises(DataError, match=r"q\.jsonl, line 2, choice 1: has 24 tokens"):
+    with pytest.raises(DataError, match=r"q\.jsonl:2, choice 1: has 24 tokens"):
         choice_tokens(byte_tokenizer, QUESTIONS, FRAME, longest=22)
     cut = choice_tokens(byte_tokenizer, QUESTIONS, FRAME, longest=22, too_long="cut")
     assert (cut.cut, max(cut.lengths)) == (3, 22)

@@ -31,7 +31,7 @@ def test_swag(tmp_path):
     assert second.pairs == tuple(
         ("Snow falls.", f"A dog {end}") for end in ("runs off.", "reads a book.", "melts.", "is a cat.")
     )
-    assert (second.answer, second.place) == (0, f"{path}, line 3")
+    assert (second.answer, second.place) == (0, f"{path}:3")
 
 
 def test_swags_endings_are_counted_by_their_names(tmp_path):
@@ -41,7 +41,7 @@ def test_swags_endings_are_counted_by_their_names(tmp_path):
     assert (row.choices, row.choices[row.answer]) == (("a", "b", "c"), "b")
     for names in ("ending0,ending1,ending3", "ending0,ending1,ending1", "ending0,ending1,ending01"):
         path.write_text(f"label,sent2,sent1,{names}\n1,She,He is.,a,b,c\n")
-        with pytest.raises(DataError, match=r"train\.csv, line 1: .*ending1"):
+        with pytest.raises(DataError, match=r"train\.csv:1: .*ending1"):
             list(choice_rows(path))
 
 
@@ -49,7 +49,7 @@ def test_swags_test_file_has_no_answers(tmp_path):
     path = tmp_path / "test.csv"
     path.write_text(TEST_FILE)
     assert [row.answer for row in choice_rows(path)] == [None]
-    with pytest.raises(DataError, match=r"test\.csv, line 2: has no answer"):
+    with pytest.raises(DataError, match=r"test\.csv:2: has no answer"):
         list(choice_rows(path, answered=True))
 
 
@@ -71,32 +71,32 @@ def test_letters_and_json_of_any_number_of_choices(tmp_path):
 
 
 BROKEN = [
-    ("s.csv", SWAG.replace(",2\n", "\n"), r"s\.csv, line 2: has 11 fields where the first line has 12"),
-    ("s.csv", SWAG.replace(",2\n", ",4\n"), r"line 2, field 'label': is '4'; of 4 .* from 0 to 3"),
-    ("s.csv", SWAG.replace(",2\n", ",\n"), r"line 2, field 'label': is ''"),
-    ("s.csv", SWAG.replace(",2\n", ",-1\n"), r"line 2, field 'label': is '-1'"),
-    ("s.csv", SWAG.replace("melts.", " "), r"line 3, field 'ending2': the choice is empty"),
-    ("s.csv", SWAG.replace(",Snow falls.,", ",,"), r"line 3, field 'sent1': the question is empty"),
-    ("s.csv", SWAG.replace("sent1", "sentence1"), r"line 1: 0 columns are called 'sent1'"),
-    ("s.csv", SWAG + '"open,', r"line 4: not valid CSV"),
-    ("q.csv", "Who?,me,you,A\nWho?,me,A\n", r"q\.csv, line 2: has 3 fields where the first line has 4"),
-    ("q.csv", "Who?,me,you,A\n\n", r"line 2: has no field where the first line has 4"),
-    ("q.csv", "Who?,me,you,C\n", r"line 1, field 4: the answer is 'C'; with 2 choices .* from A to B"),
-    ("q.csv", "Who?,me,you,AB\n", r"line 1, field 4: the answer is 'AB'"),
-    ("q.csv", "Who?,me,,A\n", r"line 1, field '3': the choice is empty"),
-    ("q.csv", " ,me,you,A\n", r"line 1, field '1': the question is empty"),
-    ("q.csv", "Who?,me,A\n", r"line 1: has 3 fields; a question is in four or more"),
-    ("j.jsonl", '{"query": "a", "choices"', r"j\.jsonl, line 1: not valid JSON .* column"),
-    ("j.jsonl", '["a"]', r"line 1: holds a list; each line must be a JSON object"),
-    ("j.jsonl", '{"qery": "a", "choices": ["b", "c"]}', r"line 1: no field 'query'.*did you mean 'qery'\?$"),
-    ("j.jsonl", '{"query": 7, "choices": ["b", "c"]}', r"line 1, field 'query': holds a number, not text"),
+    ("s.csv", SWAG.replace(",2\n", "\n"), r"s\.csv:2: has 11 fields where the first line has 12"),
+    ("s.csv", SWAG.replace(",2\n", ",4\n"), r":2, field 'label': is '4'; of 4 .* from 0 to 3"),
+    ("s.csv", SWAG.replace(",2\n", ",\n"), r":2, field 'label': is ''"),
+    ("s.csv", SWAG.replace(",2\n", ",-1\n"), r":2, field 'label': is '-1'"),
+    ("s.csv", SWAG.replace("melts.", " "), r":3, field 'ending2': the choice is empty"),
+    ("s.csv", SWAG.replace(",Snow falls.,", ",,"), r":3, field 'sent1': the question is empty"),
+    ("s.csv", SWAG.replace("sent1", "sentence1"), r":1: 0 columns are called 'sent1'"),
+    ("s.csv", SWAG + '"open,', r":4: not valid CSV"),
+    ("q.csv", "Who?,me,you,A\nWho?,me,A\n", r"q\.csv:2: has 3 fields where the first line has 4"),
+    ("q.csv", "Who?,me,you,A\n\n", r":2: has no field where the first line has 4"),
+    ("q.csv", "Who?,me,you,C\n", r":1, field 4: the answer is 'C'; with 2 choices .* from A to B"),
+    ("q.csv", "Who?,me,you,AB\n", r":1, field 4: the answer is 'AB'"),
+    ("q.csv", "Who?,me,,A\n", r":1, field '3': the choice is empty"),
+    ("q.csv", " ,me,you,A\n", r":1, field '1': the question is empty"),
+    ("q.csv", "Who?,me,A\n", r":1: has 3 fields; a question is in four or more"),
+    ("j.jsonl", '{"query": "a", "choices"', r"j\.jsonl:1: not valid JSON .* column"),
+    ("j.jsonl", '["a"]', r":1: holds a list; each line must be a JSON object"),
+    ("j.jsonl", '{"qery": "a", "choices": ["b", "c"]}', r":1: no field 'query'.*did you mean 'qery'\?$"),
+    ("j.jsonl", '{"query": 7, "choices": ["b", "c"]}', r":1, field 'query': holds a number, not text"),
     ("j.jsonl", '{"query": "a", "choices": "b"}', r"field 'choices': holds a text; it is a list of texts"),
     (
         "j.jsonl",
         '{"query": "a", "choices": ["b", "b"]}',
-        r"line 1: its choices are all 'b', so none is right",
+        r":1: its choices are all 'b', so none is right",
     ),
-    ("q.csv", "Who?,me,me,A\n", r"line 1: its choices are all 'me', so none is right; mend it"),
+    ("q.csv", "Who?,me,me,A\n", r":1: its choices are all 'me', so none is right; mend it"),
     ("j.jsonl", '{"query": "a", "choices": ["b"]}', r"field 'choices': holds 1; .* two or more"),
     ("j.jsonl", '{"query": "a", "choices": ["b", null]}', r"field 'choices\[1\]': holds a null, not text"),
     ("j.jsonl", '{"query": "a", "choices": ["b", ""]}', r"field 'choices\[1\]': the choice is empty"),
@@ -104,7 +104,7 @@ BROKEN = [
     ("j.jsonl", '{"query": "a", "choices": ["b", "c"], "gold": 2}', r"field 'gold': is 2; .* from 0 to 1"),
     ("j.jsonl", '{"query": "a", "choices": ["b", "c"], "gold": true}', r"field 'gold': is True"),
     ("j.jsonl", '{"context_options": ["a", "b"], "gold": 0}', r"no field 'continuation'"),
-    ("j.jsonl", '{"query": "\\ud800", "choices": ["b", "c"]}', r"line 1: character 0 is half of a surrogate"),
+    ("j.jsonl", '{"query": "\\ud800", "choices": ["b", "c"]}', r":1: character 0 is half of a surrogate"),
 ]
 
 

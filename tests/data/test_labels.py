@@ -114,21 +114,21 @@ def test_labels_that_are_numbers_or_booleans_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "settings", "says"),
     [
-        ("r.tsv", "text\tlabel\na\t1\nb\n", {}, r"r\.tsv, line 3: has 1 field where the first line has 2"),
-        ("r.tsv", "text\tlabel\na\t1\nb\tc\t1\n", {}, r"line 3: has 3 fields .* a tab always ends a field"),
-        ("r.csv", "text,label\na,1\n\nb,0\n", {}, r"r\.csv, line 3: is empty where the first line has 2"),
-        ("r.csv", 'text,label\na,1\n"b,0\n', {}, r"r\.csv, line 3: not valid CSV"),
-        ("r.tsv", "text\tlabel\na\t \n", {}, r"line 2, column 'label': the label is empty"),
-        ("r.tsv", "txt\tlabel\na\t1\n", {}, r"line 1: no column 'text'.*did you mean 'txt'"),
+        ("r.tsv", "text\tlabel\na\t1\nb\n", {}, r"r\.tsv:3: has 1 field where the first line has 2"),
+        ("r.tsv", "text\tlabel\na\t1\nb\tc\t1\n", {}, r":3: has 3 fields .* a tab always ends a field"),
+        ("r.csv", "text,label\na,1\n\nb,0\n", {}, r"r\.csv:3: is empty where the first line has 2"),
+        ("r.csv", 'text,label\na,1\n"b,0\n', {}, r"r\.csv:3: not valid CSV"),
+        ("r.tsv", "text\tlabel\na\t \n", {}, r":2, column 'label': the label is empty"),
+        ("r.tsv", "txt\tlabel\na\t1\n", {}, r":1: no column 'text'.*did you mean 'txt'"),
         ("r.tsv", "text\ttext\tlabel\na\tb\t1\n", {}, r"2 columns are called 'text'; give the number"),
         ("r.tsv", "a\t1\n", {"text": 1, "label": 3}, r"has 2 fields and no column 3; allowed: 1 to 2"),
         ("r.tsv", "a\t1\n", {"header": False}, r"without a header no column is called 'text', 'label'"),
-        ("r.jsonl", '{"text": "a"}\n', {}, r"line 1: no column 'label'"),
+        ("r.jsonl", '{"text": "a"}\n', {}, r":1: no column 'label'"),
         (
             "r.jsonl",
             '{"text": "a", "label": 1.5}\n',
             {},
-            r"line 1, column 'label': the label is 1\.5; a label",
+            r":1, column 'label': the label is 1\.5; a label",
         ),
         (
             "r.tsv",
@@ -136,8 +136,8 @@ def test_labels_that_are_numbers_or_booleans_are_text(tmp_path):
             {"text": "label"},
             r"'label' is named for the text and for the label",
         ),
-        ("r.jsonl", '{"text": "a", "label": null}\n', {}, r"line 1, column 'label': the label is empty"),
-        ("r.jsonl", '{"text": 7, "label": "x"}\n', {}, r"line 1, column 'text': the text is 7"),
+        ("r.jsonl", '{"text": "a", "label": null}\n', {}, r":1, column 'label': the label is empty"),
+        ("r.jsonl", '{"text": 7, "label": "x"}\n', {}, r":1, column 'text': the text is 7"),
         (
             "r.jsonl",
             '{"text": "a", "label": 1}\n',
@@ -264,7 +264,7 @@ def test_a_table_may_have_a_column_called_file(tmp_path):
             {},
             r"Dutch\.txt' is a list of texts, .*r\.tsv' a table; give one kind",
         ),
-        ("empty.txt", "a\n \nb\n", {}, r"empty\.txt, line 2: is empty where a text is expected"),
+        ("empty.txt", "a\n \nb\n", {}, r"empty\.txt:2: is empty where a text is expected"),
         ("x.txt", "a\n", {"text": 1}, "it has neither columns nor a header to name"),
         ("x.txt", "a\n", {"header": True}, "it has neither columns nor a header to name"),
         ("x.txt", "a\n", {"label": None}, r"holds no table.*\.txt files .* take label_column \"file\""),
@@ -309,7 +309,7 @@ def test_labels_stand_in_an_order_of_their_own():
         sorted_labels([])
     row = LabelledRow(("a",), "goood", "f.tsv", 7)
     assert str(unseen_label(row, ("good", "bad"))) == (
-        "f.tsv, line 7: the label 'goood' was not seen in training; did you mean 'good'?"
+        "f.tsv:7: the label 'goood' was not seen in training; did you mean 'good'?"
     )
 
 

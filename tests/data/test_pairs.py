@@ -49,7 +49,7 @@ def test_parallel_files_are_read_line_by_line(tmp_path: Path, packed: str) -> No
     a, b = write(tmp_path / f"a.de{packed}", DE), write(tmp_path / f"a.en{packed}", EN)
     found = list(PairCorpus(sources=a, targets=b).pairs())
     assert found == [Pair(DE[n], EN[n], str(a), n + 1) for n in range(6)]
-    assert found[3].place == f"{a}, line 4"
+    assert found[3].place == f"{a}:4"
 
 
 def test_windows_line_ends_and_a_missing_last_one(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_named_set_by_its_languages(data_folder: Path) -> None:
         ({"sources": "multi30k"}, r"'multi30k' has not both sides; name one of multi30k/train, multi30k/val"),
         ({"sources": "a.de"}, r"'a\.de' holds one side of the pairs; give the other as targets"),
         ({"sources": "p.jsonl", "targets": "a.en"}, r"p\.jsonl: is no text of one side"),
-        ({"sources": "p.jsonl", "source_column": "src"}, r"line 1: no column 'src'.* holds the source and"
+        ({"sources": "p.jsonl", "source_column": "src"}, r":1: no column 'src'.* holds the source and"
                                                          r" which the target .*data\.source_column"),
         ({"sources": "-", "targets": "a.en"}, r"standard input can be read once"),
         ({"sources": "a.de", "targets": "b.en"}, r"no file, folder or named data set 'b\.en'"),
@@ -314,7 +314,7 @@ def test_damaged_pairs_are_made_again(tmp_path: Path, bpe: Tokenizer) -> None:
 def test_a_text_that_cannot_be_taken_is_named(tmp_path: Path, bpe: Tokenizer, own_cache: Path) -> None:
     eos = bpe.id_to_token(bpe.eos_id)
     corpus = parallel(tmp_path, DE, [*EN[:4], f"The man {eos}", "Yes."])
-    with pytest.raises(TokenizerError, match=r"a\.de, line 5, target: .*"):
+    with pytest.raises(TokenizerError, match=r"a\.de:5, target: .*"):
         prepare_pairs(corpus, bpe, bpe, part="train")
     assert not list((own_cache / "pairs").glob(".*.tmp"))
     taken = prepare_pairs(corpus, bpe, bpe, part="train", specials="text")

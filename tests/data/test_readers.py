@@ -199,13 +199,13 @@ def test_compressed_files_in_several_frames(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "named"),
     [
-        (b'{"text": "a"}\n{"text": b}\n', r"line 2: not valid JSON .*column 10"),
-        (b'{"text": "a"}\n["b"]\n', "line 2: holds a list"),
-        (b'{"text": "a"}\n\n{"body": "b", "title": "c"}\n', "line 3: no field 'text'.*body, title"),
+        (b'{"text": "a"}\n{"text": b}\n', r":2: not valid JSON .*column 10"),
+        (b'{"text": "a"}\n["b"]\n', ":2: holds a list"),
+        (b'{"text": "a"}\n\n{"body": "b", "title": "c"}\n', ":3: no field 'text'.*body, title"),
         (b'{"texts": "b"}\n', "did you mean 'texts'"),
-        (b'{"text": 3}\n', "line 1: field 'text' holds a number"),
+        (b'{"text": 3}\n', ":1: field 'text' holds a number"),
         (b'{"text": "ok"}\n{"text": "\xff"}\n', "byte 25 .*0xff"),
-        (b'{"text": "\\ud800 alone"}\n', "line 1: character 0 is half of a surrogate"),
+        (b'{"text": "\\ud800 alone"}\n', ":1: character 0 is half of a surrogate"),
     ],
 )
 def test_wrong_json_lines_name_file_and_line(tmp_path: Path, raw: bytes, named: str) -> None:
@@ -224,7 +224,7 @@ def test_a_json_file_must_be_a_list(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="one list of objects or texts"):
         texts(tmp_path / "a.json")
     (tmp_path / "a.json").write_text('{"text": "a"}\n{"text": "b"}')
-    with pytest.raises(DataError, match=r"line 2.*belongs in a \.jsonl"):
+    with pytest.raises(DataError, match=r":2:\d+: not valid JSON.*belongs in a \.jsonl"):
         texts(tmp_path / "a.json")
 
 
@@ -237,7 +237,7 @@ def test_a_json_file_must_be_a_list(tmp_path: Path) -> None:
 def test_json_that_python_cannot_hold(tmp_path: Path, name: str, value: str, named: str) -> None:
     text = '{"text": "a", "n": ' + value + "}"
     (tmp_path / name).write_text(text if name == "a.jsonl" else f"[{text}]")
-    place = r"a\.jsonl, line 1: " if name == "a.jsonl" else r"a\.json: "
+    place = r"a\.jsonl:1: " if name == "a.jsonl" else r"a\.json: "
     with pytest.raises(DataError, match=place + ".*" + named):
         texts(tmp_path / name)
 

@@ -42,17 +42,17 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         (
             "r.tsv",
             "text\tscore\na\t1\nb\tmuch\n",
-            r"r\.tsv, line 3, column 'score': the score is 'much'; it is",
+            r"r\.tsv:3, column 'score': the score is 'much'; it is",
         ),
-        ("r.tsv", "text\tscore\na\t\n", r"line 2, column 'score': the score is empty"),
-        ("r.tsv", "text\tscore\na\tnan\n", r"line 2, column 'score': the score is 'nan'"),
-        ("r.tsv", "text\tscore\na\n", r"line 2: has 1 field where the first line has 2"),
+        ("r.tsv", "text\tscore\na\t\n", r":2, column 'score': the score is empty"),
+        ("r.tsv", "text\tscore\na\tnan\n", r":2, column 'score': the score is 'nan'"),
+        ("r.tsv", "text\tscore\na\n", r":2: has 1 field where the first line has 2"),
         ("r.tsv", "text\tscor\na\t1\n", r"no column 'score'.*did you mean 'scor'.*which the score$"),
-        ("r.jsonl", '{"text": "a", "score": true}\n', r"line 1, column 'score': the score is True"),
+        ("r.jsonl", '{"text": "a", "score": true}\n', r":1, column 'score': the score is True"),
         ("r.jsonl", '{"text": "a", "score": [1]}\n', r"the score is \[1\]"),
         ("r.jsonl", '{"text": "a", "score": 1' + "0" * 400 + "}\n", r"the score is 10"),
         ("r.jsonl", '{"text": "a", "score": 1e39}\n', r"the score is 1e\+39"),  # of float32 none
-        ("r.jsonl", '{"text": 1, "score": 1}\n', r"line 1, column 'text': the text is 1, which is no text"),
+        ("r.jsonl", '{"text": 1, "score": 1}\n', r":1, column 'text': the text is 1, which is no text"),
     ],
 )
 def test_a_row_that_is_none_is_one_clear_line(tmp_path, name, content, says):

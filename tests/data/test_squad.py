@@ -171,7 +171,7 @@ WRONG = {
     ),
     "boolean": (answered(answer_start=True), r"answer_start: is a boolean \(True\); expected a whole"),
     "surrogate": (answered(text="\ud800"), r"answers\[0\]\.text: character 0 is half of a surrogate pair"),
-    "json": (b'{"data": [\n  {"title": x}]}', r"squad\.json, line 2, column 13: not valid JSON"),
+    "json": (b'{"data": [\n  {"title": x}]}', r"squad\.json:2:13: not valid JSON"),
     "encoding": (b'{"data": "\xff"}', r"squad\.json: byte 10 \(0xff\) is not valid UTF-8"),
 }
 

@@ -38,9 +38,9 @@ def test_conll(tmp_path):
     assert [text.words for text in tagged_texts(path, word=2, label=1)] == [("NNP", "VBZ"), ("NN",)]
     assert [text.labels for text in tagged_texts(path, labels=False)] == [None, None]
     assert tag_labels(texts) == ("B-ORG", "O")
-    assert texts[0].place(1) == f"{path}, line 4"
+    assert texts[0].place(1) == f"{path}:4"
     said = str(unseen_tag(texts[0], 0, ("B-ORGA", "O")))
-    assert said.endswith("line 3: the label 'B-ORG' of 'EU' was not seen in training; did you mean 'B-ORGA'?")
+    assert said.endswith(":3: the label 'B-ORG' of 'EU' was not seen in training; did you mean 'B-ORGA'?")
 
 
 def test_json_and_folders(tmp_path):
@@ -50,7 +50,7 @@ def test_json_and_folders(tmp_path):
     first, second = tagged_texts(tmp_path)
     assert first == (("New York", "!"), ("B-LOC", "0"), str(tmp_path / "a.json"), 1, False)
     assert first[:2] == second[:2]
-    assert second.place(1).endswith("b.jsonl.gz, line 1, word 2")
+    assert second.place(1).endswith("b.jsonl.gz:1, word 2")
     assert next(tagged_texts(tmp_path, label="pos")).labels == ("a", "b")
 
 
@@ -65,15 +65,15 @@ def test_words_stand_in_the_text_where_their_spans_say(words):
 
 
 BROKEN = [
-    ("c.txt", "EU B-ORG\nis\n", {}, r"c\.txt, line 2: has 1 column where the first word has 2"),
-    ("c.txt", "EU B-ORG\nis not O\n", {}, r"line 2: has 3 columns where the first word has 2"),
-    ("c.txt", "EU\n", {}, r"line 1: of 1 column number 1 is both word and label"),
-    ("c.txt", "EU B-ORG\n", {"label": 3}, r"line 1: has 2 columns and no column 3 for the label"),
+    ("c.txt", "EU B-ORG\nis\n", {}, r"c\.txt:2: has 1 column where the first word has 2"),
+    ("c.txt", "EU B-ORG\nis not O\n", {}, r":2: has 3 columns where the first word has 2"),
+    ("c.txt", "EU\n", {}, r":1: of 1 column number 1 is both word and label"),
+    ("c.txt", "EU B-ORG\n", {"label": 3}, r":1: has 2 columns and no column 3 for the label"),
     ("c.txt", "EU B-ORG\n", {"label": "ner"}, r"its columns have numbers, from 1; label is 'ner'"),
     ("c.txt", "EU B-ORG\n", {"word": 0}, r"its columns have numbers, from 1; word is 0"),
-    ("j.jsonl", '{"tokens": ["a"], "labels": ["x"]', {}, r"j\.jsonl, line 1: not valid JSON .* column"),
+    ("j.jsonl", '{"tokens": ["a"], "labels": ["x"]', {}, r"j\.jsonl:1: not valid JSON .* column"),
     ("j.jsonl", '{"tokens": ["a"], "labels": ["x", "y"]}', {}, r"field 'labels': holds 2 labels of 1 words"),
-    ("j.jsonl", '{"tokens": [], "labels": []}', {}, r"line 1, field 'tokens': holds no word"),
+    ("j.jsonl", '{"tokens": [], "labels": []}', {}, r":1, field 'tokens': holds no word"),
     ("j.jsonl", '{"tokens": ["a", ""], "labels": ["x", "y"]}', {}, r"field 'tokens\[1\]': is empty"),
     ("j.jsonl", '{"tokens": [1], "labels": ["x"]}', {}, r"field 'tokens\[0\]': holds a number, not text"),
     ("j.jsonl", '{"tokens": "a b", "labels": ["x"]}', {}, r"field 'tokens': holds a text; it is a list"),
@@ -82,7 +82,7 @@ BROKEN = [
         "j.jsonl",
         '{"tokens": ["a"], "label": ["x"]}',
         {},
-        r"line 1: no field 'labels'.*did you mean 'label'\?$",
+        r":1: no field 'labels'.*did you mean 'label'\?$",
     ),
     (
         "j.jsonl",

@@ -105,9 +105,7 @@ def test_windows_part_between_words_and_see_what_was_before(trained):
 
 def test_too_long_is_an_error_or_a_cut_as_asked(trained):
     texts = [tagged(["the"]), tagged(["the", "cat", "the", "cat"])]
-    with pytest.raises(
-        DataError, match=r"x\.conll, line 1: has 4 tokens in 4 words, .* room for 2; .*\"window\""
-    ):
+    with pytest.raises(DataError, match=r"x\.conll:1: has 4 tokens in 4 words, .* room for 2; .*\"window\""):
         tagged_rows(trained["wordpiece"], texts, LABELS, start=[7], end=[8], longest=4)
     rows = tagged_rows(trained["wordpiece"], texts, LABELS, start=[7], end=[8], longest=4, too_long="cut")
     assert rows.targets.tolist() == [IGNORE, 0, IGNORE, IGNORE, 0, 1, IGNORE]
@@ -126,7 +124,7 @@ def test_too_long_is_an_error_or_a_cut_as_asked(trained):
 
 
 def test_labels_that_training_has_not(trained):
-    with pytest.raises(DataError, match=r"x\.conll, line 3: the label 'C' of 'mat' was not seen in training"):
+    with pytest.raises(DataError, match=r"x\.conll:3: the label 'C' of 'mat' was not seen in training"):
         tagged_rows(trained["char"], [tagged(["the", "cat", "mat"])], ("A", "B"))
     rows = tagged_rows(trained["char"], [tagged(["the"])._replace(labels=None)])
     assert (rows.targets == IGNORE).all()

@@ -267,7 +267,7 @@ def test_at_the_command(place, tmp_path):
     assert json.loads(done.stdout)["cut"]
     assert done.stderr == "cut: 1 question is longer than the model reads and lost its end: 1\n"
     (tmp_path / "some.jsonl").write_text('{"question": "who", "context": " "}\n')
-    with pytest.raises(DataError, match=r"some\.jsonl, line 1: context: is empty; expected text"):
+    with pytest.raises(DataError, match=r"some\.jsonl:1: context: is empty; expected text"):
         ran("predict", place / "run", tmp_path / "some.jsonl")
     with pytest.raises(
         wordloom.errors.WordloomError, match=r"a model for question_answering, .*: leave out --beams"

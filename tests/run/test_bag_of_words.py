@@ -284,7 +284,7 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
         (["model.vocab_size=7"], "model.vocab_size is settled by the training rows"),
         (["tokenizer.special_tokens=['<x>']"], "a bag of words has none"),
         (["tokenizer.min_frequency=10000"], "leaves no word of"),
-        (["data.label_column=lable"], r"train\.tsv, line 1: no column 'lable'.*did you mean 'label'"),
+        (["data.label_column=lable"], r"train\.tsv:1: no column 'lable'.*did you mean 'label'"),
         (["data.text_column=1", "data.label_column=7"], "has 2 fields and no column 7"),
         (["data.train=nowhere.tsv"], "no table or named data set 'nowhere.tsv'"),
         (["data.train=glue-rte/train"], "has 2 texts; this model classifies one"),
@@ -308,7 +308,7 @@ def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):
 def test_a_label_unseen_in_training_is_named_with_its_line(recipe, rows, tmp_path):
     other = tmp_path / "other.tsv"
     other.write_text("text\tlabel\nthe goal\tsport\nthe soup\tfoood\n")
-    where = r"other\.tsv, line 3, column 'label'"
+    where = r"other\.tsv:3, column 'label'"
     says = f"{where}: the label 'foood' was not seen in training; did you mean 'food'"
     with pytest.raises(DataError, match=says):
         train(recipe, [f"data.validation={other}"], out=tmp_path / "run")

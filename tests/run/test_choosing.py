@@ -151,14 +151,14 @@ def test_mistakes_are_told(tuned, tmp_path):
     for setting in ("data.doc_stride=9", 'data.label_column="x"', "data.both_orders=true"):
         assert "has no meaning for train.objective 'multiple_choice'" in refused(setting)
     told = refused("train.seq_len=5")
-    assert "train.jsonl, line 1, choice 1: has 9 tokens and train.seq_len allows 5" in told
+    assert "train.jsonl:1, choice 1: has 9 tokens and train.seq_len allows 5" in told
     assert "holds no questions; give more of them" in refused("data.validation_fraction=0.01")
     assert "the last questions are held out" in refused('data.split="hash"')
     twice = refused(f'data.validation="{place}/train.jsonl"', "data.validation_fraction=0.1")
     assert "train.jsonl: is both a training and a validation file" in twice
     (tmp_path / "val.jsonl").write_text('{"query": "a cat", "choices": ["sat", "ran"]}\n')
     told = refused(f'data.validation="{tmp_path}/val.jsonl"', "data.validation_fraction=0.1")
-    assert "val.jsonl, line 1: has no answer" in told
+    assert "val.jsonl:1: has no answer" in told
 
 
 @pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")

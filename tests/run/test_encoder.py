@@ -315,10 +315,10 @@ def test_at_the_command(masked: Path, tmp_path: Path) -> None:
     run = CliRunner()
     lines = "the [MASK] sat\n[MASK] [MASK]\n"
     without = run.invoke(app, ["predict", str(masked)], input="[MASK]\nthe cat\n")
-    assert str(without.exception).startswith("standard input, line 2: the text has no [MASK]")
+    assert str(without.exception).startswith("standard input:2: the text has no [MASK]")
     (tmp_path / "t.jsonl").write_text('{"said": "[MASK]"}\n{"said": ""}\n')
     without = run.invoke(app, ["predict", str(masked), str(tmp_path / "t.jsonl"), "--field", "said"])
-    assert str(without.exception).startswith(f"{tmp_path / 't.jsonl'}, line 2, field 'said': the text has no")
+    assert str(without.exception).startswith(f"{tmp_path / 't.jsonl'}:2, field 'said': the text has no")
     made = run.invoke(app, ["predict", str(masked), "--top", "2"], input=lines)
     assert made.exit_code == 0, made.output
     assert len(made.stdout.splitlines()) == 3  # a line for each mask
@@ -354,7 +354,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     for name in ("e.npy", "e.parquet", "e.jsonl"):
         made = embed(*asked, "--out", str(tmp_path / name))
         assert made.exit_code == 0, made.exception
-        where = f"{tmp_path / 't.txt'}, line 2"
+        where = f"{tmp_path / 't.txt'}:2"
         assert f"1 without a token: text 2 ({where})" in " ".join(made.stderr.split())
     read = parquet.read_table(tmp_path / "e.parquet").to_pydict()
     assert read["text"] == texts

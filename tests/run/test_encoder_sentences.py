@@ -297,7 +297,7 @@ MISTAKES = [
     (['data.label_column="score"'], "data.label_column says nothing without data.positive"),
     (['data.label_column="alike"', 'data.positive="maybe"'], "'maybe' and the labels there: no, yes"),
     (['data.label_column="score"', "data.positive=9"], "data.positive is 9 and the scores go to 5"),
-    (["train.seq_len=3"], r"line 2, column 'one': has \d+ tokens and train.seq_len allows 3"),
+    (["train.seq_len=3"], r":2, column 'one': has \d+ tokens and train.seq_len allows 3"),
     (['data.text_column=["one", "four"]'], "no column 'four'.*data.text_column"),
     (['train.objective="cosine_similarity"', 'data.positive="x"'], "data.positive has no meaning"),
     (
@@ -323,7 +323,7 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
         "data.validation_fraction=0.0",
     ]
     off = ["train.evaluate_every=0"]
-    with pytest.raises(DataError, match=r"train\.tsv, line 3, column 'two': its text is empty"):
+    with pytest.raises(DataError, match=r"train\.tsv:3, column 'two': its text is empty"):
         train(str(place / "recipe.toml"), [*given, *off], out=tmp_path / "no", start_from=place / "body")
     write_body(tmp_path / "gpt2", TEXTS, "gpt2")
     with pytest.raises(RecipeError, match="is for an encoder, which a gpt2 is not"):

@@ -199,7 +199,7 @@ def test_mistakes_are_told(tmp_path):
     assert "'perhaps'" in refused(*validation)
     assert f"{tmp_path}/val.tsv" in refused(*validation)
     (tmp_path / "val.tsv").write_text("text\tlabel\n \tyes\n")
-    assert "val.tsv, line 2, column 'text': the text is empty" in refused(*validation)
+    assert "val.tsv:2, column 'text': the text is empty" in refused(*validation)
     assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])
     assert "model.pooler is settled by train.objective 'classification'" in refused("model.pooler=false")
     assert "'num_labels'; the labels are those of the training rows" in refused("model.num_labels=3")

@@ -208,7 +208,7 @@ def test_mistakes_are_told(tuned, tmp_path):
     assert "'score'" in refused('data.label_column="score"')
     (tmp_path / "val.tsv").write_text("one\ttwo\talike\na cat\tdogs run\tmuch\n")
     told = refused(f'data.validation="{tmp_path}/val.tsv"', "data.validation_fraction=0.1")
-    assert "val.tsv, line 2" in told
+    assert "val.tsv:2" in told
     assert "'much'" in told
 
 

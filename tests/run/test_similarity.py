@@ -59,18 +59,18 @@ def test_at_the_command(place):
     assert [score["name"] for score in told["scores"]] == ["pearson", "spearman"]
     long = place / "long.tsv"
     long.write_text((place / "pairs.tsv").read_text() + f"{'the cat ' * 99}\ta dog\t1.5\n")
-    with pytest.raises(DataError, match=r"long.tsv, line 8, column 'one' has 198 tokens.*--too-long"):
+    with pytest.raises(DataError, match=r"long.tsv:8, column 'one' has 198 tokens.*--too-long"):
         ran(long, *given)
     empty = place / "empty.tsv"
     empty.write_text((place / "pairs.tsv").read_text() + "a dog\t \t1.5\n")
     for more in ((), ("--too-long", "cut")):
-        with pytest.raises(DataError, match=r"empty.tsv, line 8, column 'two': the text is empty; give one"):
+        with pytest.raises(DataError, match=r"empty.tsv:8, column 'two': the text is empty; give one"):
             ran(empty, *given, *more)
     (place / "empty.jsonl").write_text('{"one": "", "two": "a dog", "score": 1}\n')
-    with pytest.raises(DataError, match=r"empty.jsonl, line 1, column 'one': the text is empty; give one"):
+    with pytest.raises(DataError, match=r"empty.jsonl:1, column 'one': the text is empty; give one"):
         ran(place / "empty.jsonl", *given)
     (place / "bad.jsonl").write_text('{"one": "a cat", "two": "a dog", "score": 1}\n{"one": "a\n')
-    with pytest.raises(DataError, match=r"bad.jsonl, line 2: not valid JSON"):
+    with pytest.raises(DataError, match=r"bad.jsonl:2: not valid JSON"):
         ran(place / "bad.jsonl", *given)
     assert json.loads(ran(long, *given, "--too-long", "cut"))["counts"]["rows"] == 7
     with pytest.raises(WordloomError, match="leave out --window"):

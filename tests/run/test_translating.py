@@ -137,7 +137,7 @@ from wordloom.cli import main; main()
         done = process.completed()
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "standard input, line 3 has 61 tokens and the model takes 16; divide it" in done.stderr
+    assert "standard input:3 has 61 tokens and the model takes 16; divide it" in done.stderr
 
 
 def test_many_texts_in_a_pipe_are_those_in_a_file(folder, tmp_path):
@@ -212,7 +212,7 @@ def test_what_came_before_an_overlong_line_is_told(folder, tmp_path):
     path.write_text(f"eins\n\n{LONG}\nzwei\n")
     done = run(folder, path, "--beams", 1, code=1)
     assert done.stdout.count("\n") == 2
-    assert str(done.exception).startswith(f"{path}, line 3 has 61 tokens and the model takes 16; divide it")
+    assert str(done.exception).startswith(f"{path}:3 has 61 tokens and the model takes 16; divide it")
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_what_is_left_out_of_the_loss_is_told(place):
         "1 pair whose target has more than 16 tokens with its end: not in loss and perplexity",
     )
     assert translation_scores(translator, pairs[:1], beams=1)[0]["loss"].value is None
-    with pytest.raises(GenerationError, match=r"val\.tsv, line 2 has 21 tokens and the model takes 16"):
+    with pytest.raises(GenerationError, match=r"val\.tsv:2 has 21 tokens and the model takes 16"):
         translation_scores(translator, [pairs[0]._replace(source="eins " * 20)])
     with pytest.raises(EvaluationError, match="no pair to score"):
         translation_scores(translator, [])

@@ -203,17 +203,17 @@ def test_reading_tells_how_far_it_is(tmp_path):
 
 ROW = struct.pack("<2f", 1, 2)
 BAD = {
-    "wrong dimension": (b"3 2\na 1 2\nb 3\nc 4 5\n", "line 3: 1 numbers after the word where 2 belong"),
-    "wrong dimension, more": (b"a 1 2\nb 3 4 5\n", "line 2: 3 numbers after the word where 2 belong"),
-    "no numbers": (b"2 2\na 1 2\nb\n", "line 3: 0 numbers after the word where 2 belong"),
-    "a word alone": (b"hello\n", "line 1: a word without numbers"),
-    "no number": (b"a 1 2\nb 3 x4\n", "line 2: 'x4' stands where a number belongs"),
-    "no number, first line": (b"2 2\na 1 zwei\nb 3 4\n", "line 2: 'zwei' stands where a number belongs"),
+    "wrong dimension": (b"3 2\na 1 2\nb 3\nc 4 5\n", ":3: 1 numbers after the word where 2 belong"),
+    "wrong dimension, more": (b"a 1 2\nb 3 4 5\n", ":2: 3 numbers after the word where 2 belong"),
+    "no numbers": (b"2 2\na 1 2\nb\n", ":3: 0 numbers after the word where 2 belong"),
+    "a word alone": (b"hello\n", ":1: a word without numbers"),
+    "no number": (b"a 1 2\nb 3 x4\n", ":2: 'x4' stands where a number belongs"),
+    "no number, first line": (b"2 2\na 1 zwei\nb 3 4\n", ":2: 'zwei' stands where a number belongs"),
     "not finite": (b"a 1 2\nb nan 4\n", r"'b' \(word number 2\) is not finite"),
     "too large": (b"a 1 2\nb 1e50 4\n", r"'b' \(word number 2\) is not finite"),
     "not finite, binary": (b"1 2\na " + struct.pack("<2f", 1, float("inf")), "'a' .* is not finite"),
     "truncated text": (b"3 2\na 1 2\nb 3 4\n", "cut short: its first line promises 3 words, 2 are there"),
-    "text too long": (b"1 2\na 1 2\nb 3 4\n", "goes on in line 3 after the 1 words"),
+    "text too long": (b"1 2\na 1 2\nb 3 4\n", ":3: the file goes on after the 1 words"),
     "header alone": (b"3 2\n", "cut short: its first line promises 3 words, 0 are there"),
     "truncated binary": (b"2 2\na " + ROW + b"\nb " + ROW[:5], "cut short"),
     "truncated binary, in the last vector": (
@@ -232,7 +232,7 @@ BAD = {
     "no components": (b"2 0\na\nb\n", "is empty: its first line says 2 words of 0 components"),
     "a word twice": (b"a 1 2\nb 3 4\na 5 6\n", "'a' is there twice, as number 1 and 3"),
     "a word twice, binary": (b"2 2\na " + ROW + b"\na " + ROW, "'a' is there twice"),
-    "not UTF-8": (b"a 1 2\n\xe9t\xe9 3 4\n", "line 2: not UTF-8"),
+    "not UTF-8": (b"a 1 2\n\xe9t\xe9 3 4\n", ":2: not UTF-8"),
     "not UTF-8, binary": (b"2 2\na " + ROW + b"\n\xe9t\xe9 " + ROW, "word 2: not UTF-8"),
     "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n", mtime=0)[:-9], "cut short or damaged"),
     "damaged gzip": (gzip.compress(b"3 2\na 1 2\n", mtime=0)[:10] + b"\xff" * 40, "cut short or damaged"),

@@ -134,8 +134,8 @@ def test_when_only_the_words_asked_about_are_left_nothing_is_right(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a b c d\n", "line 1: no ': section' line stands before it"),
-        (": x\na b c d\na b c\n", "line 3: an analogy has four words, this line 3"),
+        ("a b c d\n", ":1: no ': section' line stands before it"),
+        (": x\na b c d\na b c\n", ":3: an analogy has four words, this line 3"),
         (": x\n", "holds no analogies"),
         ("", "holds no analogies"),
     ],
@@ -167,9 +167,9 @@ def test_scores_that_never_vary_agree_with_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"a\tb\t1\na\tb\tmuch\n", r"line 2: no two words and a number in columns \(0, 1, 2\)"),
-        (b"a\tb\t1\na b 2\n", "line 2"),
-        (b"a\tb\t1\na\tb\tinf\n", "line 2"),
+        (b"a\tb\t1\na\tb\tmuch\n", r":2: no two words and a number in columns \(0, 1, 2\)"),
+        (b"a\tb\t1\na b 2\n", ":2"),
+        (b"a\tb\t1\na\tb\tinf\n", ":2"),
         (b"a\tb\t1\nx\ty\t2\n", "1 of 2 pairs have vectors where two are needed"),
         (b"", "0 of 0 pairs"),
         (b"\xff\xfe\t\n", "is not UTF-8"),

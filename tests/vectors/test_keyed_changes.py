@@ -172,8 +172,8 @@ def test_a_folder_of_another_kind(wv, tmp_path):
     ("text", "says"),
     [
         ("north 4\neast 3\nwest 2\n", "says no count of 'up'; give the counts of all words"),
-        ("north 4\neast\n", "line 2: not a word and its count: 'east'"),
-        ("north many\n", "line 1: not a word and its count: 'north many'"),
+        ("north 4\neast\n", ":2: not a word and its count: 'east'"),
+        ("north many\n", ":1: not a word and its count: 'north many'"),
     ],
 )
 def test_files_of_counts_that_do_not_serve(wv, tmp_path, text, says):

@@ -318,7 +318,7 @@ def test_reading_texts(tmp_path):
     (tmp_path / "marked.txt").write_bytes("\ufefffirst\n\ufeffsecond\n".encode())
     assert list(read_texts(tmp_path / "marked.txt")) == ["first", "\ufeffsecond"]
     (tmp_path / "bad.txt").write_bytes(b"fine\n\xff\n")
-    with pytest.raises(VectorError, match=r"bad.txt', line 2: not UTF-8"):
+    with pytest.raises(VectorError, match=r"bad.txt:2: not UTF-8"):
         list(read_texts(tmp_path / "bad.txt"))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(content.encode())[:-9])
     with pytest.raises(VectorError, match="cut short or damaged"):
@@ -331,7 +331,7 @@ def test_files_of_counts_and_components(tmp_path):
     (tmp_path / "counts.txt").write_text("the 100\nnew york 7\nking\t3\n")
     assert read_counts(tmp_path / "counts.txt") == {"the": 100, "new york": 7, "king": 3}
     (tmp_path / "bad.txt").write_text("the 100\nking\n")
-    with pytest.raises(VectorError, match="line 2: not a word and its count: 'king'"):
+    with pytest.raises(VectorError, match=":2: not a word and its count: 'king'"):
         read_counts(tmp_path / "bad.txt")
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(VectorError, match="is empty"):

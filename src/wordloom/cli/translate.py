@@ -133,7 +133,8 @@ def _lines(translations: list[Translation], count: int) -> str:
 def _place(document: Document) -> str:
     """A text for an error message."""
     from wordloom.data.sources import describe
+    from wordloom.errors import position
 
     file = "standard input" if document.source == "-" else document.source
-    unit = "line" if describe(document.source).format == "text" else "text"
-    return f"{file}, {unit} {document.index + 1:,}"
+    plain = describe(document.source).format == "text"
+    return position(file, document.index + 1, unit="line" if plain else "text")

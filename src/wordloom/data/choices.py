@@ -22,7 +22,7 @@ from wordloom.data.readers import _kind, _objects, _sound, missing_field
 from wordloom.data.sources import Format, Source, Sources
 from wordloom.data.streams import EncodingErrors, Meter
 from wordloom.data.task_files import JSON, task_files
-from wordloom.errors import DataError
+from wordloom.errors import DataError, position
 
 __all__ = ["ChoiceRow", "choice_rows"]
 
@@ -63,7 +63,7 @@ class ChoiceRow(NamedTuple):
     @property
     def place(self) -> str:
         """The row for an error message."""
-        return f"{self.source}, line {self.line:,}"
+        return position(self.source, self.line)
 
 
 def choice_rows(
@@ -120,19 +120,19 @@ def _swag(
     for name in _SWAG:
         if header.count(name) != 1:
             raise DataError(
-                f"{file.name}, line 1: {header.count(name)} columns are called '{name}'; SWAG's header has "
-                f"one each of {', '.join(_SWAG)} ... and, but for the test file, label"
+                f"{position(file.name, 1)}: {header.count(name)} columns are called '{name}'; SWAG's "
+                f"header has one each of {', '.join(_SWAG)} ... and, but for the test file, label"
             )
     named = [name for name in header if name.startswith("ending")]
     endings = [header.index(name) for name in (f"ending{n}" for n in range(len(named))) if name in header]
     if len(endings) != len(named):
         raise DataError(
-            f"{file.name}, line 1: its endings are called {', '.join(named)}; the label counts them from "
-            "ending0 on: give each number one column"
+            f"{position(file.name, 1)}: its endings are called {', '.join(named)}; the label counts them "
+            "from ending0 on: give each number one column"
         )
     for line, row in rows:
         _same_width(file, line, row, header)
-        place = f"{file.name}, line {line:,}"
+        place = position(file.name, line)
         sent1, sent2 = (_sound(row[header.index(name)], errors, place) for name in _SWAG[:2])
         _filled(sent1, place, "sent1", "question")
         choices = tuple(_choice(row[at], place, header[at], errors) for at in endings)
@@ -142,7 +142,7 @@ def _swag(
 
 def _lettered(file: Source, line: int, row: list[str], errors: EncodingErrors) -> ChoiceRow:
     """A row of question, choices, and a letter."""
-    place = f"{file.name}, line {line:,}"
+    place = position(file.name, line)
     if len(row) < 4:
         raise DataError(
             f"{place}: has {len(row)} field{'s' * (len(row) != 1)}; a question is in four or more (question, "
@@ -164,7 +164,7 @@ def _same_width(file: Source, line: int, row: list[str], first: list[str]) -> No
     if len(row) != len(first):
         found = f"{len(row)} field{'s' * (len(row) != 1)}" if row else "no field"
         raise DataError(
-            f"{file.name}, line {line:,}: has {found} where the first line has {len(first)}; mend the file"
+            f"{position(file.name, line)}: has {found} where the first line has {len(first)}; mend the file"
         )
 
 
@@ -173,7 +173,7 @@ def _same_width(file: Source, line: int, row: list[str], first: list[str]) -> No
 
 def _json(file: Source, errors: EncodingErrors) -> Iterator[ChoiceRow]:
     for record in _objects(file, errors, Meter()):
-        value, place = record.value, f"{file.name}, line {record.line:,}"
+        value, place = record.value, position(file.name, record.line)
         turned = "context_options" in value
         asked, offered = ("continuation", "context_options") if turned else ("query", "choices")
         for name in (asked, offered):

@@ -11,7 +11,7 @@ from wordloom.data.datasets import Columns
 from wordloom.data.readers import _lines, _objects, missing_field
 from wordloom.data.sources import COMPRESSIONS, Source
 from wordloom.data.streams import EncodingErrors, Meter, text_blocks
-from wordloom.errors import DataError
+from wordloom.errors import DataError, position
 
 __all__ = ["LISTS", "cells_of"]
 
@@ -46,7 +46,7 @@ def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
     for number, line in _numbered(file, errors):
         if not (text := line.strip()):
-            raise DataError(f"{file.name}, line {number:,}: is empty where a text is expected; take it out")
+            raise DataError(f"{position(file.name, number)}: is empty where a text is expected; take it out")
         yield number, [text, name]
 
 
@@ -69,7 +69,7 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
         if len(row) != width:
             found = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
             raise DataError(
-                f"{file.name}, line {line:,}: {found} where the first line has {width}; mend the file"
+                f"{position(file.name, line)}: {found} where the first line has {width}; mend the file"
                 + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
             )
         yield line, [row[place] for place in places]
@@ -88,15 +88,15 @@ def _place(column: str | int, first: list[str], file: Source, columns: Columns) 
     if isinstance(column, int):
         if not 1 <= column <= len(first):
             raise DataError(
-                f"{file.name}, line 1: has {len(first)} {_fields(len(first))} and no column {column}; "
+                f"{position(file.name, 1)}: has {len(first)} {_fields(len(first))} and no column {column}; "
                 f"allowed: 1 to {len(first)}"
             )
         return column - 1
     if first.count(column) > 1:
-        raise DataError(f"{file.name}, line 1: {first.count(column)} columns are called '{column}'; "
+        raise DataError(f"{position(file.name, 1)}: {first.count(column)} columns are called '{column}'; "
                         "give the number of the one that is meant")  # fmt: skip
     if column not in first:
-        raise DataError(_missing(f"{file.name}, line 1", column, first, columns))
+        raise DataError(_missing(position(file.name, 1), column, first, columns))
     return first.index(column)
 
 
@@ -130,7 +130,7 @@ def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str
             yield first, row
             first = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{file.name}, line {first:,}: not valid CSV ({error}); mend the file") from None
+        raise DataError(f"{position(file.name, first)}: not valid CSV ({error}); mend the file") from None
 
 
 def _numbered(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
@@ -151,7 +151,7 @@ def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tu
     for record in _objects(file, errors, Meter()):
         for name in wanted:
             if not _holds(record.value, name):
-                raise DataError(_missing(f"{file.name}, line {record.line:,}", name, record.value, columns))
+                raise DataError(_missing(position(file.name, record.line), name, record.value, columns))
         yield record.line, [_value(record.value, name) for name in wanted]
 
 

@@ -22,7 +22,7 @@ from wordloom.data.label_cells import LISTS, cells_of
 from wordloom.data.readers import _sound
 from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources, is_stdin
 from wordloom.data.streams import EncodingErrors
-from wordloom.errors import DataError, did_you_mean
+from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = [
     "FILE",
@@ -61,7 +61,7 @@ class LabelledRow(NamedTuple):
     @property
     def place(self) -> str:
         """The row for an error message."""
-        return f"{self.source}, line {self.line:,}"
+        return position(self.source, self.line)
 
 
 def labelled_rows(
@@ -339,7 +339,7 @@ def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[La
     n = len(columns.texts)
     named = columns.texts if columns.label is None else (*columns.texts, columns.label)
     for line, values in cells_of(file, columns, errors):
-        place = f"{file.name}, line {line:,}"
+        place = position(file.name, line)
         texts = tuple(map(_text, values[:n], _named(place, columns.texts), repeat(errors)))
         label = None if columns.label is None else _label(values[n], *_named(place, [columns.label]))
         yield LabelledRow(texts, label, file.name, line, named)

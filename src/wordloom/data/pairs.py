@@ -21,7 +21,7 @@ from wordloom.data.labels import TABLES, Column, _rows, _suffixes, _tables
 from wordloom.data.readers import pieces
 from wordloom.data.sources import Source, Sources, expand
 from wordloom.data.streams import EncodingErrors, Meter
-from wordloom.errors import DataError, did_you_mean
+from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["Pair", "PairCorpus"]
 
@@ -41,7 +41,7 @@ class Pair(NamedTuple):
     @property
     def place(self) -> str:
         """The pair for an error message."""
-        return f"{self.file}, line {self.line:,}"
+        return position(self.file, self.line)
 
 
 class _Files(NamedTuple):

@@ -10,12 +10,12 @@ from wordloom.data.labels import Column, labelled_rows
 from wordloom.data.readers import numbered_fields, pieces
 from wordloom.data.sources import COMPRESSIONS, expand
 from wordloom.data.streams import Meter
-from wordloom.errors import DataError
+from wordloom.errors import DataError, position
 
 __all__ = ["PlacedText", "placed_texts"]
 
 _TABLES = (".csv", ".tsv")  # whose columns have no usual name
-_UNITS = {"text": "line", "parquet": "row"}
+_UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
 
 
 class PlacedText(NamedTuple):
@@ -72,10 +72,10 @@ def _by_field(
             for place, text in numbered_fields(file, where, errors, Meter()):
                 yield PlacedText(text, place)
             continue
-        unit = _UNITS.get(file.format, "text")
+        unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
         read = pieces([file], field=field, separator="line", encoding_errors=errors)
         for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
-            yield PlacedText(str(piece.text), f"{file.name}, {unit} {number:,}")
+            yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
 
 
 def _plain(source: str) -> str:

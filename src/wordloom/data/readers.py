@@ -11,7 +11,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, AnyStr, NamedTuple, cast
+from typing import Any, AnyStr, Literal, NamedTuple, cast
 
 from wordloom.data.sources import Fields, Source, Sources, expand
 from wordloom.data.streams import (
@@ -23,7 +23,7 @@ from wordloom.data.streams import (
     decode,
     text_blocks,
 )
-from wordloom.errors import DataError, did_you_mean
+from wordloom.errors import DataError, did_you_mean, position
 
 
 class Document(NamedTuple):
@@ -270,13 +270,13 @@ def numbered_fields(
         values = _json_list(file, errors, meter)
         if values and all(isinstance(value, str) for value in values):
             for n, value in enumerate(values, 1):
-                place = f"{file.name}, item {n}"
+                place = position(file.name, n, unit="item")
                 yield place, _sound(value, errors, place)
             return
     names = [field] if isinstance(field, str) else list(field)
     last = f", field '{names[0]}'" if len(names) == 1 else ""
     for record in _objects(file, errors, meter):
-        place = f"{record.source}, {'line' if file.format == 'jsonl' else 'item'} {record.line}"
+        place = position(record.source, record.line, unit="line" if file.format == "jsonl" else "item")
         texts = []
         for name in names:
             if name not in record.value:
@@ -317,7 +317,7 @@ def _sound(text: str, errors: EncodingErrors, place: str) -> str:
 
 
 def _objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[Record]:
-    unit = "line" if file.format == "jsonl" else "item"
+    unit: Literal["line", "item"] = "line" if file.format == "jsonl" else "item"
     values = (
         _json_lines(file, errors, meter)
         if file.format == "jsonl"
@@ -326,7 +326,8 @@ def _objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> Itera
     for number, value in values:
         if not isinstance(value, dict):
             raise DataError(
-                f"{file.name}, {unit} {number}: holds a {_kind(value)}; each {unit} must be a JSON object"
+                f"{position(file.name, number, unit=unit)}: holds a {_kind(value)}; each {unit} must be a "
+                "JSON object"
             )
         yield Record(value, file.name, number)
 
@@ -342,10 +343,10 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
         if not line.strip():
             continue
         try:
-            value = _parsed(line, f"{file.name}, line {number}")
+            value = _parsed(line, position(file.name, number))
         except json.JSONDecodeError as error:
             raise DataError(
-                f"{file.name}, line {number}: not valid JSON ({_why(error)} at column {error.colno}); "
+                f"{position(file.name, number)}: not valid JSON ({_why(error)} at column {error.colno}); "
                 "a .jsonl file holds one object per line"
             ) from None
         yield number, value
@@ -358,7 +359,7 @@ def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> lis
         value = _parsed(text, file.name)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{file.name}: not valid JSON ({_why(error)} at line {error.lineno}, column {error.colno}); "
+            f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({_why(error)}); "
             "one object per line belongs in a .jsonl file"
         ) from None
     if not isinstance(value, list):

@@ -13,7 +13,7 @@ from wordloom.data.label_cells import cells_of
 from wordloom.data.labels import Column, LabelledCorpus, _named, _tables, _text
 from wordloom.data.sources import Sources
 from wordloom.data.streams import EncodingErrors
-from wordloom.errors import DataError
+from wordloom.errors import DataError, position
 
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
 
@@ -34,7 +34,7 @@ class ScoredRow(NamedTuple):
     @property
     def place(self) -> str:
         """The row for an error message."""
-        return f"{self.source}, line {self.line:,}"
+        return position(self.source, self.line)
 
     @property
     def label(self) -> float:
@@ -67,7 +67,7 @@ def scored_rows(
         given = text is not None or score is not None
         headed = header if header is not None or given else known.header
         for line, values in cells_of(file, Columns(texts, None, headed, column), encoding_errors):
-            place = f"{file.name}, line {line:,}"
+            place = position(file.name, line)
             read = tuple(map(_text, values[:-1], _named(place, texts), repeat(encoding_errors)))
             yield ScoredRow(read, _score(values[-1], place, column), file.name, line, (*texts, column))
 

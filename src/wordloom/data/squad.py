@@ -19,7 +19,7 @@ from wordloom.data.readers import _kind, _objects, _parsed, _sound
 from wordloom.data.sources import Source, Sources
 from wordloom.data.streams import EncodingErrors, blocks, decode
 from wordloom.data.task_files import JSON, task_files
-from wordloom.errors import DataError, did_you_mean
+from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["MOVED", "Answer", "Question", "asked", "questions"]
 
@@ -109,7 +109,7 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
             yield from (question for _, question in _in_file(file, encoding_errors, seen))
             continue
         for record in _objects(file, encoding_errors, None):
-            row = _Object(record.value, f"{file.name}, line {record.line:,}", "", encoding_errors)
+            row = _Object(record.value, position(file.name, record.line), "", encoding_errors)
             name = row.text("id") if "id" in row.values else str(record.line)
             texts = row.text("context"), row.text("question")
             yield Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
@@ -242,7 +242,7 @@ def _document(file: Source, errors: EncodingErrors) -> _Object:
         value = _parsed(text, file.name)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{file.name}, line {error.lineno:,}, column {error.colno:,}: not valid JSON ({error.msg}); "
+            f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({error.msg}); "
             "copy or write the file again"
         ) from None
     if not isinstance(value, dict):

@@ -24,7 +24,7 @@ from wordloom.data.readers import _kind, _objects, _sound, missing_field
 from wordloom.data.sources import COMPRESSIONS, Format, Source, Sources
 from wordloom.data.streams import EncodingErrors, Meter
 from wordloom.data.task_files import JSON, task_files
-from wordloom.errors import DataError, did_you_mean
+from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
 
@@ -69,10 +69,10 @@ class TaggedText(NamedTuple):
     def place(self, word: int | None = None) -> str:
         """The text, or its ``word`` (from 0), for an error message."""
         if word is None:
-            return f"{self.source}, line {self.line:,}" if self.line else self.source
+            return position(self.source, self.line) if self.line else self.source
         if self.column:
-            return f"{self.source}, line {self.line + word:,}"
-        return f"{self.source}, line {self.line:,}, word {word + 1:,}"
+            return position(self.source, self.line + word)
+        return f"{position(self.source, self.line)}, word {word + 1:,}"
 
 
 def tagged_texts(
@@ -162,10 +162,10 @@ def _conll(
             continue
         if not width:
             width = len(cells)
-            _check_columns(f"{file.name}, line {number:,}", columns, width)
+            _check_columns(position(file.name, number), columns, width)
         if len(cells) != width:
             raise DataError(
-                f"{file.name}, line {number:,}: has {len(cells)} column{'s' * (len(cells) != 1)} where the "
+                f"{position(file.name, number)}: has {len(cells)} column{'s' * (len(cells) != 1)} where the "
                 f"first word has {width}; mend the file (an empty line stands between sentences)"
             )
         begun = begun if words else number
@@ -206,7 +206,7 @@ def _name(file: Source, given: int | str | None, default: str, what: str) -> str
 
 def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Iterator[TaggedText]:
     for record in _objects(file, errors, Meter()):
-        place = f"{file.name}, line {record.line:,}"
+        place = position(file.name, record.line)
         found = [_list(record.value, name, place, errors, n == 1) for n, name in enumerate(names)]
         words = found[0]
         if not words:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wordloom.data import records
-from wordloom.errors import DataError, EvaluationError
+from wordloom.errors import DataError, EvaluationError, position
 from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import (
@@ -51,7 +51,8 @@ def passages(sources: Sources) -> Iterator[Passage]:
             if not isinstance(value, str) or not value.strip():
                 found = ", ".join(record.value) or "nothing"
                 raise DataError(
-                    f"{record.source}:{record.line}: a passage needs a text '{name}'; fields here: {found}"
+                    f"{position(record.source, record.line)}: a passage needs a text '{name}'; fields "
+                    f"here: {found}"
                 )
         yield Passage(*fields)  # type: ignore[arg-type]
 

@@ -20,7 +20,7 @@ from wordloom.data.labels import REPEATED, LabelledCorpus, refuse_empty, unseen_
 from wordloom.data.row_digest import RowDigest
 from wordloom.data.sources import Sources, is_stdin
 from wordloom.data.streams import EncodingErrors
-from wordloom.errors import RecipeError
+from wordloom.errors import RecipeError, position
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
 from wordloom.evaluate.glue import glue_task
@@ -179,7 +179,7 @@ class Rows:
             if known and row.label not in known:
                 raise unseen_label(row, known)
             self.labels.append(str(row.label))
-            self.places.append(f"{row.source}:{row.line}")
+            self.places.append(position(row.source, row.line))
             self.digest.add((row.texts, row.label))
             yield row.texts
 

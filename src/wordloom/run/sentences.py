@@ -22,7 +22,7 @@ from wordloom.data.marked_rows import Frame, MarkedRows, marked_rows
 from wordloom.data.row_digest import RowDigest
 from wordloom.data.scores import ScoredCorpus
 from wordloom.data.text_groups import GroupCorpus, GroupLedger, TextGroupBatches, text_numbers
-from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean
+from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean, position
 from wordloom.evaluate import number_agreement
 from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.reading import tokenizer_name
@@ -247,7 +247,7 @@ class _Reader:
             numbers=numbers,
             scores=scores,
             belong=belong,
-            places=[f"{row.source}:{row.line}" for row in rows],
+            places=[position(row.source, row.line) for row in rows],
             pad=frame.pad,
             ledger=ledger,
         )

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from wordloom.errors import VectorError, did_you_mean
+from wordloom.errors import VectorError, did_you_mean, position
 from wordloom.vectors.keyed import Vector
 from wordloom.vectors.whole_files import new_file, opened
 
@@ -60,7 +60,7 @@ def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
                     raw = raw.removeprefix(codecs.BOM_UTF8)
                 yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise VectorError(f"'{path}', line {number:,}: not UTF-8 ({error.reason}); convert it") from None
+        raise VectorError(f"{position(path, number)}: not UTF-8 ({error.reason}); convert it") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
     except OSError as error:

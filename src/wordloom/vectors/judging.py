@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.errors import VectorError, did_you_mean
+from wordloom.errors import VectorError, did_you_mean, position
 from wordloom.vectors.keyed import KeyedVectors, QuestionError, Vector
 from wordloom.vectors.questions import looked_at
 from wordloom.vectors.word_store import nonzero
@@ -244,10 +244,12 @@ def _questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, 
             continue
         if not sections:
             raise QuestionError(
-                f"{path}, line {number}: no ': section' line stands before it; begin with one"
+                f"{position(path, number)}: no ': section' line stands before it; begin with one"
             )
         if len(words) != 4:
-            raise QuestionError(f"{path}, line {number}: an analogy has four words, this line {len(words)}")
+            raise QuestionError(
+                f"{position(path, number)}: an analogy has four words, this line {len(words)}"
+            )
         questions.append((len(sections) - 1, (words[0], words[1], words[2], words[3])))
     if not questions:
         raise QuestionError(f"{path} holds no analogies; give lines of four words under ': section' lines")
@@ -298,7 +300,8 @@ def evaluate_word_pairs(
             if number == 1:
                 continue
             raise QuestionError(
-                f"{path}, line {number}: no two words and a number in columns {columns} between {delimiter!r}"
+                f"{position(path, number)}: no two words and a number in columns {columns} "
+                f"between {delimiter!r}"
             ) from None
         if case_insensitive:
             a, b = a.upper(), b.upper()

@@ -37,12 +37,12 @@ def naming(path: Path) -> Iterator[None]:
         raise VectorError(f"'{path}': {error}") from None
 
 
-def utf8(raw: bytes, path: Path, place: str) -> str:
-    """The text that stands at ``place`` in a file."""
+def utf8(raw: bytes, place: str) -> str:
+    """Decode what stands at ``place``, a position in a file."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise VectorError(f"'{path}', {place}: not UTF-8 ({error.reason}); convert the file") from None
+        raise VectorError(f"{place}: not UTF-8 ({error.reason}); convert the file") from None
 
 
 def encoded(word: str, forbidden: str, name: str) -> bytes:

@@ -211,7 +211,7 @@ def _decoded(raw: list[bytes], path: Path) -> list[str]:
     try:
         words = b" ".join(raw).decode("utf-8").split(" ")  # no word holds a space
     except UnicodeDecodeError:
-        words = [utf8(word, path, f"word {number:,}") for number, word in enumerate(raw, 1)]
+        words = [utf8(word, f"{path}, word {number}") for number, word in enumerate(raw, 1)]
     # word2vec.c ends each vector with a line break, gensim does not
     return [word.lstrip("\n") for word in words]
 

@@ -18,7 +18,7 @@ from typing import IO
 
 import numpy as np
 
-from wordloom.errors import VectorError
+from wordloom.errors import VectorError, position
 from wordloom.vectors.fasttext_format import BEFORE_MAGIC, begins_as_fasttext, begins_before_magic
 from wordloom.vectors.keyed import KeyedVectors
 from wordloom.vectors.whole_files import encoded, naming, new_file, opened, utf8
@@ -189,18 +189,18 @@ def _read_text(
         if wanted is not None and len(words) == wanted:
             if limit is None and raw.strip():
                 raise VectorError(
-                    f"'{path}' goes on in line {number:,} after the {wanted:,} words that its first line "
-                    "promises; put that right, or read with a limit"
+                    f"{position(path, number)}: the file goes on after the {wanted:,} words that its "
+                    "first line promises; put that right, or read with a limit"
                 )
             break
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
-        line = utf8(raw, path, f"line {number:,}").rstrip(" \t\r\n")
+        line = utf8(raw, position(path, number)).rstrip(" \t\r\n")
         if not line:
             continue
         parsed = _parsed(line, dim)
         if parsed is None:
-            raise VectorError(f"'{path}', line {number:,}: {_wrong(line, dim)}")
+            raise VectorError(f"{position(path, number)}: {_wrong(line, dim)}")
         word, figures = parsed
         words.append(word)
         values.extend(figures)

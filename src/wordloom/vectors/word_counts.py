@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import VectorError
+from wordloom.errors import VectorError, position
 from wordloom.vectors.embedding_files import read_texts
 from wordloom.vectors.whole_files import encoded, new_file
 
@@ -33,9 +33,9 @@ def read_counts(path: str | os.PathLike[str]) -> dict[str, int]:
     for number, line in enumerate(read_texts(path), 1):
         word, _, count = line.replace("\t", " ").rpartition(" ")
         if not word or not count.isdecimal():
-            raise VectorError(f"'{path}', line {number:,}: not a word and its count: {line!r}")
+            raise VectorError(f"{position(path, number)}: not a word and its count: {line!r}")
         if word in counts:
-            raise VectorError(f"'{path}', line {number:,}: the word {word!r} stands there twice; keep one")
+            raise VectorError(f"{position(path, number)}: the word {word!r} stands there twice; keep one")
         counts[word] = int(count)
     if not counts:
         raise VectorError(f"'{path}' is empty; give lines of a word and its count")
