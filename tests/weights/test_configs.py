@@ -13,6 +13,7 @@ from wordloom.errors import CheckpointError
 from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, TransformerConfig
 from wordloom.nn import ACTIVATIONS
 from wordloom.weights import config_from_theirs, config_to_theirs, load_config
+from wordloom.weights.configs import FORMATS
 
 THEIRS = (GPTConfig, GPT2Config, LlamaConfig)
 share = st.sampled_from([0.0, 0.1, 0.25])
@@ -223,6 +224,10 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
             "activation_function = 'gleu'; did you mean 'gelu'",
         ),
         ({"model_type": "gpt2", "activation_function": "quick_gelu"}, "activation_function = 'quick_gelu'"),
+        *(
+            ({"model_type": family, "is_causal": False}, "is_causal = False; only True is computed")
+            for family in ("openai-gpt", "gpt2", "llama", "marian")
+        ),
         ({"model_type": "gpt2", "pruned_heads": {"0": [1]}}, "pruned_heads"),
         ({"model_type": "gpt2", "quantization_config": {"bits": 4}}, "quantization_config"),
         ({"model_type": "gpt2", "n_embd": "768"}, "'dim' takes int, not '768'"),
@@ -258,6 +263,43 @@ def test_what_we_would_compute_otherwise_is_refused_by_name(theirs: dict[str, An
         config_from_theirs(theirs)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+SIZES = {"n_embd": 36, "n_layer": 3, "n_head": 6, "n_positions": 50}
+MARIAN_SIZES = {
+    "d_model": 36,
+    "encoder_layers": 3,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes"), [("gpt2", SIZES), ("openai-gpt", SIZES), ("marian", MARIAN_SIZES)]
+)
+def test_a_setting_can_go_by_either_of_its_names_in_transformers(
+    model_type: str, sizes: dict[str, int]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.CONFIG_MAPPING[model_type]
+    aliased = {theirs: alias for alias, theirs in kind.attribute_map.items()}
+    spelled = {aliased.get(key, key): value for key, value in sizes.items()}
+    assert spelled != sizes
+    assert kind(**spelled).to_dict() == kind(**sizes).to_dict()
+    config = config_from_theirs({"model_type": model_type, **sizes})
+    assert config_from_theirs({"model_type": model_type, **spelled}) == config
+    assert config_from_theirs({"model_type": model_type, **sizes, **spelled}) == config
+    assert (config.dim, config.n_layers, config.n_heads) == (36, 3, 6)
+    for key, alias in aliased.items():
+        with pytest.raises(CheckpointError, match=f"{key} = .* and {alias} = 7 are one setting"):
+            config_from_theirs({"model_type": model_type, key: sizes.get(key, 5), alias: 7})
+
+
+def test_every_family_knows_the_aliases_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    for form in FORMATS.values():
+        if form.model_type in transformers.CONFIG_MAPPING:
+            assert dict(form.aliases) == transformers.CONFIG_MAPPING[form.model_type].attribute_map
 
 
 def test_names_of_classes_that_are_not_numbered() -> None:

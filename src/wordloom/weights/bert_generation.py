@@ -85,7 +85,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     encoder, decoder = sides["encoder"], sides["decoder"]
     refuse_unless(theirs, tie_encoder_decoder=False)
     refuse_unless(encoder, is_decoder=False, add_cross_attention=False)
-    refuse_unless(decoder, tie_word_embeddings=True)
+    refuse_unless(decoder, tie_word_embeddings=True, is_causal=True)
     for key in ("is_decoder", "add_cross_attention"):
         if decoder.get(key) is not True:
             raise CheckpointError(

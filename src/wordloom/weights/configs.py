@@ -137,7 +137,7 @@ def _of_body(theirs: Mapping[str, Any]) -> dict[str, Any]:
 def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
     """The config of transformers' keys alone; a value that is the usual one becomes None."""
     form = FORMATS[family]
-    config = _build(family, form.config_from(theirs))
+    config = _build(family, form.config_from(form.without_aliases(theirs)))
     written = form.config_to(config)
     for field in fields(config):
         if written is not None and field.default is None and getattr(config, field.name) is not None:

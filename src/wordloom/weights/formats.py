@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["ACTIVATION_NAMES", "HEADS", "Format", "activation_from", "refuse_unless"]
+__all__ = ["ACTIVATION_NAMES", "GPT_ALIASES", "HEADS", "Format", "activation_from", "refuse_unless"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,8 @@ class Format:
     its settings, of config.json and generation_config.json, that follow from bos_token_id, eos_token_id and
     pad_token_id.  ``renaming``, of a config and the names of our parameters, stands for ``table`` where that
     depends on the config.  ``refined``, of a config and the names of the stored tensors, is the config of
-    what they hold, where config.json alone does not say it.
+    what they hold, where config.json alone does not say it.  ``aliases`` maps second names of settings to
+    the names that ``config_from`` reads, as the ``attribute_map`` of transformers' config does.
     """
 
     model_type: str
@@ -40,7 +41,33 @@ class Format:
     token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
     renaming: Callable[[Any, Collection[str]], Renaming] | None = None
     refined: Callable[[Any, Collection[str]], Any] | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
+    def without_aliases(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """``theirs`` with every setting under its first name.
+
+        Raises CheckpointError when a setting has two names and two values.
+        """
+        plain = dict(theirs)
+        for alias, name in self.aliases.items():
+            value = plain.pop(alias, None)
+            if value is None:
+                continue
+            if plain.get(name, value) != value:
+                raise CheckpointError(
+                    f"{name} = {plain[name]!r} and {alias} = {value!r} are one setting with two values; "
+                    "remove the wrong one"
+                )
+            plain[name] = value
+        return plain
+
+
+GPT_ALIASES = {
+    "hidden_size": "n_embd",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 
 # Heads of other tasks that were saved with the same body.
 HEADS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from wordloom.models.checks import dropout_or
 from wordloom.models.gpt import GPTConfig
-from wordloom.weights.formats import HEADS, Format, activation_from
+from wordloom.weights.formats import GPT_ALIASES, HEADS, Format, activation_from, refuse_unless
 from wordloom.weights.gpt2 import BLOCK, dropouts_from
 from wordloom.weights.renaming import Ignored, Row
 
@@ -32,6 +32,7 @@ _ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    refuse_unless(theirs, is_causal=True)
     return {
         "vocab_size": theirs.get("vocab_size", 40478),
         "max_seq_len": theirs.get("n_positions", 512),
@@ -74,4 +75,5 @@ FORMAT = Format(
     ignored=_IGNORED,
     config_from=_config_from,
     config_to=_config_to,
+    aliases=GPT_ALIASES,
 )

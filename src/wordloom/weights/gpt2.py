@@ -7,7 +7,14 @@ from typing import Any
 
 from wordloom.models.checks import dropout_or
 from wordloom.models.gpt2 import GPT2Config
-from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    ACTIVATION_NAMES,
+    GPT_ALIASES,
+    HEADS,
+    Format,
+    activation_from,
+    refuse_unless,
+)
 from wordloom.weights.renaming import Ignored, Row
 
 __all__ = ["BLOCK", "FORMAT", "dropouts_from"]
@@ -56,7 +63,11 @@ def dropouts_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(
-        theirs, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False
+        theirs,
+        is_causal=True,
+        scale_attn_weights=True,
+        scale_attn_by_inverse_layer_idx=False,
+        add_cross_attention=False,
     )
     return {
         "vocab_size": theirs.get("vocab_size", 50257),
@@ -101,4 +112,5 @@ FORMAT = Format(
     ignored=_IGNORED,
     config_from=_config_from,
     config_to=_config_to,
+    aliases=GPT_ALIASES,
 )

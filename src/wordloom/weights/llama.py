@@ -45,6 +45,7 @@ _GELU_TANH = "gelu_pytorch_tanh"  # what recent configs call it; the GPTs' confi
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    refuse_unless(theirs, is_causal=True)
     theta, scaling = _rope_from(theirs)
     return {
         "vocab_size": theirs.get("vocab_size", 32000),

@@ -89,7 +89,7 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     )
     if shared:
         refuse_unless(theirs, decoder_vocab_size=source)
-    refuse_unless(theirs, decoder_attention_heads=heads, decoder_ffn_dim=hidden)
+    refuse_unless(theirs, decoder_attention_heads=heads, decoder_ffn_dim=hidden, is_causal=True)
     if start is not None and theirs.get("pad_token_id") is not None and start != theirs["pad_token_id"]:
         raise CheckpointError(
             f"unsupported setting decoder_start_token_id = {start!r}; what is written begins with "
@@ -165,4 +165,9 @@ FORMAT = Format(
     config_to=_config_to,
     token_settings=_token_settings,
     renaming=_renaming,
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    },
 )
