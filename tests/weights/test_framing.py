@@ -88,6 +88,38 @@ def test_their_tokenizer_and_model_give_our_rows_and_our_answers(
         torch.testing.assert_close(answers[number], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("processor", ["template", "BertProcessing", "Sequence"])
+@pytest.mark.parametrize("kind", ["bert", "bert by bpe", "BertTokenizer"])
+def test_a_model_of_one_segment_is_saved_with_a_tokenizer_that_gives_no_other(
+    kind: str, processor: str, tmp_path: Path
+) -> None:
+    """The tokenizer comes from a folder whose model tells two texts apart."""
+    two, tokenizer = made("bert" if kind == "BertTokenizer" else kind)
+    save_model(build(two), tmp_path / "two", tokenizer=tokenizer)
+    definition = json.loads((tmp_path / "two/tokenizer.json").read_text())
+    if processor != "template":
+        marks = {"sep": ["[SEP]", tokenizer.sep_id], "cls": ["[CLS]", tokenizer.cls_id]}
+        definition["post_processor"] = {"type": "BertProcessing", **marks}
+    if processor == "Sequence":
+        definition["post_processor"] = {"type": "Sequence", "processors": [definition["post_processor"]]}
+    if kind == "BertTokenizer":
+        settings = json.loads((tmp_path / "two/tokenizer_config.json").read_text())
+        settings["tokenizer_class"] = kind
+        (tmp_path / "two/tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "two/tokenizer.json").write_text(json.dumps(definition))
+    tokenizer = Tokenizer.from_pretrained(tmp_path / "two")
+    save_model(build(replace(two, type_vocab_size=1)), tmp_path / "one", tokenizer=tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "one")
+    told = theirs(*zip(*ROWS, strict=True), padding=True, return_tensors="pt")
+    assert told["input_ids"].tolist() == transformers.AutoTokenizer.from_pretrained(tmp_path / "two")(
+        *zip(*ROWS, strict=True), padding=True
+    )["input_ids"]  # fmt: skip
+    with torch.no_grad():
+        transformers.AutoModel.from_pretrained(tmp_path / "one").eval()(**told)
+    again = Tokenizer.from_pretrained(tmp_path / "one")
+    assert (again.fingerprint, again.encode_ids(TEXT)) == (tokenizer.fingerprint, tokenizer.encode_ids(TEXT))
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_mask_takes_the_space_before_it_where_pieces_have_theirs(kind: str, tmp_path: Path) -> None:
     marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -306,6 +306,9 @@ def frames(definition: Definition) -> bool:
     return any(part["type"] != "ByteLevel" for part in parts)
 
 
+_TEMPLATES = ("single", "pair")
+
+
 def frame_template(
     start: Sequence[tuple[str, int]],
     between: Sequence[tuple[str, int]],
@@ -332,6 +335,26 @@ def frame_template(
             name: {"id": name, "ids": [index], "tokens": [name]} for name, index in (*start, *between, *end)
         },
     }
+
+
+def in_one_segment(processor: Definition | None) -> Definition | None:
+    """The post-processor with every token in segment 0."""
+    if processor is None:
+        return None
+    match processor["type"]:
+        case "Sequence":
+            return {**processor, "processors": [in_one_segment(part) for part in processor["processors"]]}
+        case "BertProcessing":
+            cls, sep = (tuple(processor[name]) for name in ("cls", "sep"))
+            return frame_template([cls], [sep], [sep])
+        case "TemplateProcessing":
+            return {**processor, **{name: list(map(_in_segment_0, processor[name])) for name in _TEMPLATES}}
+        case _:
+            return processor
+
+
+def _in_segment_0(piece: Definition) -> Definition:
+    return {kind: {**settings, "type_id": 0} for kind, settings in piece.items()}
 
 
 def fingerprint(definition: Definition, roles: dict[str, int | None]) -> str:

@@ -340,6 +340,19 @@ class Tokenizer:
             training_report=self.training_report,
         )
 
+    def with_one_segment(self) -> Tokenizer:
+        """The same ids, in files that make other tools put both texts of a pair into segment 0."""
+        config = dict(self._config)
+        if names := config.get("model_input_names"):
+            config["model_input_names"] = [name for name in names if name != "token_type_ids"]
+        processor = facts.in_one_segment(self._definition["post_processor"])
+        return Tokenizer(
+            {**self._definition, "post_processor": processor},
+            config,
+            chat_template=self.chat_template,
+            training_report=self.training_report,
+        )
+
     def with_bert_ends(self) -> Tokenizer:
         """The same ids, cls and sep being bos and eos too, where there is no eos: for models that write."""
         if self.eos_id is not None or self.sep_id is None:

@@ -15,8 +15,9 @@ __all__ = ["framed", "pads_with_its_end"]
 def framed(config: Any, tokenizer: Any) -> Any:
     """``tokenizer``, with the same ids, as the model of ``config`` reads texts and pairs.
 
-    An encoder's that says already what stands around texts is left as it is.  A causal model with a head
-    reads marks between and behind texts, which the tokenizer it came with does not put there.
+    A tokenizer for an encoder that already states the special tokens around texts keeps them.  An encoder
+    with one segment gets a tokenizer that puts both texts of a pair into it.  A causal model with a head
+    reads special tokens between and after texts, which its original tokenizer does not add.
     """
     body = body_config(config)
     if not hasattr(tokenizer, "with_frame"):
@@ -25,10 +26,12 @@ def framed(config: Any, tokenizer: Any) -> Any:
         roberta = isinstance(body, RobertaConfig)
         try:
             frame = Frame.of_encoder(tokenizer, doubled=roberta)
-        except DataError:  # one that is saved beside a model without having been read by it
-            return tokenizer
-        segment = 0 if roberta or body.type_vocab_size == 1 else 1
-        return tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
+        except DataError:  # the tokenizer lacks special tokens that training would need
+            pass
+        else:
+            segment = 0 if roberta or body.type_vocab_size == 1 else 1
+            tokenizer = tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
+        return tokenizer.with_one_segment() if body.type_vocab_size == 1 else tokenizer
     marks = _marks_of_causal(config, tokenizer)
     if marks is None:
         return tokenizer
