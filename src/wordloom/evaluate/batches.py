@@ -10,8 +10,8 @@ from torch import Tensor
 
 from wordloom.data.batches import to_device
 from wordloom.errors import EvaluationError
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import RatioStatistics, Score, signature
+from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import Objective
 
 __all__ = ["evaluate_batches"]

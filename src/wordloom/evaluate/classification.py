@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, to_device
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.agreement import class_agreement, metrics_of
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import (
     MIN_UNITS,
     Floats,
@@ -26,6 +25,7 @@ from wordloom.evaluate.score import (
     share_interval,
     signature,
 )
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["Judged", "classification", "judge", "macro_f1"]
 
@@ -59,15 +59,16 @@ def judge(model: Any, batches: Iterable[Any]) -> Judged:
     with evaluating(model):
         for batch in batches:
             moved = to_device(batch, device)
-            scored = moved.targets != IGNORE
-            logits = model(*moved.inputs).double()[scored]  # [N, C]
-            targets = moved.targets[scored]
-            found = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
+            targets = moved.targets.cpu()
+            scored = targets != IGNORE
+            logits = model(*moved.inputs).cpu().double()[scored]  # [N, C]
+            targets = targets[scored]  # [N]
+            found = F.cross_entropy(logits, targets, reduction="none").numpy()
             if not np.isfinite(found).all():
                 raise NonFiniteError("the model gives no finite probability; its weights are damaged")
             nats.append(found)
             C = logits.shape[1]
-            pairs = (targets * C + logits.argmax(1)).cpu().numpy()
+            pairs = (targets * C + logits.argmax(1)).numpy()
             counted = np.bincount(pairs, minlength=C * C).reshape(C, C)
             confusion = counted if confusion is None else confusion + counted
     if confusion is None or not confusion.sum():

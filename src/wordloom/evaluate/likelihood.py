@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.models import context_limit
+from wordloom.nn.evaluating import evaluating
 
-__all__ = ["DTYPE_NAMES", "Likelihood", "Stretch", "evaluating", "likelihoods"]
+__all__ = ["DTYPE_NAMES", "Likelihood", "Stretch", "likelihoods"]
 
 DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
@@ -44,18 +44,6 @@ class Likelihood(NamedTuple):
 
     nats: NDArray[np.float64]
     greedy: NDArray[np.bool_]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model without dropout or gradients, and afterwards as it was."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def likelihoods(
@@ -125,4 +113,4 @@ def _predict(model: Any, hidden: Tensor, targets: Tensor) -> tuple[NDArray[np.fl
         own = logits.gather(1, target[:, None])  # [rows, 1]
         first = (logits >= own).int().argmax(dim=1)
         greedy.append((first == target) & (own[:, 0] == logits.amax(dim=1)))
-    return torch.cat(nats).double().cpu().numpy(), torch.cat(greedy).cpu().numpy()
+    return torch.cat(nats).cpu().double().numpy(), torch.cat(greedy).cpu().numpy()

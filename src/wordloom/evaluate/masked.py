@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from wordloom.data.batches import IGNORE, to_device
 from wordloom.data.masked_batches import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
-from wordloom.evaluate.likelihood import DTYPE_NAMES, evaluating
+from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.reading import Reader, tokenizer_name
 from wordloom.evaluate.score import (
     MIN_UNITS,
@@ -25,6 +25,7 @@ from wordloom.evaluate.score import (
     share_interval,
     signature,
 )
+from wordloom.nn.evaluating import evaluating
 
 if TYPE_CHECKING:
     from wordloom.data import Document

@@ -31,12 +31,12 @@ from wordloom.generate.engine import (
     check_finite,
     check_known,
     damaged,
-    evaluating,
     new_token_limits,
     next_hidden,
 )
 from wordloom.generate.fast import Accelerated, accelerate, one_thread
 from wordloom.models import context_limit
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["Hypothesis", "beam_search"]
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError, did_you_mean
+from wordloom.nn.evaluating import widened
 
 __all__ = [
     "DEFAULT_NEW_TOKENS",
@@ -201,16 +202,13 @@ def greedy(logits: Tensor) -> Tensor:
 
 def draw(logits: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
     """One id per row, [B], from softmax(logits): the inverse of the cumulative distribution in float64."""
-    device = logits.device
-    if device.type == "mps":  # which has no float64
-        logits = logits.cpu()
-    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)  # [B, V]
+    cumulative = widened(logits).softmax(dim=-1).cumsum(dim=-1)  # [B, V]
     total = cumulative[:, -1:].contiguous()
-    uniform = torch.tensor([[g.random()] for g in generators], dtype=torch.float64, device=logits.device)
+    uniform = torch.tensor([[g.random()] for g in generators], dtype=torch.float64, device=total.device)
     # strictly above the point: a token of probability 0 adds no width and is never drawn
     ids = torch.searchsorted(cumulative, uniform * total, right=True)
     last = torch.searchsorted(cumulative, total)  # should the product round up to the total
-    return torch.minimum(ids, last)[:, 0].to(device)
+    return torch.minimum(ids, last)[:, 0].to(logits.device)
 
 
 def next_ids(

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import check_finite, check_ids, check_known, evaluating, next_logits
+from wordloom.generate.engine import check_finite, check_ids, check_known, next_logits
 from wordloom.models import Memory, context_limit
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["next_logprobs", "score_ids", "score_targets"]
 

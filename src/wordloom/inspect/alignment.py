@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
+from wordloom.inspect.attention import recording
 from wordloom.inspect.vector_plots import _save
 from wordloom.models import context_limit
 from wordloom.nn import Attention
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["Alignment", "alignment_map"]
 
@@ -100,7 +102,6 @@ class Alignment:
         return figure
 
 
-@torch.inference_mode()
 def alignment_map(
     model: Any,
     source_ids: Sequence[int],
@@ -127,33 +128,16 @@ def alignment_map(
     device = model.lm_head.weight.device
     read = torch.tensor([list(source_ids)], device=device)  # [1, S]
     prefix = torch.tensor([[start_id, *target_ids[:-1]]], device=device)  # [1, T]
-    was_training = model.training
-    model.eval()
-    try:
-        crosses = [getattr(block, "cross_attention", None) for block in model.decoder_blocks]
-        layers = [layer for layer in crosses if isinstance(layer, Attention)]
+    crosses = [getattr(block, "cross_attention", None) for block in model.decoder_blocks]
+    layers = [layer for layer in crosses if isinstance(layer, Attention)]
+    with evaluating(model), recording(layers) as recorded:
         if layers:
-            weights = _recorded(model, layers, read, prefix)  # [layers, H, T, S]
+            model.hidden(prefix, model.encode(read))
+            weights = torch.cat(recorded)  # each [1, H, T, S] -> [layers, H, T, S]
         else:
             weights = model.alignment(read, prefix)[None]  # [1, 1, T, S]
-    finally:
-        model.train(was_training)
     names = [
         tuple(given) if given is not None else tuple(map(str, ids))
         for given, ids in ((source, source_ids), (target, target_ids))
     ]
     return Alignment(names[0], names[1], weights.float().cpu())
-
-
-def _recorded(model: Any, layers: list[Attention], read: Tensor, prefix: Tensor) -> Tensor:
-    """What every head of ``layers`` attends to, by the exact twin of the kernel that runs."""
-    before = [layer.backend for layer in layers]
-    recorded: list[Tensor] = []
-    try:
-        for layer in layers:
-            layer.backend, layer.recorded = "exact", recorded
-        model.hidden(prefix, model.encode(read))
-    finally:
-        for layer, backend in zip(layers, before, strict=True):
-            layer.backend, layer.recorded = backend, None
-    return torch.cat(recorded)  # each [1, H, T, S]

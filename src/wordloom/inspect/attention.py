@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError, WordloomError
 from wordloom.nn import Attention
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["AttentionMap", "attention_map"]
 
@@ -68,7 +70,20 @@ class AttentionMap:
         figure.savefig(path, dpi=150)
 
 
-@torch.inference_mode()
+@contextmanager
+def recording(layers: Sequence[Attention]) -> Iterator[list[Tensor]]:
+    """Record the weights [B, H, T, S] of each of ``layers``, which run by the exact twin of their kernels."""
+    before = [layer.backend for layer in layers]
+    recorded: list[Tensor] = []
+    try:
+        for layer in layers:
+            layer.backend, layer.recorded = "exact", recorded
+        yield recorded
+    finally:
+        for layer, backend in zip(layers, before, strict=True):
+            layer.backend, layer.recorded = backend, None
+
+
 def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None = None) -> AttentionMap:
     """The attention weights of every layer and head of a causal ``model`` reading ``ids``.
 
@@ -88,16 +103,7 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
         raise GenerationError(
             f"the prompt has {len(ids)} tokens and the model takes {model.config.max_seq_len}; shorten it"
         )
-    before, was_training = [layer.backend for layer in layers], model.training
-    recorded: list[Tensor] = []
-    model.eval()
-    try:
-        for layer in layers:
-            layer.backend, layer.recorded = "exact", recorded
+    with evaluating(model), recording(layers) as recorded:
         model.hidden(torch.tensor([list(ids)], device=model.lm_head.weight.device))
-    finally:
-        model.train(was_training)
-        for layer, backend in zip(layers, before, strict=True):
-            layer.backend, layer.recorded = backend, None
     names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
     return AttentionMap(names, torch.cat(recorded).cpu())  # each recorded: [1, H, T, T]

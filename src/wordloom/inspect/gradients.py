@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, GenerationError, NonFiniteError, WordloomError
 from wordloom.models import context_limit
+from wordloom.nn.evaluating import evaluating
 from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["GradientFlow", "Recurrence", "draw_gradients", "gradient_flow"]
@@ -136,13 +137,9 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
     starts = sorted({round(i * last / max(1, windows - 1)) for i in range(windows)})
     device = model.lm_head.weight.device
     rows = torch.tensor([list(ids[at : at + distance + 2]) for at in starts], device=device)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         held, loss = _held(model, rows)
         gradients = torch.autograd.grad(loss, [tensor for steps in held.values() for tensor in steps])
-    finally:
-        model.train(was_training)
     found = iter(gradients)
     norms = {}
     for name, steps in held.items():

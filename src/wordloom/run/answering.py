@@ -22,9 +22,9 @@ from wordloom.data.squad import Question, questions
 from wordloom.errors import RecipeError
 from wordloom.evaluate import Scores
 from wordloom.evaluate.answers import Found, answer_scores, find_answers
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import RobertaConfig, TaskConfig
+from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import question_answering
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts

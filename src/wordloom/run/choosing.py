@@ -19,8 +19,8 @@ from wordloom.data.marked_rows import MarkedRows
 from wordloom.data.row_digest import RowDigest
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import MIN_UNITS, share_interval
+from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel
@@ -195,7 +195,7 @@ def _logits(model: Any, batches: ChoiceBatches) -> tuple[list[NDArray[np.float64
         for start, count in batches.passes():
             rows = batches.rows(start, count)
             batch = batches.batch(start, count)
-            logits = model(*to_device(batch, device).inputs).double().cpu()  # [B, K]
+            logits = model(*to_device(batch, device).inputs).cpu().double()  # [B, K]
             there = batch.inputs[2].any(-1)  # type: ignore[union-attr]
             if not torch.isfinite(logits[there]).all():
                 raise NonFiniteError("the model gives no finite probability; its weights are damaged")

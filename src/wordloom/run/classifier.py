@@ -21,6 +21,7 @@ from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteEr
 from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import family_of
+from wordloom.nn.evaluating import evaluating
 from wordloom.run.labelled import labelled_batches, positive_of
 from wordloom.run.text_readers import BagReader, MarkedReader, TextReader
 from wordloom.weights import save_model
@@ -112,7 +113,6 @@ class TextClassifier:
             log.warning("%s of %s texts are longer than a row and were cut", f"{cut:,}", f"{n:,}")
         return np.concatenate([np.empty((0, len(self.labels))), *(found for found, _ in parts)])
 
-    @torch.no_grad()
     def parts(
         self, texts: Iterable[Any], *, place: Callable[[int], str] | None = None
     ) -> Iterator[tuple[NDArray[np.float64], set[int]]]:
@@ -128,9 +128,10 @@ class TextClassifier:
             read = self.reader.read(some, lambda row, before=before: named(before + row))  # type: ignore[misc]
             batches = self.reader.batches(read, np.zeros(len(some), np.int64))
             found = np.empty((len(some), len(self.labels)))
-            for cut in batches.passes():
-                logits = self.model(*to_device(batches.batch(*cut), device).inputs)
-                found[batches.rows(*cut)] = torch.softmax(logits.double(), dim=1).cpu().numpy()
+            with evaluating(self.model):
+                for cut in batches.passes():
+                    logits = self.model(*to_device(batches.batch(*cut), device).inputs)
+                    found[batches.rows(*cut)] = torch.softmax(logits.cpu().double(), dim=1).numpy()
             if not np.isfinite(found).all():
                 raise NonFiniteError("the model gives no finite probability; its weights are damaged")
             yield found, set(read.cut_rows)
@@ -174,7 +175,7 @@ class TextClassifier:
     def weigh(self, counts: Any) -> Any:
         """The features of ``counts`` [N, V] by this vocabulary, as :meth:`vectorize` makes them."""
         self.vectorizer  # noqa: B018  others than a bag of words weigh nothing
-        idf = None if self.model.idf is None else self.model.idf.double().cpu().numpy()
+        idf = None if self.model.idf is None else self.model.idf.cpu().double().numpy()
         return weighted(counts, self.config.features, idf)
 
     def nearest(self, text: str, documents: Sequence[str] | Any, topn: int = 10) -> list[Neighbour]:
@@ -200,10 +201,10 @@ class TextClassifier:
         if k < 1:
             raise ConfigError(f"{k} words per label are none; give 1 or more")
         terms = self.vectorizer.terms
-        weight = self.model.classifier.weight.detach().double().cpu()  # [C, V]
+        weight = self.model.classifier.weight.detach().cpu().double()  # [C, V]
         weight = weight - weight.mean(0)
         if self.model.idf is not None:
-            weight = weight * self.model.idf.double().cpu()
+            weight = weight * self.model.idf.cpu().double()
         values, ids = weight.topk(min(k, weight.shape[1]), dim=1)
         return {
             label: [(terms[i], v) for i, v in zip(ids[c].tolist(), values[c].tolist(), strict=True)]

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from wordloom.data.masked_batches import Marks
 from wordloom.errors import ConfigError, DataError, NonFiniteError, did_you_mean
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.models import context_limit, encodes
 from wordloom.models.fast_encoder import FastEncoder
+from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.recurrent import Recurrent
 from wordloom.run.side_by_side import side_by_side
 
@@ -364,14 +364,14 @@ class _Pooled:
         lengths = attend.sum(1)
         match self.pooling:
             case "mean" | "sum":
-                made = x.masked_fill(~seen, 0.0).sum(1, dtype=torch.float64)
+                made = widened(x.masked_fill(~seen, 0.0)).sum(1)
             case "max":
                 made = x.masked_fill(~seen, -torch.inf).amax(1)
             case "cls":
                 made = x[:, 0]
             case "last":
                 made = x[torch.arange(len(x), device=x.device), lengths - 1]
-        rows = made.double().cpu().numpy()
+        rows = made.cpu().double().numpy()
         for (text, place), row, n in zip(owners, rows, lengths.tolist(), strict=True):
             self._made[text].append((place, row, n))
 

@@ -11,10 +11,10 @@ import torch
 
 from wordloom.data.masked_batches import Marks
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.masked import hidden_by, pseudo_perplexity
 from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
+from wordloom.nn.evaluating import evaluating
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.embedding import Embedded, Embedder, EmbedLedger, TokenVectors
 from wordloom.run.known_vocabulary import check_vocabulary

@@ -18,8 +18,8 @@ from wordloom.data.labels import REPEATED
 from wordloom.data.scores import ScoredCorpus
 from wordloom.errors import DataError, NonFiniteError
 from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, signature
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.score import MIN_UNITS
+from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel

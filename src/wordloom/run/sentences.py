@@ -24,11 +24,11 @@ from wordloom.data.scores import ScoredCorpus
 from wordloom.data.text_groups import GroupCorpus, GroupLedger, TextGroupBatches, text_numbers
 from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean, position
 from wordloom.evaluate import number_agreement
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import build, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
+from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import check_body, given_tokenizer, recipe_body
 from wordloom.run.labelled import account_of, corpus_of, cut_or_error

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from wordloom.generate.engine import evaluating
+from wordloom.nn.evaluating import evaluating
 
 __all__ = ["side_by_side"]
 

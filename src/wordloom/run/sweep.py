@@ -26,6 +26,7 @@ from wordloom.errors import (
     did_you_mean,
 )
 from wordloom.models import config_from
+from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.folder import write_text
 from wordloom.run.grid import Combination, combinations
@@ -281,8 +282,8 @@ def _evaluated(recipe: Recipe) -> Collection[str]:
     given = None if recipe.start_from is None else Path(recipe.start_from)
     task = TASKS[recipe.train.objective](recipe, given, TrainingProgress(Console(quiet=True)))
     assert task.evaluate is not None
-    model = task.build_model().to(choose_device(recipe.train.device)).eval()
-    with torch.no_grad():
+    model = task.build_model().to(choose_device(recipe.train.device))
+    with evaluating(model):
         return task.evaluate(model)
 
 

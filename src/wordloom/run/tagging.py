@@ -21,8 +21,8 @@ from wordloom.data.tagged import TaggedText, tag_labels, tagged_texts
 from wordloom.data.word_labels import NO_WORD, TaggedRows, WordLabelBatches, tagged_rows
 from wordloom.errors import DataError, NonFiniteError, RecipeError
 from wordloom.evaluate import RatioStatistics, Score, Scores, signature, tag_agreement
-from wordloom.evaluate.likelihood import evaluating
 from wordloom.evaluate.tags import is_bio
+from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.headed_model import HeadedModel
@@ -209,8 +209,8 @@ def _read(model: Any, batches: WordLabelBatches, rows: TaggedRows) -> _Read:
     share, nats = np.zeros(len(rows.ids)), np.full(len(rows.ids), np.nan)
     with evaluating(model):
         for start, count in batches.passes():
-            batch = to_device(batches.batch(start, count), device)
-            logits = model(*batch.inputs).double()  # [B, T, C]
+            batch = batches.batch(start, count)
+            logits = model(*to_device(batch, device).inputs).cpu().double()  # [B, T, C]
             if not torch.isfinite(logits[batch.inputs[2]]).all():
                 raise NonFiniteError("the model gives no finite probability; its weights are damaged")
             best = logits.softmax(-1).max(-1)  # [B, T] each
@@ -219,9 +219,9 @@ def _read(model: Any, batches: WordLabelBatches, rows: TaggedRows) -> _Read:
             ).view_as(batch.targets)
             for i, row in enumerate(batches.rows(start, count).tolist()):
                 begin, end = rows.offsets[row], rows.offsets[row + 1]
-                label[begin:end] = best.indices[i, : end - begin].cpu()
-                share[begin:end] = best.values[i, : end - begin].cpu()
-                nats[begin:end] = lost[i, : end - begin].cpu()
+                label[begin:end] = best.indices[i, : end - begin]
+                share[begin:end] = best.values[i, : end - begin]
+                nats[begin:end] = lost[i, : end - begin]
     at = np.flatnonzero(rows.words != NO_WORD)
     of_text = np.repeat(rows.texts, rows.lengths)[at]
     return _Read(

@@ -293,7 +293,7 @@ def _check_metric(trainer: Trainer, task: Task) -> None:
     """Raise RecipeError where an evaluation has no figure to keep the best weights by, before hours of it."""
     figures: Any = ()
     if task.evaluate is not None:
-        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+        with finished_weights(trainer) as model, trainer.precision.autocast():
             figures = task.evaluate(model)
     if task.settings.best_metric not in figures:
         raise RecipeError(

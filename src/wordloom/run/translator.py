@@ -20,6 +20,7 @@ from wordloom.errors import CheckpointError, DataError, GenerationError, did_you
 from wordloom.generate import Conditioned, Generation, Hypothesis, Sampling, beam_search, generate
 from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit, translates
+from wordloom.nn.evaluating import evaluating
 from wordloom.run.arriving import arriving, taken
 from wordloom.run.dtypes import choose_dtype
 from wordloom.run.side_by_side import side_by_side
@@ -245,7 +246,6 @@ class Translator:
         most = len(own) if longest is None else longest - len(begin) - 1
         return [[*begin, *own[k : k + most], self.source_eos_id] for k in range(0, len(own), most)]
 
-    @torch.no_grad()
     def read(self, rows: Sequence[Sequence[int]]) -> Memory:
         """What the encoder makes of sources, each as token ids that end in ``source_eos_id``."""
         device = next(self.model.parameters()).device
@@ -254,7 +254,8 @@ class Translator:
         source = torch.tensor([[*row, *[pad] * (S - len(row))] for row in rows], device=device)  # [B, S]
         lengths = torch.tensor([len(row) for row in rows], device=device)
         attend = torch.arange(S, device=device) < lengths[:, None]
-        return self.model.encode(source, attend=None if bool(attend.all()) else attend)
+        with evaluating(self.model):
+            return self.model.encode(source, attend=None if bool(attend.all()) else attend)
 
     # -- what is written -----------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from wordloom.errors import CheckpointError, NonFiniteError
+from wordloom.nn.evaluating import evaluating
 from wordloom.train_settings import HIGHER
 from wordloom.training.plan import Work
 from wordloom.training.trainer import Hook, StepRecord, Trainer
@@ -32,8 +33,7 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
     L-BFGS the best point of its search, which the weights themselves have already left."""
     model = trainer.model
     lbfgs = trainer.optimizer.lbfgs
-    model.eval()
-    try:
+    with evaluating(model):
         if trainer.average is not None:
             with trainer.average.applied(model):
                 yield model
@@ -42,8 +42,6 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
                 yield model
         else:
             yield model
-    finally:
-        model.train()
 
 
 class Evaluate(Hook):
@@ -65,7 +63,7 @@ class Evaluate(Hook):
         if not last and (not self.every or trainer.step % self.every):
             return
         began = time.perf_counter()
-        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+        with finished_weights(trainer) as model, trainer.precision.autocast():
             record["evaluation"] = figures = self.function(model)
         if not math.isfinite(figures.get("loss", 0.0)):
             grows = getattr(trainer.model.config, "cell", None) == "rnn_relu"
@@ -87,7 +85,7 @@ class Sample(Hook):
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         if self.every and trainer.step % self.every == 0:
-            with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+            with finished_weights(trainer) as model, trainer.precision.autocast():
                 record["sample"] = self.function(model)
 
 

@@ -74,7 +74,7 @@ class OldTaskLoss(Hook):
 
     def _measure(self, trainer: Trainer) -> None:
         began = time.perf_counter()
-        with finished_weights(trainer) as model, torch.no_grad(), trainer.precision.autocast():
+        with finished_weights(trainer) as model, trainer.precision.autocast():
             loss = self.losses[trainer.step] = self.function(body_of(model))
         seconds = round(time.perf_counter() - began, 3)
         line = {"kind": "old_task", "step": trainer.step, "loss": loss, "seconds": seconds}

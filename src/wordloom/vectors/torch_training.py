@@ -173,7 +173,7 @@ class TorchWordTrainer(Schedule):
         finite = torch.isfinite(self._inputs).all() & torch.isfinite(self._outputs).all()
         if not finite:
             raise self.diverged()
-        loss, pairs = torch.stack(looks).double().cpu().sum(dim=0).tolist() if looks else (0.0, 0.0)
+        loss, pairs = torch.stack(looks).cpu().double().sum(dim=0).tolist() if looks else (0.0, 0.0)
         return Figures(len(part.ids), draw.kept, loss / pairs if pairs else None)
 
     # -- chance ------------------------------------------------------------------------------------------

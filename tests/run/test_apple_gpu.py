@@ -1,0 +1,191 @@
+"""Apple GPUs have no float64: every evaluation and prediction works there, with the CPU's results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.apple_gpu import AppleGPU
+from tests.run.bodies import SHAPE, tokenizer_of
+
+from wordloom.data.choices import ChoiceRow
+from wordloom.data.squad import Question
+from wordloom.data.tagged import TaggedText
+from wordloom.data.vectorizer import BagVectorizer
+from wordloom.evaluate import classification, perplexity
+from wordloom.evaluate.masked import pseudo_perplexity
+from wordloom.generate import Sampling, generate
+from wordloom.models import BagOfWordsConfig, BertConfig, GPT2Config, TaskConfig, build
+from wordloom.run.answering import Answerer
+from wordloom.run.choosing import Chooser
+from wordloom.run.classifier import TextClassifier
+from wordloom.run.embedding import POOLINGS, Embedder
+from wordloom.run.regression import TextScorer
+from wordloom.run.tagging import Tagger
+from wordloom.run.text_readers import BagReader, MarkedReader
+
+TEXTS = ["the cat sat on a mat", "a dog ran", "dogs", "it rains, and the cat"]
+LABELS = {"0": "no", "1": "yes", "2": "perhaps"}
+TOKENIZERS = {kind: tokenizer_of(TEXTS * 4, kind) for kind in ("bert", "gpt2")}
+CHOICES = [
+    ChoiceRow("the cat", "", ("sat", "ran"), 0, "file", 1),
+    ChoiceRow("it", "", ("rains", "a mat", "dogs"), 1, "file", 2),
+]
+TAGGED = [TaggedText(("the", "cat", "sat"), ("no", "yes", "no"), "file", 1), TaggedText(("a",), None, "f", 1)]
+
+
+def body(kind: str, **settings: Any) -> Any:
+    size = {"vocab_size": TOKENIZERS[kind].vocab_size, **SHAPE}
+    return BertConfig(**size, **settings) if kind == "bert" else GPT2Config(**size)
+
+
+def headed(task: str, kind: str = "bert", *, pooler: bool = True) -> tuple[Any, Any]:
+    """A model with a head for ``task``, and its tokenizer."""
+    given = body(kind, pooler=pooler, masked_lm_head=False) if kind == "bert" else body(kind)
+    classifies = task in ("classification", "token_classification")
+    config = TaskConfig(body=given, task=task, id2label=LABELS if classifies else {})
+    return built(config), TOKENIZERS[kind]
+
+
+def built(config: Any) -> Any:
+    model = build(config, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        for number, weight in enumerate(model.parameters()):
+            weight += 0.2 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number))
+    return model.eval()
+
+
+def classifies() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = headed("classification")
+    made = TextClassifier(model=model, reader=MarkedReader(tokenizer, model.config), config=model.config)
+
+    def call() -> Any:
+        read = made.reader.read(TEXTS, None)
+        batches = made.reader.batches(read, np.array([0, 1, 2, 0]))
+        every = (batches.batch(*some) for some in batches.passes())
+        scores = classification(model, every, labels=tuple(LABELS.values()), settings={})
+        return made.probabilities(TEXTS), [scores[name].value for name in scores]
+
+    return model, call
+
+
+def weighs_words() -> tuple[Any, Callable[[], Any]]:
+    vectorizer = BagVectorizer(sorted({word for text in TEXTS for word in text.split()}))
+    model = built(BagOfWordsConfig(vocab_size=len(vectorizer), id2label=LABELS))
+    made = TextClassifier(model=model, reader=BagReader(vectorizer), config=model.config)
+
+    def call() -> Any:
+        words = made.top_words(3)
+        return (
+            made.probabilities(TEXTS),
+            made.vectorize(TEXTS).toarray(),
+            [[weight for _, weight in words[label]] for label in LABELS.values()],
+        )
+
+    return model, call
+
+
+def tags() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = headed("token_classification", pooler=False)
+    made = Tagger(model=model, tokenizer=tokenizer, config=model.config)
+
+    def call() -> Any:
+        return [word.probability for text in made.tag(TEXTS) for word in text], made.evaluate(TAGGED)[
+            "loss"
+        ].value
+
+    return model, call
+
+
+def chooses() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = headed("multiple_choice", "gpt2")
+    made = Chooser(model=model, tokenizer=tokenizer, config=model.config)
+    return model, lambda: (
+        [share for one in made.choose(CHOICES) for share in one.probabilities],
+        made.evaluate(CHOICES)["loss"].value,
+    )
+
+
+def scores_pairs() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = headed("regression")
+    made = TextScorer(model=model, tokenizer=tokenizer, config=model.config)
+    return model, lambda: made.score(TEXTS)
+
+
+def answers() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = headed("question_answering", pooler=False)
+    made = Answerer(model=model, tokenizer=tokenizer, config=model.config, max_seq_len=16, max_query=6)
+    asked = [Question("1", "", TEXTS[0], "a dog", (), True, "file")]
+    return model, lambda: [span.probability for span in made.answer(made.windows(asked))[0].spans]
+
+
+def reads_causally() -> tuple[Any, Callable[[], Any]]:
+    model, tokenizer = built(body("gpt2")), TOKENIZERS["gpt2"]
+
+    def call() -> Any:
+        scores = perplexity(model, tokenizer, TEXTS)
+        made = generate(model, [[1, 2, 3]], Sampling(max_new_tokens=4, seed=3))
+        return [scores[name].value for name in scores], made[0].ids
+
+    return model, call
+
+
+def fills_in() -> tuple[Any, Callable[[], Any]]:
+    model = built(body("bert", pooler=False, masked_lm_head=True))
+    return model, lambda: pseudo_perplexity(model, TOKENIZERS["bert"], TEXTS)["pseudo_loss"].value
+
+
+def embeds(kind: str) -> tuple[Any, Callable[[], Any]]:
+    model = built(body(kind, pooler=False, masked_lm_head=True) if kind == "bert" else body(kind))
+    poolings = [p for p in POOLINGS if p != "cls" or kind == "bert"]
+    return model, lambda: [
+        Embedder(model, TOKENIZERS[kind], pooling=pooling, too_long="window", limit=5)(TEXTS).vectors
+        for pooling in poolings
+    ]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        classifies,
+        weighs_words,
+        tags,
+        chooses,
+        scores_pairs,
+        answers,
+        reads_causally,
+        fills_in,
+        lambda: embeds("bert"),
+        lambda: embeds("gpt2"),
+    ],
+)
+def test_results_on_an_apple_gpu_are_those_of_the_cpu(
+    made: Callable[[], tuple[Any, Callable[[], Any]]],
+) -> None:
+    model, call = made()
+    on_cpu = call()
+    with AppleGPU():
+        model.to("mps:0")
+        assert next(model.parameters()).device.type == "mps"
+        on_gpu = call()
+    for one, other in zip(flat(on_gpu), flat(on_cpu), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def flat(made: Any) -> list[Any]:
+    return [x for part in made for x in flat(part)] if isinstance(made, (list, tuple)) else [made]
+
+
+def test_the_stand_in_refuses_what_an_apple_gpu_refuses() -> None:
+    with AppleGPU():
+        x = torch.arange(3.0).to("mps:0")
+        assert (x + 1).device.type == "mps"
+        assert (x + 1).cpu().double().tolist() == [1.0, 2.0, 3.0]
+        for refused in (x.double, lambda: x.sum(dtype=torch.float64), lambda: x.to(torch.float64), x.numpy):
+            with pytest.raises(TypeError):
+                refused()
+        with pytest.raises(RuntimeError):
+            x + torch.ones(3)
