@@ -51,13 +51,13 @@ def ours(features: str, l2: float | None) -> Callable[[Rows], tuple[Callable[[li
     import torch
 
     from wordloom.data import BagBatches, BagVectorizer
-    from wordloom.data.labels import sorted_labels
-    from wordloom.data.vectorizer import smooth_idf
+    from wordloom.data.bags.vectorizer import smooth_idf
+    from wordloom.data.rows.labelled import sorted_labels
     from wordloom.models import BagOfWordsConfig, build
     from wordloom.objectives import OBJECTIVES
     from wordloom.recipe import load_recipe
     from wordloom.run import TextClassifier
-    from wordloom.run.text_readers import BagReader
+    from wordloom.run.models.text_readers import BagReader
     from wordloom.training import Trainer
 
     changes = [] if l2 is None else [f"train.l2={l2}"]
@@ -123,7 +123,7 @@ def compete(sides: dict[str, Any], rounds: int) -> dict[str, list[float]]:
 
 def commands(turns: int) -> dict[str, float]:
     """Median seconds of whole processes, from start to saved model."""
-    from wordloom.data.datasets import local_files
+    from wordloom.data.sets.info import local_files
 
     with tempfile.TemporaryDirectory() as folder:
         path = str(local_files("sst2/train")[0])

@@ -27,8 +27,8 @@ from torch import nn
 
 from wordloom.objectives import objective
 from wordloom.recipe import load_recipe
-from wordloom.run.masked import masked_task
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.masked import masked_task
 from wordloom.training.allocator import tune_allocator
 from wordloom.training.precision import choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share

@@ -54,7 +54,7 @@ def rows(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
 
 def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
     """The trainer's own step; or the model as ``wordloom.load`` gives it."""
-    from wordloom.data.masked_batches import MaskedBatch
+    from wordloom.data.batches.masked import MaskedBatch
     from wordloom.models import BertConfig, build
     from wordloom.objectives import masked_lm
     from wordloom.recipe import TrainSettings

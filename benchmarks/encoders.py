@@ -37,7 +37,7 @@ PARTS = ("encode", "forward", "train")
 
 def sentences(count: int) -> list[str]:
     """Sentences of SQuAD's development paragraphs, in an order of no length."""
-    from wordloom.data.squad import questions
+    from wordloom.data.rows.squad import questions
 
     paragraphs = dict.fromkeys(example.context for example in questions("squad-sample/dev"))
     found = [s for text in paragraphs for s in re.split(r"(?<=[.!?])\s+", text) if s.strip()]

@@ -60,7 +60,7 @@ def random_rows(shape: Shape) -> torch.Tensor:
 
 def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
     """The trainer's own step: everything a user's run does between two batches."""
-    from wordloom.data.batches import CausalBatch
+    from wordloom.data.batches.causal import CausalBatch
     from wordloom.models import GPT2Config, LlamaConfig, build
     from wordloom.objectives import causal_lm
     from wordloom.recipe import TrainSettings

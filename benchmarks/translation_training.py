@@ -40,8 +40,8 @@ from wordloom.nn import sinusoidal_positions
 from wordloom.objectives import objective
 from wordloom.recipe import TrainSettings, load_recipe
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.translation import pair_corpus
-from wordloom.run.vocabularies import recipe_vocabularies
+from wordloom.run.tasks.translation.task import pair_corpus
+from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.training.allocator import tune_allocator
 from wordloom.training.trainer import Trainer
 

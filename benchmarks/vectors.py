@@ -184,7 +184,7 @@ def prepare(folder: Path, data: str) -> dict[str, Any]:
     from wordloom.data import Corpus
     from wordloom.data import prepare as shards_of
     from wordloom.vectors import WordVocabulary
-    from wordloom.vectors.training import TrainingCorpus
+    from wordloom.vectors.word2vec.trainer import TrainingCorpus
 
     corpus = Corpus(sources=data, split="hash", validation_fraction=0.0)
     texts = (str(document.text) for document in corpus.documents("all"))
@@ -218,7 +218,7 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
 
 def glove_rates(settings: dict[str, Any]) -> dict[str, Any]:
     """Count without a cache to find, then one pass of training."""
-    from wordloom.data.storage import TokenShards
+    from wordloom.data.shards.storage import TokenShards
     from wordloom.vectors import GloVe, count_cooccurrences
 
     shards, threads = TokenShards(settings["shards"]), settings["threads"]
@@ -245,7 +245,7 @@ def glove_rates(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def glove_quality(settings: dict[str, Any]) -> dict[str, Any]:
-    from wordloom.data.storage import TokenShards
+    from wordloom.data.shards.storage import TokenShards
     from wordloom.vectors import GloVe, WordVocabulary, count_cooccurrences
 
     vocabulary = WordVocabulary.load(settings["folder"], split="words", lower=True)
@@ -263,10 +263,10 @@ def glove_quality(settings: dict[str, Any]) -> dict[str, Any]:
 def wordloom_side(s: Any) -> tuple[float, list[str], Any]:
     import numpy as np
 
-    from wordloom.data.storage import TokenShards
-    from wordloom.run.train_vectors import subword_rows
+    from wordloom.data.shards.storage import TokenShards
+    from wordloom.run.vectors.train import subword_rows
     from wordloom.vectors import Subwords, WordVocabulary
-    from wordloom.vectors.training import TrainingCorpus, WordTrainer
+    from wordloom.vectors.word2vec.trainer import TrainingCorpus, WordTrainer
 
     vocabulary = WordVocabulary.load(s.folder, split="words", lower=True)
     settings = SimpleNamespace(
@@ -336,7 +336,7 @@ class Timed:
 
 
 def judge(words: list[str], vectors: Any, each_section: bool) -> dict[str, float]:
-    from wordloom.data.datasets import local_files
+    from wordloom.data.sets.info import local_files
     from wordloom.vectors import KeyedVectors
 
     wv = KeyedVectors(words, vectors)

@@ -59,9 +59,9 @@ def main() -> None:
 
 
 def measure(text: dict[str, Any], architecture: str, args: Any) -> None:
-    from wordloom.data.storage import TokenShards
+    from wordloom.data.shards.storage import TokenShards
     from wordloom.vectors import WordVocabulary
-    from wordloom.vectors.training import TrainingCorpus
+    from wordloom.vectors.word2vec.trainer import TrainingCorpus
 
     vocabulary = WordVocabulary.load(text["folder"], split="words", lower=True)
     corpus = TrainingCorpus.cut(TokenShards(text["shards"]))
@@ -97,8 +97,8 @@ def measure(text: dict[str, Any], architecture: str, args: Any) -> None:
 
 
 def trainer(side: str, corpus: Any, counts: Any, architecture: str, epochs: int, args: Any) -> Any:
-    from wordloom.vectors.torch_training import TorchWordTrainer
-    from wordloom.vectors.training import WordTrainer
+    from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
+    from wordloom.vectors.word2vec.trainer import WordTrainer
 
     s = SimpleNamespace(
         architecture=architecture, dim=args.dim, window=5, negative=5, exponent=0.75, sample=1e-3,

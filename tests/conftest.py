@@ -85,7 +85,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 # What a process of the command line is made from: it has imported what a verb would, and does nothing else.
 FORKS = multiprocessing.get_context("forkserver")
-VERBS = ["wordloom.cli", "wordloom.run", "wordloom.run.train_vectors"]
+VERBS = ["wordloom.cli", "wordloom.run", "wordloom.run.vectors.train"]
 IN_TIME = ["torch._dynamo", "numba.np.arraymath", "numba.np.npyimpl"]  # by an optimizer, by a kernel
 FORKS.set_forkserver_preload([*VERBS, *IN_TIME])
 

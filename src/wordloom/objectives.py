@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wordloom.data.batches import IGNORE, CausalBatch
-from wordloom.data.contiguous import ContiguousBatch
-from wordloom.data.label_batches import LabelBatch
-from wordloom.data.masked_batches import MaskedBatch
-from wordloom.data.pair_batches import PairBatch
+from wordloom.data.batches.bags import LabelBatch
+from wordloom.data.batches.causal import IGNORE, CausalBatch
+from wordloom.data.batches.contiguous import ContiguousBatch
+from wordloom.data.batches.masked import MaskedBatch
+from wordloom.data.batches.pairs import PairBatch
 from wordloom.errors import CheckpointError
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import fastest_linear, product_dtype, widens

@@ -9,7 +9,7 @@ from scipy.sparse import load_npz
 from typer.testing import CliRunner
 
 from wordloom.cli import app
-from wordloom.data.labels import labelled_rows
+from wordloom.data.rows.labelled import labelled_rows
 from wordloom.errors import CheckpointError, DataError, WordloomError
 from wordloom.run import load_classifier
 

@@ -11,7 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from wordloom.cli import embed, vectors_documents
+from wordloom.cli.embed import command as embed
+from wordloom.cli.vectors import documents as vectors_documents
 from wordloom.errors import DataError, VectorError, WordloomError
 from wordloom.vectors import KeyedVectors, save_word2vec
 

@@ -12,7 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import wordloom
-from wordloom.cli import embed, vectors_documents
+from wordloom.cli.embed import command as embed
+from wordloom.cli.vectors import documents as vectors_documents
 from wordloom.errors import DataError, VectorError, WordloomError
 from wordloom.models import BertConfig, build
 from wordloom.text import Tokenizer

@@ -17,7 +17,7 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS
-from wordloom.run.text_readers import cutting
+from wordloom.run.models.text_readers import cutting
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 

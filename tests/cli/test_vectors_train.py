@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from wordloom.cli import main
-from wordloom.vector_recipe import VectorSettings
+from wordloom.recipe.vectors import VectorSettings
 from wordloom.vectors import load_vectors
 
 

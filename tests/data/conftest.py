@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wordloom.data.ledger import Ledger
-from wordloom.data.storage import ShardWriter, TokenShards
+from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.text import Tokenizer
 
 

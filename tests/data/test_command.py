@@ -108,12 +108,12 @@ def test_a_mistake_is_one_line_and_code_two(wordloom: Command, tmp_path: Path, t
 
 def test_importing_data_imports_nothing_heavy() -> None:
     code = (
-        "import sys; import wordloom.data, wordloom.data.corpus, wordloom.data.catalogue; "
+        "import sys; import wordloom.data, wordloom.data.text.corpus, wordloom.data.sets.catalogue; "
         "heavy = {'torch', 'numpy', 'pyarrow', 'pooch', 'zstandard', 'mwparserfromhell'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    code = "import sys; import wordloom.data.shards; print('torch' in sys.modules)"
+    code = "import sys; import wordloom.data.shards.prepare; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

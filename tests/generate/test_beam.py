@@ -10,14 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.generate.tiny_models import FAMILIES, TinyPair, assert_same, read, tiny_model
 from torch import Tensor, nn
 
 from wordloom.errors import GenerationError
 from wordloom.generate import Hypothesis, Sampling, beam, beam_search, generate
 from wordloom.models import Memory
 from wordloom.nn.cache import RecurrentCache
-
-from .tiny_models import FAMILIES, TinyPair, assert_same, read, tiny_model
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 SOURCES = [[7, 3, 9, 4], [2, 2], [11, 5, 8, 1, 6, 9, 3], [4]]

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.generate.tiny_models import assert_same, padded, read, tiny_model
 from torch import Tensor, nn
 
 from wordloom.generate import Hypothesis, beam_search
 from wordloom.models import Memory
 from wordloom.weights import save_model
-
-from .tiny_models import assert_same, padded, read, tiny_model
 
 transformers = pytest.importorskip("transformers", reason="the reference library is not installed")
 

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.generate.tiny_models import tiny_model
 
 from wordloom.generate import Sampling, generate_text, next_tokens, score
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
-
-from .tiny_models import tiny_model
 
 MAIN = [sys.executable, "-c", "from wordloom.cli import main; main()"]
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.generate.tiny_models import TinyPair, assert_same, padded, read
 
 from wordloom.errors import GenerationError
 from wordloom.generate import Conditioned, Sampling, beam_search, generate, score_targets, steps, stream
 from wordloom.models import Memory, Seq2SeqConfig, TransformerConfig, build
 from wordloom.nn.cache import RecurrentCache
-
-from .tiny_models import TinyPair, assert_same, padded, read
 
 SOURCES = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]
 START = [[0]] * len(SOURCES)

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.generate.tiny_models import FAMILIES, tiny_model
 
 from wordloom.errors import GenerationError
 from wordloom.generate import engine
 from wordloom.generate.engine import generate, next_logits, steps
 from wordloom.generate.sampling import Sampling
-
-from .tiny_models import FAMILIES, tiny_model
 
 CPU = torch.device("cpu")
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13]]

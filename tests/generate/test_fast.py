@@ -11,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.generate.tiny_models import FAMILIES, tiny_model
 
-from wordloom.generate import Sampling, fast, generate, kernels
+from wordloom.generate import Sampling, fast, generate
 from wordloom.generate.engine import next_logits
 from wordloom.generate.fast import FastModel, Team, accelerate
+from wordloom.kernels.barrier import meet
+from wordloom.kernels.decoding import leaves as kernels
 from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, build
-from wordloom.nn.meeting import meet
-
-from .tiny_models import FAMILIES, tiny_model
 
 CPU = torch.device("cpu")
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15], [16]]

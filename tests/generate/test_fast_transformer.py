@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.generate.tiny_models import assert_same, read
 
 from wordloom.errors import GenerationError
 from wordloom.generate import Conditioned, Sampling, beam_search, fast, generate
 from wordloom.generate.fast import Team, accelerate
 from wordloom.generate.fast_transformer import FastTransformer
 from wordloom.models import BertGenerationConfig, Transformer, TransformerConfig, build
-
-from .tiny_models import assert_same, read
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as the paper": {},

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.generate.tiny_models import tiny_model
 
 import wordloom
 from wordloom.errors import CheckpointError, GenerationError
@@ -15,8 +16,6 @@ from wordloom.generate import Sampling, complete, generate_text, next_tokens, sc
 from wordloom.generate.text import StopWatch, continuation_ids, prompt_ids, stream_ids
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
-
-from .tiny_models import tiny_model
 
 TEXT = "Ein Mädchen namens Zoë aß heiße Würstchen. — 日本語の文章。 🙂🙃 She said: naïve café, déjà vu!\n" * 3
 DRAWN = Sampling(temperature=1.0, top_k=None, seed=3, max_new_tokens=40)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wordloom.inspect.forgetting import forgetting_figure
-from wordloom.run.forgetting import REMEDIES, Forgetting
+from wordloom.run.sweep.forgetting import REMEDIES, Forgetting
 
 pytest.importorskip("matplotlib")
 

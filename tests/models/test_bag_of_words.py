@@ -10,8 +10,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch.nn import functional as F
 
-from wordloom.data.label_batches import BagBatches
-from wordloom.data.vectorizer import BagVectorizer, smooth_idf, weighted
+from wordloom.data.bags.vectorizer import BagVectorizer, smooth_idf, weighted
+from wordloom.data.batches.bags import BagBatches
 from wordloom.errors import CheckpointError, ConfigError
 from wordloom.models import MODELS, BagOfWordsConfig, build, config_from, family_of
 from wordloom.objectives import OBJECTIVES

@@ -11,19 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from tests.models.seq2seq_reading import SHAPE, N, Reading, S, T, V, ids, made, padded
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from wordloom.cli.inspect import print_parameters
+from wordloom.cli.inspect.command import print_parameters
 from wordloom.errors import ConfigError
 from wordloom.inspect import parameter_table
 from wordloom.models import Seq2Seq, Seq2SeqConfig, build, config_from, context_limit, skeleton
 from wordloom.models.cost import flops_per_token
 from wordloom.nn.recurrent import CELLS
 from wordloom.weights import load_model, load_state, save_model
-
-from .seq2seq_reading import SHAPE, N, Reading, S, T, V, ids, made, padded
 
 WAYS: list[dict[str, Any]] = [  # every way of reading the source
     *({"feed_context": fed, "deep_output": deep} for fed in (False, True) for deep in (False, True)),

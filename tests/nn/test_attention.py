@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from wordloom.errors import ConfigError, DeviceError
-from wordloom.nn import Attention, KeyValueCache, causal_mask, programs, set_attention_backend
+from wordloom.kernels import programs
+from wordloom.nn import Attention, KeyValueCache, causal_mask, set_attention_backend
 from wordloom.nn.attention import attention_mask, exact_attention, running_kernel
 
 CPU_BACKENDS = ["auto", "flash", "math", "exact"]

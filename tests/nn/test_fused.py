@@ -6,13 +6,13 @@ import hashlib
 
 import pytest
 import torch
+from tests.nn.fused_cases import TOLERANCE, agree, both_dtypes, draw
 from torch.nn import functional as F
 
+from wordloom.kernels import programs
 from wordloom.models import GPT2Config, LlamaConfig, build
-from wordloom.nn import fused, programs
+from wordloom.nn import fused
 from wordloom.objectives import linear_cross_entropy
-
-from .fused_cases import TOLERANCE, agree, both_dtypes, draw
 
 pytestmark = pytest.mark.skipif(
     not programs.ready(), reason="no OpenMP runtime or no numba: nothing is fused"
@@ -239,7 +239,8 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 _BITS = """
 import hashlib, sys, numba, torch
 numba.config.CACHE_DIR = sys.argv[1]  # before the programs are imported
-from wordloom.nn import fused, programs
+from wordloom.nn import (fused)
+from wordloom.kernels import programs
 programs.MINIMUM_ELEMENTS = 0
 x = torch.linspace(-3, 3, 37 * 101).view(101, 37).requires_grad_()
 y = fused.rms_norm(x, torch.linspace(0, 2, 37).requires_grad_(), 1e-6)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.nn.fused_cases import agree, both_dtypes, draw
 from torch.nn import functional as F
 
-from wordloom.nn import fused, programs
-
-from .fused_cases import agree, both_dtypes, draw
+from wordloom.kernels import programs
+from wordloom.nn import fused
 
 pytestmark = pytest.mark.skipif(
     not programs.ready(), reason="no OpenMP runtime or no numba: nothing is fused"

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.nn.test_recurrent import VARIANTS
 from torch import Tensor, nn
 
 from wordloom.nn import linear, recurrent_kernels
 from wordloom.nn.recurrent import Recurrent
 from wordloom.nn.recurrent_kernels import run_sequence
-
-from .test_recurrent import VARIANTS
 
 B, T, D, H = 5, 7, 11, 37  # H leaves a rest beside whole vectors
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.data import IGNORE, CausalBatches, Corpus, documents, prepare
-from wordloom.data.cutting import Cutter, cut_rule
-from wordloom.data.ledger import Ledger
-from wordloom.data.permutation import keyed, permute
-from wordloom.data.storage import ShardWriter, TokenShards
+from wordloom.data.batches.order import keyed, permute
+from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.segments import Cutter, cut_rule
+from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.text import Tokenizer
 
 ENGLISH = "The quick brown fox; it's 12345 lazy dogs.\n\nZoë — “naïve”?\n" * 5

@@ -11,21 +11,21 @@ import torch
 from tests.apple_gpu import AppleGPU
 from tests.run.bodies import SHAPE, tokenizer_of
 
-from wordloom.data.choices import ChoiceRow
-from wordloom.data.squad import Question
-from wordloom.data.tagged import TaggedText
-from wordloom.data.vectorizer import BagVectorizer
+from wordloom.data.bags.vectorizer import BagVectorizer
+from wordloom.data.rows.choices import ChoiceRow
+from wordloom.data.rows.squad import Question
+from wordloom.data.rows.tagged import TaggedText
 from wordloom.evaluate import classification, perplexity
 from wordloom.evaluate.masked import pseudo_perplexity
 from wordloom.generate import Sampling, generate
 from wordloom.models import BagOfWordsConfig, BertConfig, GPT2Config, TaskConfig, build
-from wordloom.run.answering import Answerer
-from wordloom.run.choosing import Chooser
-from wordloom.run.classifier import TextClassifier
-from wordloom.run.embedding import POOLINGS, Embedder
-from wordloom.run.regression import TextScorer
-from wordloom.run.tagging import Tagger
-from wordloom.run.text_readers import BagReader, MarkedReader
+from wordloom.run.models.embedder import POOLINGS, Embedder
+from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.text_readers import BagReader, MarkedReader
+from wordloom.run.tasks.heads.multiple_choice import Chooser
+from wordloom.run.tasks.heads.question_answering import Answerer
+from wordloom.run.tasks.heads.regression import TextScorer
+from wordloom.run.tasks.heads.token_classification import Tagger
 
 TEXTS = ["the cat sat on a mat", "a dog ran", "dogs", "it rains, and the cat"]
 LABELS = {"0": "no", "1": "yes", "2": "perhaps"}

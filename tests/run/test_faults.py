@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.run.conftest import write_corpus, write_recipe
+from tests.run.test_train import lines
 
 from wordloom.run import train
-
-from .conftest import write_corpus, write_recipe
-from .test_train import lines
 
 SAVED = (
     "model.safetensors",

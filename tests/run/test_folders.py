@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.run.translators import write_translator
 
 import wordloom
 from wordloom.models import build, config_from
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
-
-from .translators import write_translator
 
 SHAPE: dict[str, Any] = {"vocab_size": 40, "max_seq_len": 24, "dim": 12, "n_layers": 2, "n_heads": 3}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import TokenizerError
 from wordloom.text import Tokenizer
-from wordloom.text.sentencepiece import parse
+from wordloom.text.formats.sentencepiece import parse
 
 sentencepiece = pytest.importorskip("sentencepiece")
 

@@ -7,8 +7,8 @@ import pytest
 
 from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer
-from wordloom.text.corpus import Corpus
-from wordloom.text.definition import bytes_to_characters
+from wordloom.text.formats.definition import bytes_to_characters
+from wordloom.text.training.corpus import Corpus
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from wordloom.data.batches import CausalBatch
+from wordloom.data.batches.causal import CausalBatch
 from wordloom.models import GPT2Config, build
 from wordloom.recipe import TrainSettings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from wordloom.data import TokenShards
-from wordloom.data.ledger import Ledger
-from wordloom.data.storage import ShardWriter
+from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.storage import ShardWriter
 
 _numbers = itertools.count()
 

@@ -12,23 +12,12 @@ from typing import Any
 
 import typer
 
-from wordloom.cli import (
-    average,
-    chat,
-    data,
-    demo,
-    embed,
-    evaluate,
-    generate,
-    inspect,
-    predict,
-    sweep,
-    tokenize,
-    train,
-    translate,
-    vectors,
-)
+from wordloom.cli import average, chat, data, demo, generate, predict, sweep, tokenize, train, translate
+from wordloom.cli.embed import command as embed
+from wordloom.cli.evaluate import command as evaluate
+from wordloom.cli.inspect import command as inspect
 from wordloom.cli.usage import UsageError, usage_line
+from wordloom.cli.vectors import command as vectors
 from wordloom.errors import WordloomError
 
 __all__ = ["app", "main"]

@@ -25,7 +25,7 @@ def command(
     A run keeps train.keep_last checkpoints, one each train.save_every steps.
     """
     from wordloom.run import average
-    from wordloom.run.load import next_command
+    from wordloom.run.checkpoint.load import next_command
 
     found = average(sources, out, last=last)
     typer.echo(f"mean of {len(found)} checkpoints: {', '.join(map(str, found))}")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wordloom.cli.headed import THRESHOLD, predict_headed, refuse_windows, tell_cut
+from wordloom.cli.heads import THRESHOLD, predict_headed, refuse_windows, tell_cut
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
-    from wordloom.data.placed_texts import PlacedText
+    from wordloom.data.files.lines import PlacedText
     from wordloom.run import TextClassifier
 
 __all__ = ["command"]
@@ -59,10 +59,10 @@ def command(
     Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
     words with their labels, or for each question the likeliest choice, or the answer, its first character and
     the one behind its last, and its probability."""
-    from wordloom.data.placed_texts import placed_texts
+    from wordloom.data.files.lines import placed_texts
     from wordloom.run import is_encoder, load_classifier
-    from wordloom.run.headed import is_headed, task_in
-    from wordloom.run.text_readers import cutting
+    from wordloom.run.checkpoint.headed import is_headed, task_in
+    from wordloom.run.models.text_readers import cutting
 
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
@@ -135,8 +135,8 @@ def _classes(classifier: TextClassifier, texts: Iterator[PlacedText], *, json: b
 
 def _tagged_or_texts(sources: list[str], field: str, encoding_errors: Any) -> Iterator[PlacedText]:
     """Texts; of files whose ending says that they have a word on each line, lists of words."""
-    from wordloom.data.placed_texts import PlacedText, placed_texts
-    from wordloom.data.tagged import has_words, tagged_texts
+    from wordloom.data.files.lines import PlacedText, placed_texts
+    from wordloom.data.rows.tagged import has_words, tagged_texts
 
     for source in sources:
         if has_words(source):

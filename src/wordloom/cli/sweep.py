@@ -47,10 +47,10 @@ def command(
     """
     import logging
 
-    from wordloom.run.grid import split_settings
-    from wordloom.run.load import next_command
+    from wordloom.run.checkpoint.load import next_command
     from wordloom.run.progress import TrainingProgress
-    from wordloom.run.sweep import sweep
+    from wordloom.run.sweep.grid import split_settings
+    from wordloom.run.sweep.sweep import sweep
 
     if maximize and minimize:
         raise WordloomError("--maximize and --minimize exclude one another; give one of them")

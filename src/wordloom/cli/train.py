@@ -31,7 +31,7 @@ def command(
     import logging
 
     from wordloom.run import train
-    from wordloom.run.load import next_command
+    from wordloom.run.checkpoint.load import next_command
     from wordloom.run.progress import TrainingProgress
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")

@@ -132,7 +132,7 @@ def _lines(translations: list[Translation], count: int) -> str:
 
 def _place(document: Document) -> str:
     """A text for an error message."""
-    from wordloom.data.sources import describe
+    from wordloom.data.files.source import describe
     from wordloom.errors import position
 
     file = "standard input" if document.source == "-" else document.source

@@ -31,104 +31,104 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wordloom.data.answer_windows import AnswerWindow, AnswerWindows, question_windows
-    from wordloom.data.batches import IGNORE, CausalBatch, CausalBatches
-    from wordloom.data.catalogue import DATASETS
-    from wordloom.data.choice_batches import ChoiceBatches, choice_tokens
-    from wordloom.data.choices import ChoiceRow, choice_rows
-    from wordloom.data.contiguous import ContiguousBatch, ContiguousBatches
-    from wordloom.data.corpus import Corpus
-    from wordloom.data.datasets import DatasetFile, DatasetInfo, fetch, resolve
-    from wordloom.data.document_bags import DocumentBags
-    from wordloom.data.document_texts import texts_of
-    from wordloom.data.label_batches import BagBatches, Bags, LabelBatch
-    from wordloom.data.labelled_documents import LabelledDocuments
-    from wordloom.data.labels import LabelledCorpus, LabelledRow, labelled_rows
-    from wordloom.data.ledger import Ledger
-    from wordloom.data.masked_batches import Marks, MaskedBatch, MaskedBatches
-    from wordloom.data.masking import Masker, Masking
-    from wordloom.data.pair_batches import PairBatch, PairBatches
-    from wordloom.data.pair_shards import PairShards, prepare_pairs
-    from wordloom.data.pairs import Pair, PairCorpus
-    from wordloom.data.readers import Document, Piece, Record, documents, pieces, records
-    from wordloom.data.scores import ScoredCorpus, ScoredRow, scored_rows
-    from wordloom.data.sentence_pairs import SentencePairBatches
-    from wordloom.data.sentences import Sentences
-    from wordloom.data.sequence_batches import SequenceLabelBatches, Sequences
-    from wordloom.data.shards import Progress, prepare
-    from wordloom.data.squad import Answer, Question, questions
-    from wordloom.data.storage import TokenShards
-    from wordloom.data.tagged import TaggedText, tag_labels, tagged_texts
-    from wordloom.data.vectorizer import BagVectorizer
-    from wordloom.data.word_labels import TaggedRows, TagLedger, WordLabelBatches, tagged_rows
+    from wordloom.data.bags.documents import DocumentBags
+    from wordloom.data.bags.vectorizer import BagVectorizer
+    from wordloom.data.batches.bags import BagBatches, Bags, LabelBatch
+    from wordloom.data.batches.causal import IGNORE, CausalBatch, CausalBatches
+    from wordloom.data.batches.choices import ChoiceBatches, choice_tokens
+    from wordloom.data.batches.contiguous import ContiguousBatch, ContiguousBatches
+    from wordloom.data.batches.masked import Marks, MaskedBatch, MaskedBatches
+    from wordloom.data.batches.masking import Masker, Masking
+    from wordloom.data.batches.next_sentence import SentencePairBatches
+    from wordloom.data.batches.pairs import PairBatch, PairBatches
+    from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences
+    from wordloom.data.batches.spans import AnswerWindow, AnswerWindows, question_windows
+    from wordloom.data.batches.words import TaggedRows, TagLedger, WordLabelBatches, tagged_rows
+    from wordloom.data.rows.choices import ChoiceRow, choice_rows
+    from wordloom.data.rows.labelled import LabelledCorpus, LabelledRow, labelled_rows
+    from wordloom.data.rows.pairs import Pair, PairCorpus
+    from wordloom.data.rows.scored import ScoredCorpus, ScoredRow, scored_rows
+    from wordloom.data.rows.squad import Answer, Question, questions
+    from wordloom.data.rows.tagged import TaggedText, tag_labels, tagged_texts
+    from wordloom.data.sets.catalogue import DATASETS
+    from wordloom.data.sets.info import DatasetFile, DatasetInfo, fetch, resolve
+    from wordloom.data.shards.ledger import Ledger
+    from wordloom.data.shards.pairs import PairShards, prepare_pairs
+    from wordloom.data.shards.prepare import Progress, prepare
+    from wordloom.data.shards.storage import TokenShards
+    from wordloom.data.text.corpus import Corpus
+    from wordloom.data.text.document_texts import texts_of
+    from wordloom.data.text.documents import Document, Piece, Record, documents, pieces, records
+    from wordloom.data.text.labelled_documents import LabelledDocuments
+    from wordloom.data.text.sentences import Sentences
 
 _HOME = {
-    "Answer": "squad",
-    "AnswerWindow": "answer_windows",
-    "AnswerWindows": "answer_windows",
-    "BagBatches": "label_batches",
-    "BagVectorizer": "vectorizer",
-    "Bags": "label_batches",
-    "CausalBatch": "batches",
-    "CausalBatches": "batches",
-    "ChoiceBatches": "choice_batches",
-    "ChoiceRow": "choices",
-    "ContiguousBatch": "contiguous",
-    "ContiguousBatches": "contiguous",
-    "Corpus": "corpus",
-    "DATASETS": "catalogue",
-    "DatasetFile": "datasets",
-    "DatasetInfo": "datasets",
-    "Document": "readers",
-    "DocumentBags": "document_bags",
-    "IGNORE": "batches",
-    "LabelBatch": "label_batches",
-    "LabelledCorpus": "labels",
-    "LabelledDocuments": "labelled_documents",
-    "LabelledRow": "labels",
-    "Ledger": "ledger",
-    "Marks": "masked_batches",
-    "MaskedBatch": "masked_batches",
-    "MaskedBatches": "masked_batches",
-    "Masker": "masking",
-    "Masking": "masking",
-    "Pair": "pairs",
-    "PairBatch": "pair_batches",
-    "PairBatches": "pair_batches",
-    "PairCorpus": "pairs",
-    "PairShards": "pair_shards",
-    "Piece": "readers",
-    "Progress": "shards",
-    "Question": "squad",
-    "Record": "readers",
-    "ScoredCorpus": "scores",
-    "ScoredRow": "scores",
-    "SentencePairBatches": "sentence_pairs",
-    "Sentences": "sentences",
-    "SequenceLabelBatches": "sequence_batches",
-    "Sequences": "sequence_batches",
-    "TagLedger": "word_labels",
-    "TaggedRows": "word_labels",
-    "TaggedText": "tagged",
-    "TokenShards": "storage",
-    "WordLabelBatches": "word_labels",
-    "choice_rows": "choices",
-    "choice_tokens": "choice_batches",
-    "documents": "readers",
-    "fetch": "datasets",
-    "labelled_rows": "labels",
-    "pieces": "readers",
-    "prepare": "shards",
-    "prepare_pairs": "pair_shards",
-    "question_windows": "answer_windows",
-    "questions": "squad",
-    "records": "readers",
-    "resolve": "datasets",
-    "scored_rows": "scores",
-    "tag_labels": "tagged",
-    "tagged_rows": "word_labels",
-    "tagged_texts": "tagged",
-    "texts_of": "document_texts",
+    "Answer": "rows.squad",
+    "AnswerWindow": "batches.spans",
+    "AnswerWindows": "batches.spans",
+    "BagBatches": "batches.bags",
+    "BagVectorizer": "bags.vectorizer",
+    "Bags": "batches.bags",
+    "CausalBatch": "batches.causal",
+    "CausalBatches": "batches.causal",
+    "ChoiceBatches": "batches.choices",
+    "ChoiceRow": "rows.choices",
+    "ContiguousBatch": "batches.contiguous",
+    "ContiguousBatches": "batches.contiguous",
+    "Corpus": "text.corpus",
+    "DATASETS": "sets.catalogue",
+    "DatasetFile": "sets.info",
+    "DatasetInfo": "sets.info",
+    "Document": "text.documents",
+    "DocumentBags": "bags.documents",
+    "IGNORE": "batches.causal",
+    "LabelBatch": "batches.bags",
+    "LabelledCorpus": "rows.labelled",
+    "LabelledDocuments": "text.labelled_documents",
+    "LabelledRow": "rows.labelled",
+    "Ledger": "shards.ledger",
+    "Marks": "batches.masked",
+    "MaskedBatch": "batches.masked",
+    "MaskedBatches": "batches.masked",
+    "Masker": "batches.masking",
+    "Masking": "batches.masking",
+    "Pair": "rows.pairs",
+    "PairBatch": "batches.pairs",
+    "PairBatches": "batches.pairs",
+    "PairCorpus": "rows.pairs",
+    "PairShards": "shards.pairs",
+    "Piece": "text.documents",
+    "Progress": "shards.prepare",
+    "Question": "rows.squad",
+    "Record": "text.documents",
+    "ScoredCorpus": "rows.scored",
+    "ScoredRow": "rows.scored",
+    "SentencePairBatches": "batches.next_sentence",
+    "Sentences": "text.sentences",
+    "SequenceLabelBatches": "batches.sequences",
+    "Sequences": "batches.sequences",
+    "TagLedger": "batches.words",
+    "TaggedRows": "batches.words",
+    "TaggedText": "rows.tagged",
+    "TokenShards": "shards.storage",
+    "WordLabelBatches": "batches.words",
+    "choice_rows": "rows.choices",
+    "choice_tokens": "batches.choices",
+    "documents": "text.documents",
+    "fetch": "sets.info",
+    "labelled_rows": "rows.labelled",
+    "pieces": "text.documents",
+    "prepare": "shards.prepare",
+    "prepare_pairs": "shards.pairs",
+    "question_windows": "batches.spans",
+    "questions": "rows.squad",
+    "records": "text.documents",
+    "resolve": "sets.info",
+    "scored_rows": "rows.scored",
+    "tag_labels": "rows.tagged",
+    "tagged_rows": "batches.words",
+    "tagged_texts": "rows.tagged",
+    "texts_of": "text.document_texts",
 }
 
 __all__ = [

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-from wordloom.data.answer_windows import AnswerWindow, AnswerWindows
-from wordloom.data.squad import Question
+from wordloom.data.batches.spans import AnswerWindow, AnswerWindows
+from wordloom.data.rows.squad import Question
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.score import Floats, RatioStatistics, Score, Scores, signature
 

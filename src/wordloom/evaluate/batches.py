@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.data.batches import to_device
+from wordloom.data.batches.causal import to_device
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.score import RatioStatistics, Score, signature
 from wordloom.nn.evaluating import evaluating

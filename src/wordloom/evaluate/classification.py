@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from wordloom.data.batches import IGNORE, to_device
+from wordloom.data.batches.causal import IGNORE, to_device
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.agreement import class_agreement, metrics_of
 from wordloom.evaluate.score import (

@@ -30,7 +30,7 @@ from wordloom.evaluate.score import (
 from wordloom.models import context_limit
 
 if TYPE_CHECKING:
-    from wordloom.data.sources import Sources
+    from wordloom.data.files.source import Sources
     from wordloom.text import Tokenizer
 
 __all__ = ["Passage", "lambada", "passages"]

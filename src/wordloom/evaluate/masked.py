@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from wordloom.data.batches import IGNORE, to_device
-from wordloom.data.masked_batches import Marks, MaskedBatch
+from wordloom.data.batches.causal import IGNORE, to_device
+from wordloom.data.batches.masked import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.reading import Reader, tokenizer_name

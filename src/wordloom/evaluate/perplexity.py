@@ -36,7 +36,7 @@ from wordloom.models import context_limit
 
 if TYPE_CHECKING:
     from wordloom.data import Document
-    from wordloom.data.readers import Piece
+    from wordloom.data.text.documents import Piece
     from wordloom.text import Specials, Tokenizer
 
 __all__ = ["Window", "perplexity", "strided_windows"]

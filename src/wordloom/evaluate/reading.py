@@ -14,7 +14,7 @@ from wordloom.evaluate.likelihood import Ids
 
 if TYPE_CHECKING:
     from wordloom.data import Document
-    from wordloom.data.readers import Piece
+    from wordloom.data.text.documents import Piece
     from wordloom.text import Specials, Tokenizer
 
 __all__ = ["End", "ReadText", "Reader", "Recovered", "Start", "recovered", "tokenizer_name"]

@@ -179,7 +179,7 @@ class FastModel(Accelerated):
     """
 
     def __init__(self, model: Any) -> None:
-        from wordloom.generate import programs
+        from wordloom.kernels.decoding import causal as programs
 
         self.model = model
         self.config = model.config

@@ -25,7 +25,8 @@ class FastRNN(FastModel):
     """
 
     def __init__(self, model: Any) -> None:
-        from wordloom.generate import programs, recurrent_programs
+        from wordloom.kernels.decoding import causal as programs
+        from wordloom.kernels.decoding import recurrent as recurrent_programs
 
         self.model = model
         self.config = model.config

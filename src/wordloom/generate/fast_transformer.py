@@ -17,7 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.decoder_programs import (
+from wordloom.generate.fast import (
+    ACTIVATIONS,
+    Accelerated,
+    Team,
+    compiling,
+    one_thread,
+    stacked,
+    team_of,
+    whole_vectors,
+)
+from wordloom.kernels.decoding.encoder_decoder import (
     LANES,
     PANEL,
     Choice,
@@ -29,16 +39,6 @@ from wordloom.generate.decoder_programs import (
     likeliest,
     logits,
     pack,
-)
-from wordloom.generate.fast import (
-    ACTIVATIONS,
-    Accelerated,
-    Team,
-    compiling,
-    one_thread,
-    stacked,
-    team_of,
-    whole_vectors,
 )
 from wordloom.models import Memory
 
@@ -132,7 +132,7 @@ class DecoderPlaces:
     """The cache of a decoder, none of whose keys ever moves: rows know where theirs lie.
 
     ``places`` [R, length] are the addresses of each token's keys and values, ``sources`` [R, 3] as in
-    :class:`wordloom.generate.decoder_programs.Step`.
+    :class:`wordloom.kernels.decoding.encoder_decoder.Step`.
     """
 
     attend: Tensor | None = None

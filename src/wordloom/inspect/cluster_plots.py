@@ -25,7 +25,7 @@ from wordloom.inspect.vector_plots import (
     _save,
     check_format,
 )
-from wordloom.vectors.maps import _neighbour_embedding, _principal_components
+from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
 
 __all__ = ["PLANES", "check_format", "check_plane", "cluster_figure", "draw_clusters"]
 

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, WordloomError, did_you_mean
 from wordloom.inspect.fonts import breadth, cannot_be_drawn, fonts_for, without_remarks
 from wordloom.inspect.labels import leads, place_labels
-from wordloom.vectors.maps import WordMap
-from wordloom.vectors.whole_files import new_file
+from wordloom.vectors.files.whole_files import new_file
+from wordloom.vectors.use.maps import WordMap
 
 __all__ = ["FORMATS", "axes_figure", "draw_axes", "draw_map", "map_figure"]
 

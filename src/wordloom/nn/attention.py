@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wordloom.errors import ConfigError, DeviceError, did_you_mean
-from wordloom.nn import fused, programs
+from wordloom.kernels import programs
+from wordloom.nn import fused
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 

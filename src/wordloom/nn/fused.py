@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from wordloom.nn import programs
+from wordloom.kernels import programs
+from wordloom.kernels.programs import SHARES, fits, run
 from wordloom.nn.linear import has_amx, mkl_is_a_guest
-from wordloom.nn.programs import SHARES, fits, run
 
 __all__ = [
     "attention",
@@ -191,7 +191,7 @@ class _Attention(torch.autograd.Function):
 def _run_attention(
     name: str, q: Tensor, k: Tensor, v: Tensor, keys: Tensor | None, settings: Any, *others: Tensor
 ) -> None:
-    from wordloom.nn.attention_programs import scratch_elements
+    from wordloom.kernels.attention import scratch_elements
 
     (_, H, T, E), (B, K, S) = q.shape, k.shape[:3]
     scale, is_causal, dropout, seed = settings

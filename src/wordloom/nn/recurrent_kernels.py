@@ -3,7 +3,7 @@ between them.
 
 What x brings to all steps is one product, and so are the gradients of all weights, after the last step back;
 between two steps stands one product with U and one program for everything else
-(:mod:`wordloom.nn.recurrent_programs`).  PyTorch has a kernel of such a kind for the LSTM alone, whose
+(:mod:`wordloom.kernels.recurrent`).  PyTorch has a kernel of such a kind for the LSTM alone, whose
 backward pass in bfloat16 takes three times what its products do; its other cells go step by step.
 """
 
@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from wordloom.nn import programs
+from wordloom.kernels import programs
+from wordloom.kernels.programs import run
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
-from wordloom.nn.programs import run
 
 __all__ = ["Sequence", "fits", "run_sequence"]
 
 
 class Kind:
-    """What a step's program is asked for; numbered so in :mod:`wordloom.nn.recurrent_programs`."""
+    """What a step's program is asked for; numbered so in :mod:`wordloom.kernels.recurrent`."""
 
     TANH, RELU, LSTM, LSTM_1997, GRU_GATES, GRU_STATE, GRU_AFTER = range(7)
 

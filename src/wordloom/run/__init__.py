@@ -1,11 +1,7 @@
 """Where the parts of the house meet: load a folder, train a recipe.  The command line calls these."""
 
-from wordloom.run.averaging import average
-from wordloom.run.classifier import TextClassifier
-from wordloom.run.clusters import Clusters, cluster_texts
-from wordloom.run.embedding import Embedded, Embedder
-from wordloom.run.encoder import TextEncoder, is_encoder, load_encoder
-from wordloom.run.load import (
+from wordloom.run.checkpoint.average import average
+from wordloom.run.checkpoint.load import (
     LanguageModel,
     is_classifier,
     is_translator,
@@ -14,9 +10,13 @@ from wordloom.run.load import (
     load_language_model,
     save,
 )
+from wordloom.run.models.clusters import Clusters, cluster_texts
+from wordloom.run.models.embedder import Embedded, Embedder
+from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.text_encoder import TextEncoder, is_encoder, load_encoder
+from wordloom.run.models.translator import Translation, Translator, load_translator
+from wordloom.run.tasks.translation.scores import translation_scores
 from wordloom.run.train import TrainResult, train
-from wordloom.run.translation_scores import translation_scores
-from wordloom.run.translator import Translation, Translator, load_translator
 
 __all__ = [
     "Clusters",

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wordloom.data.embedded import embedded_documents
+from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
 from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
-from wordloom.run.load import LanguageModel
+from wordloom.run.checkpoint.load import LanguageModel
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.train import TrainResult, train
 

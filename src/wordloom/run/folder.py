@@ -12,8 +12,8 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.recipe import Recipe
-from wordloom.recipe_reading import BUDGETS, AnyRecipe
-from wordloom.vector_recipe import VectorRecipe
+from wordloom.recipe.reading import BUDGETS, AnyRecipe
+from wordloom.recipe.vectors import VectorRecipe
 
 __all__ = ["RunFolder", "refuse_changes", "resumed_recipe", "write_text"]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
-from wordloom.data.batches import Order
-from wordloom.data.labelled_documents import LabelledDocuments
-from wordloom.data.masking import EMPTY
+from wordloom.data.batches.causal import Order
+from wordloom.data.batches.masking import EMPTY
+from wordloom.data.text.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
-from wordloom.run.labelled import labelled_corpus
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.labelled import labelled_corpus
 from wordloom.text import TOKENIZERS, Tokenizer
 
 __all__ = [

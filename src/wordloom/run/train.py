@@ -14,19 +14,19 @@ from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe, load_recipe, without_effect
-from wordloom.run.answering import answering_task
-from wordloom.run.causal import causal_task
-from wordloom.run.choosing import choosing_task
-from wordloom.run.classification import classification_task
 from wordloom.run.folder import RunFolder, resumed_recipe
-from wordloom.run.masked import masked_task
-from wordloom.run.old_task import check_old_head, with_old_task, write_losses
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.regression import regression_task
-from wordloom.run.sentences import sentence_task
-from wordloom.run.tagging import tagging_task
-from wordloom.run.task import Task
-from wordloom.run.translation import translation_task
+from wordloom.run.tasks.causal import causal_task
+from wordloom.run.tasks.heads.classification import classification_task
+from wordloom.run.tasks.heads.multiple_choice import choosing_task
+from wordloom.run.tasks.heads.question_answering import answering_task
+from wordloom.run.tasks.heads.regression import regression_task
+from wordloom.run.tasks.heads.token_classification import tagging_task
+from wordloom.run.tasks.masked import masked_task
+from wordloom.run.tasks.old_task import check_old_head, with_old_task, write_losses
+from wordloom.run.tasks.sentence_embeddings import sentence_task
+from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.translation.task import translation_task
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
     environment_changes,

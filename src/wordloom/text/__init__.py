@@ -8,7 +8,7 @@ from wordloom.text.encoding import Encoding, Specials
 from wordloom.text.report import TokenizerReport, compare_tokenizers
 from wordloom.text.streaming import StreamDecoder
 from wordloom.text.tokenizer import Tokenizer
-from wordloom.text.training import TOKENIZERS, TrainingReport
+from wordloom.text.training.train import TOKENIZERS, TrainingReport
 
 __all__ = [
     "TOKENIZERS",

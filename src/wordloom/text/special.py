@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wordloom.errors import TokenizerError, did_you_mean
-from wordloom.text.definition import Definition, full_vocabulary, merge_pairs, special_tokens
+from wordloom.text.formats.definition import Definition, full_vocabulary, merge_pairs, special_tokens
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wordloom.errors import TokenizerError
-from wordloom.text import definition as facts
 from wordloom.text import special
 from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
+from wordloom.text.formats import definition as facts
 from wordloom.text.streaming import StreamDecoder
 
 if TYPE_CHECKING:
-    from wordloom.text.training import TrainingReport
+    from wordloom.text.training.train import TrainingReport
 
 _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that does what tokenizer.json says
 
@@ -133,7 +133,7 @@ class Tokenizer:
         The result's ``training_report`` says how much was seen and used, and what was not as asked.
         Raises TokenizerError for an impossible setting or an empty corpus.
         """
-        from wordloom.text.training import train
+        from wordloom.text.training.train import train
 
         return train(
             texts,
@@ -156,7 +156,7 @@ class Tokenizer:
 
         Raises TokenizerError if there is none at ``path`` or it cannot be read.
         """
-        from wordloom.text.reading import read
+        from wordloom.text.formats.reading import read
 
         definition, config, chat_template = read(Path(path))
         before = config.pop(_BEFORE, None)
@@ -171,7 +171,7 @@ class Tokenizer:
         Each file is replaced whole or not at all.  What they cannot carry: transformers interprets
         special tokens inside user text, whatever ``specials`` says here.
         """
-        from wordloom.text.writing import write
+        from wordloom.text.formats.writing import write
 
         config = {
             "tokenizer_class": _GENERIC,

@@ -20,7 +20,7 @@ import torch
 
 from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.nn.evaluating import evaluating
-from wordloom.train_settings import HIGHER
+from wordloom.recipe.training import HIGHER
 from wordloom.training.plan import Work
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 

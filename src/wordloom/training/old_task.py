@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wordloom.data.rehearsal import MixedBatch
+from wordloom.data.batches.mixed import MixedBatch
 from wordloom.objectives import Loss, Objective
 from wordloom.training.hooks import Log, finished_weights
 from wordloom.training.trainer import Hook, StepRecord, Trainer, scored_items
@@ -22,7 +22,7 @@ def body_of(model: Any) -> Any:
 
 
 class WithOldTask:
-    """The loss of a :class:`~wordloom.data.rehearsal.MixedBatch`: the new task's on its rows, the old task's
+    """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: the new task's on its rows, the old task's
     on its own; of both L_new + weight * L_old, each a mean.
 
     ``old`` is of the body, without the new task's head.

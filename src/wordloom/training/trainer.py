@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from wordloom.data.batches import IGNORE, to_device
-from wordloom.data.rehearsal import MixedBatch
+from wordloom.data.batches.causal import IGNORE, to_device
+from wordloom.data.batches.mixed import MixedBatch
 from wordloom.errors import NonFiniteError
 from wordloom.objectives import Objective, TruncatedBPTT
 from wordloom.recipe import TrainSettings

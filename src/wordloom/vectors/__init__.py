@@ -44,60 +44,60 @@ from typing import TYPE_CHECKING
 from wordloom.lazy import fetching
 
 _HOMES = {
-    "Agreement": "judging",
-    "Analogies": "judging",
-    "Axis": "directions",
-    "Conversion": "conversion",
-    "CooccurrenceProgress": "cooccurrence",
-    "CooccurrenceReport": "cooccurrence",
-    "Cooccurrences": "cooccurrence",
-    "Correlation": "judging",
-    "FastTextArgs": "fasttext_model",
-    "FastTextClassifier": "fasttext_classifier",
-    "FastTextModel": "fasttext_model",
-    "FastTextVectors": "fasttext_vectors",
-    "GloVe": "glove",
-    "GloVeProgress": "glove",
-    "KeyedVectors": "keyed",
-    "LabelScore": "fasttext_classifier",
-    "LabelledVocabulary": "labelled_text",
-    "Phrases": "phrases",
-    "QuestionError": "refusals",
-    "Section": "judging",
-    "Subwords": "subwords",
-    "SupervisedTrainer": "supervised",
-    "TextEmbedder": "text_embeddings",
-    "TextReport": "text_embeddings",
-    "TokenVectors": "checkpoints",
-    "TorchWordTrainer": "torch_training",
-    "TrainingCorpus": "training",
-    "UnknownWordError": "refusals",
-    "VocabularyReport": "vocabulary",
-    "WordMap": "maps",
-    "WordRule": "word_rules",
-    "WordTrainer": "training",
-    "WordVocabulary": "vocabulary",
-    "alias_table": "sampling",
-    "convert_vectors": "conversion",
-    "count_cooccurrences": "cooccurrence",
-    "cut_lines": "supervised",
-    "evaluate_word_analogies": "judging",
-    "evaluate_word_pairs": "judging",
-    "huffman": "sampling",
-    "keep_probabilities": "sampling",
-    "load_fasttext": "fasttext_format",
-    "load_vectors": "formats",
-    "load_word2vec": "word2vec_format",
-    "open_vectors": "checkpoints",
-    "project": "directions",
-    "save_fasttext": "fasttext_format",
-    "save_vectors": "formats",
-    "save_word2vec": "word2vec_format",
-    "split_words": "vocabulary",
-    "word_hashes": "subwords",
-    "word_map": "maps",
-    "word_ngrams": "subwords",
-    "word_rule": "word_rules",
+    "Agreement": "use.evaluation",
+    "Analogies": "use.evaluation",
+    "Axis": "use.axes",
+    "Conversion": "files.conversion",
+    "CooccurrenceProgress": "glove.cooccurrence",
+    "CooccurrenceReport": "glove.cooccurrence",
+    "Cooccurrences": "glove.cooccurrence",
+    "Correlation": "use.evaluation",
+    "FastTextArgs": "fasttext.model",
+    "FastTextClassifier": "fasttext.classifier",
+    "FastTextModel": "fasttext.model",
+    "FastTextVectors": "fasttext.vectors",
+    "GloVe": "glove.model",
+    "GloVeProgress": "glove.model",
+    "KeyedVectors": "store.keyed",
+    "LabelScore": "fasttext.classifier",
+    "LabelledVocabulary": "fasttext.labelled_text",
+    "Phrases": "corpus.phrases",
+    "QuestionError": "store.refusals",
+    "Section": "use.evaluation",
+    "Subwords": "fasttext.subwords",
+    "SupervisedTrainer": "fasttext.trainer",
+    "TextEmbedder": "use.text_embeddings",
+    "TextReport": "use.text_embeddings",
+    "TokenVectors": "files.checkpoints",
+    "TorchWordTrainer": "word2vec.torch_trainer",
+    "TrainingCorpus": "word2vec.trainer",
+    "UnknownWordError": "store.refusals",
+    "VocabularyReport": "corpus.vocabulary",
+    "WordMap": "use.maps",
+    "WordRule": "corpus.word_rules",
+    "WordTrainer": "word2vec.trainer",
+    "WordVocabulary": "corpus.vocabulary",
+    "alias_table": "word2vec.sampling",
+    "convert_vectors": "files.conversion",
+    "count_cooccurrences": "glove.cooccurrence",
+    "cut_lines": "fasttext.trainer",
+    "evaluate_word_analogies": "use.evaluation",
+    "evaluate_word_pairs": "use.evaluation",
+    "huffman": "word2vec.sampling",
+    "keep_probabilities": "word2vec.sampling",
+    "load_fasttext": "files.fasttext",
+    "load_vectors": "files.formats",
+    "load_word2vec": "files.word2vec_text",
+    "open_vectors": "files.checkpoints",
+    "project": "use.axes",
+    "save_fasttext": "files.fasttext",
+    "save_vectors": "files.formats",
+    "save_word2vec": "files.word2vec_text",
+    "split_words": "corpus.vocabulary",
+    "word_hashes": "fasttext.subwords",
+    "word_map": "use.maps",
+    "word_ngrams": "fasttext.subwords",
+    "word_rule": "corpus.word_rules",
 }
 
 __all__ = [
@@ -158,22 +158,31 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wordloom.vectors.checkpoints import TokenVectors, open_vectors
-    from wordloom.vectors.conversion import Conversion, convert_vectors
-    from wordloom.vectors.cooccurrence import (
+    from wordloom.vectors.corpus.phrases import Phrases
+    from wordloom.vectors.corpus.vocabulary import VocabularyReport, WordVocabulary, split_words
+    from wordloom.vectors.corpus.word_rules import WordRule, word_rule
+    from wordloom.vectors.fasttext.classifier import FastTextClassifier, LabelScore
+    from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
+    from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
+    from wordloom.vectors.fasttext.subwords import Subwords, word_hashes, word_ngrams
+    from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
+    from wordloom.vectors.fasttext.vectors import FastTextVectors
+    from wordloom.vectors.files.checkpoints import TokenVectors, open_vectors
+    from wordloom.vectors.files.conversion import Conversion, convert_vectors
+    from wordloom.vectors.files.fasttext import load_fasttext, save_fasttext
+    from wordloom.vectors.files.formats import load_vectors, save_vectors
+    from wordloom.vectors.files.word2vec_text import load_word2vec, save_word2vec
+    from wordloom.vectors.glove.cooccurrence import (
         CooccurrenceProgress,
         CooccurrenceReport,
         Cooccurrences,
         count_cooccurrences,
     )
-    from wordloom.vectors.directions import Axis, project
-    from wordloom.vectors.fasttext_classifier import FastTextClassifier, LabelScore
-    from wordloom.vectors.fasttext_format import load_fasttext, save_fasttext
-    from wordloom.vectors.fasttext_model import FastTextArgs, FastTextModel
-    from wordloom.vectors.fasttext_vectors import FastTextVectors
-    from wordloom.vectors.formats import load_vectors, save_vectors
-    from wordloom.vectors.glove import GloVe, GloVeProgress
-    from wordloom.vectors.judging import (
+    from wordloom.vectors.glove.model import GloVe, GloVeProgress
+    from wordloom.vectors.store.keyed import KeyedVectors
+    from wordloom.vectors.store.refusals import QuestionError, UnknownWordError
+    from wordloom.vectors.use.axes import Axis, project
+    from wordloom.vectors.use.evaluation import (
         Agreement,
         Analogies,
         Correlation,
@@ -181,20 +190,11 @@ if TYPE_CHECKING:
         evaluate_word_analogies,
         evaluate_word_pairs,
     )
-    from wordloom.vectors.keyed import KeyedVectors
-    from wordloom.vectors.labelled_text import LabelledVocabulary
-    from wordloom.vectors.maps import WordMap, word_map
-    from wordloom.vectors.phrases import Phrases
-    from wordloom.vectors.refusals import QuestionError, UnknownWordError
-    from wordloom.vectors.sampling import alias_table, huffman, keep_probabilities
-    from wordloom.vectors.subwords import Subwords, word_hashes, word_ngrams
-    from wordloom.vectors.supervised import SupervisedTrainer, cut_lines
-    from wordloom.vectors.text_embeddings import TextEmbedder, TextReport
-    from wordloom.vectors.torch_training import TorchWordTrainer
-    from wordloom.vectors.training import TrainingCorpus, WordTrainer
-    from wordloom.vectors.vocabulary import VocabularyReport, WordVocabulary, split_words
-    from wordloom.vectors.word2vec_format import load_word2vec, save_word2vec
-    from wordloom.vectors.word_rules import WordRule, word_rule
+    from wordloom.vectors.use.maps import WordMap, word_map
+    from wordloom.vectors.use.text_embeddings import TextEmbedder, TextReport
+    from wordloom.vectors.word2vec.sampling import alias_table, huffman, keep_probabilities
+    from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
+    from wordloom.vectors.word2vec.trainer import TrainingCorpus, WordTrainer
 
 __getattr__ = fetching(__name__, _HOMES)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError, ConfigError, did_you_mean
 from wordloom.models import TaskConfig, config_from, family_of
-from wordloom.weights import (
+from wordloom.weights.families import (
     bag_of_words,
     bert,
     bert_generation,
@@ -22,8 +22,8 @@ from wordloom.weights import (
     rnn_classifier,
     seq2seq,
 )
+from wordloom.weights.families.task_heads import HEAD, config_of_head, headed, language_model_in, task_of
 from wordloom.weights.formats import Format, refuse_unless
-from wordloom.weights.task_heads import HEAD, config_of_head, headed, language_model_in, task_of
 from wordloom.weights.tensors import open_tensors, read_json
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "format_of", "load_config"]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import TaskConfig, family_of, skeleton
 from wordloom.weights.configs import OWN, format_of, load_config
+from wordloom.weights.families.task_heads import renaming_of_head
 from wordloom.weights.formats import HEADS
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
-from wordloom.weights.task_heads import renaming_of_head
 from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
 __all__ = ["load_model", "load_parameter", "load_state", "renaming_of", "state_to_theirs"]

@@ -1,0 +1,118 @@
+"""``wordloom embed`` by bags of words: texts to sparse rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from wordloom.cli.vectors.output import tell
+from wordloom.errors import VectorError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.cli.embed.clusters import Grouping
+
+__all__ = ["embed_bags", "holds_bags"]
+
+FORMATS = (".npz", ".jsonl")
+
+Rows = Iterator[tuple[list[str], Any]]  # texts, CSR [B, V]
+
+
+def holds_bags(folder: Path) -> bool:
+    """Whether ``folder`` holds bags of words, or a classifier of them."""
+    return (folder / "vocabulary.json").exists()
+
+
+def embed_bags(
+    folder: Path,
+    lines: Iterator[str],
+    out: Path | None,
+    *,
+    normalize: bool,
+    batch_size: int,
+    groups: Grouping | None = None,
+) -> None:
+    """Write the features of each of ``lines`` by the bags in ``folder``: scipy's .npz, or JSON lines; or hand
+    them to ``groups``."""
+    from wordloom.data.bags.vectorizer import unit_rows
+    from wordloom.vectors import TextReport
+
+    if out is not None and groups is None and out.suffix not in FORMATS:
+        hint = did_you_mean(out.suffix, FORMATS)
+        raise VectorError(f"'{out}' cannot keep sparse rows, by its ending; {hint}")
+    vectorizer, weigh = _opened(folder)
+    met = TextReport(0, 0, 0, [])
+
+    def batches() -> Rows:
+        while batch := list(islice(lines, batch_size)):
+            counted = vectorizer.count(batch)
+            empty = [row for row, n in enumerate(counted.rows.getnnz(axis=1)) if not n]
+            met.add(TextReport(len(batch), counted.terms, counted.unknown, empty))
+            rows = weigh(counted.rows)
+            yield batch, unit_rows(rows) if normalize else rows
+
+    if groups is not None:
+        groups.take(batches())
+        tell([str(met)])
+        return
+    n = _write(out, batches(), vectorizer.terms)
+    notes = [str(met)]
+    if out is not None:
+        notes.append(f"{n:,} rows of {len(vectorizer):,} words written to {out}")
+    tell(notes)
+
+
+def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
+    """The vocabulary, and what makes features of counts."""
+    if (folder / "bags.json").exists():
+        from wordloom.data import DocumentBags
+
+        bags = DocumentBags.from_pretrained(folder)
+        return bags.vectorizer, bags.weigh
+    from wordloom.run import load_classifier
+
+    classifier = load_classifier(folder, device="cpu")
+    return classifier.vectorizer, classifier.weigh
+
+
+def _write(out: Path | None, batches: Rows, terms: Sequence[str]) -> int:
+    """Write the rows as they come, and say how many.  (A .npz is written at the end.)"""
+    if out is None:
+        written = 0
+        for texts, rows in batches:
+            sys.stdout.writelines(_json_lines(texts, rows, terms))
+            written += len(texts)
+        return written
+    from wordloom.vectors.files.whole_files import new_file
+
+    with new_file(out) as file:
+        return (
+            _write_npz(file, batches, terms) if out.suffix == ".npz" else _write_jsonl(file, batches, terms)
+        )
+
+
+def _write_npz(file: IO[bytes], batches: Rows, terms: Sequence[str]) -> int:
+    from scipy.sparse import csr_matrix, save_npz, vstack
+
+    rows = vstack([csr_matrix((0, len(terms))), *(rows for _, rows in batches)], format="csr")
+    save_npz(file, rows)
+    return int(rows.shape[0])
+
+
+def _write_jsonl(file: IO[bytes], batches: Rows, terms: Sequence[str]) -> int:
+    written = 0
+    for texts, rows in batches:
+        file.write("".join(_json_lines(texts, rows, terms)).encode())
+        written += len(texts)
+    return written
+
+
+def _json_lines(texts: Sequence[str], rows: Any, terms: Sequence[str]) -> Iterator[str]:
+    for text, begin, end in zip(texts, rows.indptr[:-1], rows.indptr[1:], strict=True):
+        pairs = zip(rows.indices[begin:end].tolist(), rows.data[begin:end].tolist(), strict=True)
+        fact = {"text": text, "words": {terms[column]: value for column, value in pairs}}
+        yield json.dumps(fact, ensure_ascii=False) + "\n"

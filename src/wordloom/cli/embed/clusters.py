@@ -1,0 +1,211 @@
+"""``wordloom embed --cluster K``: texts grouped by their vectors."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+
+from wordloom.cli.evaluate.rows import column_of
+from wordloom.cli.vectors.output import made_table, print_json, tell
+from wordloom.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.data.files.lines import PlacedText
+    from wordloom.run.models.clusters import Clusters
+
+__all__ = ["OPTIONS", "Grouping"]
+
+OPTIONS = ("cluster_method", "plot", "png", "seed", "label_column", "json")  # of it alone
+FORMATS = (".tsv", ".jsonl")
+
+_MOST_DENSE = 1 << 27  # numbers: 512 MB
+_WORDS_SHOWN, _WORDS_DRAWN = 8, 5
+_TEXT_SHOWN = 100  # characters
+_LABELS_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """What is asked for: the texts ``given`` in ``k`` clusters, with their ``labels`` if there are any.
+
+    ``out``, ``png``: where assignments and the picture go, if anywhere.
+    """
+
+    given: list[PlacedText]
+    labels: list[str] | None
+    k: int
+    method: Literal["kmeans", "agglomerative"]
+    seed: int
+    out: Path | None
+    png: Path | None
+    plot: Literal["pca", "tsne"]
+    json: bool
+
+    @classmethod
+    def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
+        """Read the texts, ``reading`` as :func:`wordloom.data.files.lines.placed_texts`, and refuse what
+        cannot be done before vectors are made.
+
+        Raises DataError as :func:`wordloom.run.models.clusters.check_texts`, that and
+        :func:`wordloom.data.labelled_rows`.
+        """
+        from wordloom.inspect.cluster_plots import check_format, check_plane
+        from wordloom.run.models.clusters import check_texts
+
+        given, labels = _read(source, label_column, reading)
+        grouping = cls(given=given, labels=labels, **asked)
+        out, png = grouping.out, grouping.png
+        if out is not None and out.suffix not in FORMATS:
+            raise DataError(
+                f"'{out}' cannot keep clusters, by its ending; {did_you_mean(out.suffix, FORMATS)}"
+            )
+        check_texts(grouping.texts, grouping.k, grouping.method, place=lambda row: given[row].place)
+        if png is not None:
+            check_format(png)
+            check_plane(grouping.plot, len(given))
+        return grouping
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [str(one.text) for one in self.given]
+
+    def take(self, batches: Iterable[tuple[list[str], Any]]) -> None:
+        """Group the texts by the vectors of ``batches``, dense rows or sparse ones, and show the clusters."""
+        import numpy as np
+
+        from wordloom.run.models.clusters import cluster_texts
+
+        vectors = np.concatenate([self._dense(rows) for _, rows in batches])
+        found = cluster_texts(
+            self.texts, vectors, self.k, method=self.method, seed=self.seed, labels=self.labels
+        )
+        if self.out is not None:
+            self._write(self.out, found)
+        if self.png is not None:
+            from wordloom.inspect.cluster_plots import draw_clusters
+
+            words = [[word for word, _ in some[:_WORDS_DRAWN]] for some in found.words]
+            draw_clusters(vectors, found.assigned, words, self.png, plane=self.plot, seed=self.seed)
+        if self.json:
+            print_json(**self._facts(found))
+        else:
+            self._show(found)
+        tell(f"written to {path}" for path in (self.out, self.png) if path is not None)
+
+    def _dense(self, rows: Any) -> Any:
+        if not hasattr(rows, "toarray"):
+            return rows
+        numbers = len(self.texts) * rows.shape[1]
+        if numbers > _MOST_DENSE:
+            raise DataError(
+                f"{len(self.texts):,} rows of {rows.shape[1]:,} words are {numbers:,} numbers, and clusters "
+                f"take {_MOST_DENSE:,}; give fewer texts, or bags of fewer words"
+            )
+        return rows.toarray().astype("float32")
+
+    def _write(self, out: Path, found: Clusters) -> None:
+        """A row for each text, in order: its number, its cluster (both from 1) and its distance."""
+        from wordloom.vectors.files.whole_files import new_file
+
+        rows = zip(found.assigned.tolist(), found.distances.tolist(), strict=True)
+        with new_file(out) as file:
+            if out.suffix == ".tsv":
+                file.write(b"number\tcluster\tdistance\n")
+            for i, (cluster, distance) in enumerate(rows):
+                if out.suffix == ".tsv":
+                    file.write(f"{i + 1}\t{cluster + 1}\t{distance:.6f}\n".encode())
+                    continue
+                fact: dict[str, Any] = {"number": i + 1, "cluster": cluster + 1, "distance": distance}
+                fact |= {"text": self.texts[i]} | ({"label": self.labels[i]} if self.labels else {})
+                file.write((json_module.dumps(fact, ensure_ascii=False) + "\n").encode())
+
+    def _facts(self, found: Clusters) -> dict[str, Any]:
+        clusters = []
+        for cluster, size in enumerate(found.sizes.tolist()):
+            nearest = [
+                {"number": i + 1, "text": self.texts[i], "distance": float(found.distances[i])}
+                for i in found.nearest[cluster]
+            ]
+            words = [{"word": word, "weight": weight} for word, weight in found.words[cluster]]
+            fact = {"cluster": cluster + 1, "size": size, "words": words, "nearest": nearest}
+            clusters.append(fact | ({"labels": found.labels[cluster]} if found.labels else {}))
+        return {
+            "texts": len(self.texts),
+            "method": found.method,
+            "seed": found.seed,
+            "silhouette": found.silhouette,
+            "silhouette_texts": found.compared,
+            "nmi": found.nmi,
+            "adjusted_rand": found.adjusted_rand,
+            "clusters": clusters,
+        }
+
+    def _show(self, found: Clusters) -> None:
+        console = Console(highlight=False)
+        labelled = bool(found.labels)
+        table = made_table("cluster", "words", *(["labels"] if labelled else []), "texts", left=2 + labelled)
+        for cluster, size in enumerate(found.sizes.tolist()):
+            words = " ".join(word for word, _ in found.words[cluster][:_WORDS_SHOWN])
+            cells = [str(cluster + 1), words]
+            if labelled:
+                counts = list(found.labels[cluster].items())
+                shown = ", ".join(f"{label} {n / size:.0%}" for label, n in counts[:_LABELS_SHOWN])
+                cells.append(shown + (" ..." if len(counts) > _LABELS_SHOWN else ""))
+            table.add_row(*map(_plain, cells), f"{size:,}")
+        console.print(table)
+        for cluster, nearest in enumerate(found.nearest):
+            console.print(f"\nnearest to the centre of {cluster + 1}:", markup=False)
+            for i in nearest:
+                line = f"  {found.distances[i]:.3f}  {i + 1}: {_short(self.texts[i])}"
+                console.print(line, markup=False, soft_wrap=True)
+        of = "" if found.compared == len(self.texts) else f" (of {found.compared:,} texts drawn by the seed)"
+        facts = [f"silhouette {found.silhouette:.4f}{of}"] if found.silhouette is not None else []
+        if found.nmi is not None:
+            facts += [f"NMI {found.nmi:.4f}, adjusted Rand index {found.adjusted_rand:.4f} with the labels"]
+        console.print("\n" + "; ".join(facts or [_why_no_silhouette(found, len(self.texts))]), markup=False)
+
+
+def _why_no_silhouette(found: Clusters, n: int) -> str:
+    if found.compared < n:
+        return f"no silhouette: the {found.compared:,} texts drawn by the seed are of one cluster"
+    return "every text is a cluster of its own"
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_SHOWN else line[: _TEXT_SHOWN - 3] + "..."
+
+
+def _read(
+    source: str, label_column: str | None, reading: dict[str, Any]
+) -> tuple[list[PlacedText], list[str] | None]:
+    """The texts, and the labels of a table whose column of them is named, or of a named set."""
+    from wordloom.data import labelled_rows
+    from wordloom.data.files.lines import PlacedText, placed_texts
+    from wordloom.data.sets.info import names_dataset
+
+    named = names_dataset(source) and not Path(source).exists()
+    if not named and label_column is None:
+        return list(placed_texts([source], **reading)), None
+    field = None if reading["field"] == "text" else reading["field"]
+    text = column_of(reading["columns"][0]) if reading["columns"] else field
+    errors = reading["encoding_errors"]
+    rows = list(labelled_rows(source, text=text, label=column_of(label_column), encoding_errors=errors))
+    if rows and len(rows[0].texts) > 1:
+        raise DataError(
+            f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"
+        )
+    given = [PlacedText(row.texts[0], f"{row.place}, column {row.columns[0]!r}") for row in rows]
+    return given, [str(row.label) for row in rows]

@@ -1,0 +1,170 @@
+"""``wordloom embed`` by a trained model: vectors of texts, or of their tokens, as the model reads them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from wordloom.cli.vectors.output import tell
+from wordloom.errors import CheckpointError, VectorError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.cli.embed.clusters import Grouping
+    from wordloom.data.files.lines import PlacedText
+    from wordloom.run import Embedder
+    from wordloom.run.models.embedder import EmbedLedger, TokenVectors
+
+__all__ = ["Level", "embed_model", "holds_model", "text_embedder"]
+
+Level = Literal["text", "token"]
+TOKEN_FORMATS = (".jsonl", ".parquet")
+
+
+def holds_model(folder: Path) -> bool:
+    """Whether ``folder`` holds a trained model, and not word vectors or bags of words."""
+    others = ("vectors.json", "vocabulary.json")
+    return (folder / "config.json").exists() and not any((folder / name).exists() for name in others)
+
+
+def embed_model(
+    folder: Path,
+    texts: Iterator[PlacedText],
+    out: Path | None,
+    *,
+    level: Level,
+    batch_size: int,
+    device: str,
+    dtype: str,
+    groups: Grouping | None = None,
+    **settings: Any,
+) -> None:
+    """Write the vectors of each of ``texts``, or of its tokens, or hand those of texts to ``groups``;
+    ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder` that were given."""
+    from wordloom.run.models.embedder import EmbedLedger
+    from wordloom.vectors.files.embedded_texts import embedding_format, write_embeddings
+
+    if level == "token" and out is not None and out.suffix not in TOKEN_FORMATS:
+        hint = did_you_mean(out.suffix, TOKEN_FORMATS)
+        raise VectorError(f"'{out}' cannot keep tokens beside their vectors, by its ending; {hint}")
+    if out is not None and groups is None:
+        embedding_format(out)
+    embedder, ledger = text_embedder(folder, device, dtype, settings), EmbedLedger()
+    if level == "token":
+        written = _write_tokens(out, _token_batches(embedder, texts, batch_size, ledger))
+        what = f"{written:,} vectors of tokens"
+    else:
+
+        def batches() -> Iterator[tuple[list[str], Any]]:
+            for some, place in _placed(texts, batch_size, ledger):
+                at = 0
+                for vectors in embedder.stream(some, ledger, place=place):
+                    yield some[at : at + len(vectors)], vectors
+                    at += len(vectors)
+
+        if groups is not None:
+            groups.take(batches())
+            tell(ledger.lines())
+            return
+        written = write_embeddings("-" if out is None else out, batches(), embedder.dim)
+        what = f"{written:,} vectors"
+    notes = ledger.lines()
+    if out is not None:
+        notes.append(f"{what} of {embedder.dim} components written to {out}")
+    tell(notes)
+
+
+def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
+    from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load_encoder
+    from wordloom.run.checkpoint import load
+    from wordloom.run.checkpoint.headed import is_headed
+
+    if is_encoder(folder):
+        return load_encoder(folder, device=device, dtype=dtype).embedder(**settings)
+    if is_classifier(folder) or is_translator(folder) or is_headed(folder):
+        raise CheckpointError(
+            f"{folder} makes no vectors of texts: take an encoder, a model that continues text, or with "
+            "--method the vectors of its tokens"
+        )
+    lm = load(folder, device=device, dtype=dtype)
+    if lm.tokenizer is None:
+        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
+    return Embedder(lm.model, lm.tokenizer, **settings)
+
+
+def _placed(
+    texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
+) -> Iterator[tuple[list[str], Callable[[int], str]]]:
+    """Some texts after another, and what names each by its number in the ``ledger``."""
+    while some := list(islice(texts, batch_size)):
+        first = ledger.texts
+        yield (
+            [str(given.text) for given in some],
+            lambda number, some=some, first=first: some[number - first].place,  # type: ignore[misc]
+        )
+
+
+def _token_batches(
+    embedder: Embedder, texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
+) -> Iterator[list[tuple[str, TokenVectors]]]:
+    for some, place in _placed(texts, batch_size, ledger):
+        yield list(zip(some, embedder.tokens(some, ledger, place=place), strict=True))
+
+
+def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
+    """An object with ``text`` and ``tokens`` for each text, or a row with ``text`` (its number, from 1),
+    ``token``, ``id`` and ``embedding`` for each token; says how many tokens."""
+    if out is not None and out.suffix == ".parquet":
+        return _write_token_rows(out, batches)
+    written = 0
+    with _opened(out) as file:
+        for batch in batches:
+            for text, found in batch:
+                rows = zip(found.tokens, found.ids.tolist(), found.vectors, strict=True)
+                tokens = [
+                    {"token": token, "id": index, "embedding": vector.tolist()}
+                    for token, index, vector in rows
+                ]
+                file.write((json.dumps({"text": text, "tokens": tokens}, ensure_ascii=False) + "\n").encode())
+                written += len(tokens)
+    return written
+
+
+def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
+    import pyarrow as pa
+
+    from wordloom.vectors.files.embedded_texts import parquet_file
+
+    schema = pa.schema(
+        [
+            ("text", pa.int64()),
+            ("token", pa.string()),
+            ("id", pa.int64()),
+            ("embedding", pa.list_(pa.float32())),
+        ]
+    )
+    number = written = 0
+    with parquet_file(out, schema) as add:
+        for batch in batches:
+            for _, found in batch:
+                number += 1
+                n = len(found.ids)
+                add([[number] * n, found.tokens, found.ids.tolist(), list(found.vectors)])
+                written += n
+    return written
+
+
+@contextmanager
+def _opened(out: Path | None) -> Iterator[IO[bytes]]:
+    if out is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    from wordloom.vectors.files.whole_files import new_file
+
+    with new_file(out) as file:
+        yield file

@@ -1,0 +1,217 @@
+"""``wordloom predict`` and ``evaluate`` of models with a head: answers, numbers, choices, words' labels."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import typer
+
+from wordloom.cli.usage import UsageError
+from wordloom.errors import DataError
+
+if TYPE_CHECKING:
+    from wordloom.data.files.lines import PlacedText
+    from wordloom.data.files.stream import EncodingErrors
+    from wordloom.evaluate.score import Scores
+
+__all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "refuse_windows", "tell_cut"]
+
+THRESHOLD = typer.Option(
+    help="answers: none where that scores better than the best span by more; any model may then give none."
+)
+_AT_ONCE = 1 << 10  # texts held at a time
+_NAMED = 20  # of texts that were cut
+_RIVALS = 20  # spans that share the probability of an answer, however many are shown
+_FILES = {
+    "question_answering": "questions: SQuAD's .json, or .jsonl with question and context",
+    "multiple_choice": "questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
+}
+
+
+def predict_headed(
+    checkpoint: Path,
+    sources: Sequence[str],
+    texts: Iterable[PlacedText],
+    *,
+    top: int,
+    device: str,
+    too_long: Literal["error", "cut", "window"],
+    threshold: float | None,
+    json: bool,
+) -> None:
+    """What the model says to each thing it is asked, in their order: a line, or with ``json`` an object.
+
+    ``texts`` are those of ``sources``, for models that read texts; ``threshold`` is of
+    :meth:`wordloom.run.tasks.heads.question_answering.Answerer.answer`, and lets a question have no answer.
+    """
+    from wordloom.data.rows.squad import asked
+    from wordloom.run.checkpoint.headed import load_headed, task_in
+
+    task = task_in(checkpoint)
+    if task in _FILES and not sources:
+        raise DataError(f"give a FILE of {_FILES[task]}, or - for standard input")
+    model = load_headed(checkpoint, device=device)
+    if task != "question_answering":
+        model.too_long = too_long
+    if task == "question_answering":
+        model.no_answer |= threshold is not None
+        questions = list(asked(list(sources)))
+        shown: dict[str, Any] = {"top": top, "too_long": too_long, "json": json}
+        tell_cut("questions", _answers(model, questions, threshold or 0.0, **shown))
+    elif task == "multiple_choice":
+        tell_cut("questions", _choices(model, sources, json=json))
+    else:
+        texts, before, shortened = iter(texts), 0, list[int]()
+        while some := list(islice(texts, _AT_ONCE)):
+            shortened += (_numbers if task == "regression" else _tags)(model, some, before + 1, json=json)
+            before += len(some)
+        tell_cut("texts", shortened)
+    sys.stdout.flush()
+
+
+def refuse_windows(checkpoint: Path) -> NoReturn:
+    """Say that longer texts are no windows for this one."""
+    raise UsageError(
+        f"--too-long window is for labels of words, each of which is in one; {checkpoint} reads texts and "
+        "questions whole (answers out of texts: these are windows anyway): give error or cut"
+    )
+
+
+def tell_cut(what: str, numbers: Sequence[int]) -> None:
+    """How many, and which: by their ``numbers`` from 1."""
+    if numbers:
+        named = ", ".join(f"{number:,}" for number in numbers[:_NAMED])
+        rest = f" and {len(numbers) - _NAMED:,} more" if len(numbers) > _NAMED else ""
+        few = f"1 {what.removesuffix('s')} is longer than the model reads and lost its end"
+        many = f"{len(numbers):,} {what} are longer than the model reads and lost their end"
+        print(f"cut: {few if len(numbers) == 1 else many}: {named}{rest}", file=sys.stderr)
+
+
+def _told(fact: dict[str, Any]) -> None:
+    print(json_module.dumps(fact, ensure_ascii=False))
+
+
+def _answers(
+    answerer: Any, asked: list[Any], threshold: float, *, top: int, too_long: str, json: bool
+) -> list[int]:
+    """Id, answer, its first character, the one behind its last, and its probability; the numbers of the
+    questions that were cut."""
+    if not asked:
+        return []
+    windows = answerer.windows(asked, too_long=too_long)
+    made = answerer.answer(windows, n_best=max(top, _RIVALS), threshold=threshold)
+    for question, found in zip(asked, made, strict=True):
+        if json:
+            told = (span for rank, span in enumerate(found.spans) if rank < top or span.text == found.text)
+            spans = [span._asdict() for span in told]
+            fact = {"id": found.id, "question": question.question, "answer": found.text, "spans": spans}
+            if found.no_answer is not None:
+                fact["no_answer"] = found.no_answer
+            _told({**fact, "cut": True} if found.cut else fact)
+        else:
+            best = next((span for span in found.spans if span.text == found.text), None)
+            where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
+            print(f"{found.id}\t{' '.join(found.text.split())}\t{where}")
+    return [number for number, found in enumerate(made, 1) if found.cut]
+
+
+def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
+    """The number of the likeliest choice from 1, its probability, and what it says; the numbers of the
+    questions that were cut."""
+    from wordloom.data.rows.choices import choice_rows
+
+    rows = list(choice_rows(list(sources)))
+    made = chooser.choose(rows)
+    for row, choice in zip(rows, made, strict=True):
+        if json:
+            _told(
+                {
+                    "choice": choice.number,
+                    "text": row.choices[choice.number],
+                    "probabilities": choice.probabilities,
+                    **({"cut": True} if choice.cut else {}),
+                }
+            )
+        else:
+            text = " ".join(row.choices[choice.number].split())
+            print(f"{choice.number + 1}\t{choice.probability:.4f}\t{text}")
+    return [number for number, choice in enumerate(made, 1) if choice.cut]
+
+
+def _numbers(scorer: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
+    """A number for each text, of which the first has the number ``first``; the numbers of those cut."""
+    for given in texts:
+        given.refuse_empty()
+    made = scorer.predict([given.text for given in texts], place=lambda row: texts[row].place)
+    for given, (number, cut) in zip(texts, made, strict=True):
+        if json:
+            _told({"text": given.text, "score": number, **({"cut": True} if cut else {})})
+        else:
+            print(f"{number:.4f}")
+    return [number for number, one in enumerate(made, first) if one.cut]
+
+
+def _tags(tagger: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
+    """As CoNLL has it: a word and its label in a line, an empty line behind a text; as :func:`_numbers`."""
+    made = tagger.tag([given.text for given in texts], place=lambda row: texts[row].place)
+    for given, words in zip(texts, made, strict=True):
+        if json:
+            fact = {"text": given.text, "words": [word._asdict() for word in words]}
+            _told({**fact, "cut": True} if words.cut else fact)
+        else:
+            print("".join(f"{word.word}\t{word.label or ''}\n" for word in words))
+    return [number for number, words in enumerate(made, first) if words.cut]
+
+
+def evaluate_headed(
+    checkpoint: Path,
+    sources: list[str],
+    columns: dict[str, Any],
+    *,
+    encoding_errors: EncodingErrors,
+    threshold: float | None,
+    too_long: str | None,
+    device: str,
+    dtype: str,
+) -> Scores:
+    """Scores on ``sources``, whose ``columns`` are text, label and header, read as in training unless
+    ``too_long`` says otherwise; without any, on what the recipe of the folder holds out.  ``threshold`` as
+    for :func:`predict_headed`."""
+    from wordloom.data import ScoredCorpus, questions
+    from wordloom.data.rows.choices import choice_rows
+    from wordloom.data.rows.tagged import tagged_texts
+    from wordloom.run.checkpoint.headed import (
+        evaluate_held_out,
+        load_headed,
+        misplaced_in,
+        reading_as_trained,
+    )
+
+    model = load_headed(checkpoint, device=device, dtype=dtype)
+    settings = {}
+    if threshold is not None:
+        model.no_answer, settings = True, {"threshold": threshold}
+    if not sources:
+        return evaluate_held_out(model, **settings)
+    model = reading_as_trained(model)
+    if too_long is not None:
+        model.too_long = too_long
+    given: Any
+    match model.config.task:
+        case "question_answering":
+            misplaced = misplaced_in(checkpoint)
+            given = list(questions(sources, misplaced=misplaced, encoding_errors=encoding_errors))
+        case "multiple_choice":
+            given = list(choice_rows(sources, answered=True, encoding_errors=encoding_errors))
+        case "token_classification":
+            word, label = columns["text"], columns["label"]
+            given = list(tagged_texts(sources, word=word, label=label, encoding_errors=encoding_errors))
+        case _:
+            given = ScoredCorpus(sources=sources, split="files", encoding_errors=encoding_errors, **columns)
+    scores: Scores = model.evaluate(given, **settings)
+    return scores

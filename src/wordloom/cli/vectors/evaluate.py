@@ -1,0 +1,157 @@
+"""``wordloom vectors evaluate``: analogies, and agreement with people on how similar words are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from wordloom.cli.vectors.output import JSON, ROWS, VECTORS, made_table, opened, print_json, tell
+from wordloom.errors import DataError, VectorError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.vectors import Agreement, Analogies, Section
+
+__all__ = ["evaluate"]
+
+_ALSO_CALLED = {"questions-words": "google-analogies"}
+_ANALOGIES = ("questions-words",)
+_PAIRS = ("wordsim353", "simlex999")
+
+
+def evaluate(
+    vectors: VECTORS,
+    analogies: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|DATASET",
+            help="Lines of four words under ': section' lines; may be repeated.  "
+            "[default, without --pairs: questions-words]",
+        ),
+    ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|DATASET",
+            help="Lines of two words and people's score, tabs between; may be repeated.  "
+            "[default, without --analogies: wordsim353 and simlex999]",
+        ),
+    ] = None,
+    restrict_vocab: Annotated[
+        int, typer.Option(help="Look at the first so many words alone, the most frequent as a rule.", min=1)
+    ] = 300_000,
+    case_sensitive: Annotated[
+        bool, typer.Option("--case-sensitive", help="Tell King from king.  [default: compare in upper case]")
+    ] = False,
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """Analogies, and agreement with people.
+
+    Accuracy by section, and rank correlation of cosines with people's scores of how similar words are.
+    """
+    from wordloom.vectors import TokenVectors
+
+    given = bool(analogies or pairs)
+    questions = {name: _file(name) for name in analogies or (() if given else _ANALOGIES)}
+    scored = {name: _file(name) for name in pairs or (() if given else _PAIRS)}
+    wv = opened(vectors, rows)
+    if isinstance(wv, TokenVectors):
+        wv = wv.words()
+    settings: Any = {"restrict_vocab": restrict_vocab, "case_insensitive": not case_sensitive}
+    answered = {name: wv.evaluate_word_analogies(path, **settings) for name, path in questions.items()}
+    agreed, notes = {}, []
+    for name, path in scored.items():
+        try:
+            agreed[name] = wv.evaluate_word_pairs(path, **settings)
+        except VectorError as error:  # of few words few pairs are known: no reason to keep back the rest
+            if pairs:
+                raise
+            notes.append(str(error))
+    if json:
+        print_json(
+            vectors=str(vectors),
+            words=len(wv),
+            **settings,
+            analogies={name: _analogies_facts(result) for name, result in answered.items()},
+            pairs={name: _pairs_facts(result) for name, result in agreed.items()},
+            notes=notes,
+        )
+        return
+    console = Console()
+    for name, result in answered.items():
+        _print_analogies(console, name, result)
+    if agreed:
+        _print_pairs(console, agreed)
+    spelling = "case sensitive" if case_sensitive else "compared in upper case"
+    looked = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words looked at, {spelling}"
+    console.print(looked, highlight=False, markup=False, soft_wrap=True)
+    tell(notes)
+
+
+def _file(given: str) -> Path:
+    """A file, or that of a named data set."""
+    from wordloom.data.sets.catalogue import DATASETS
+    from wordloom.data.sets.info import local_files, names_dataset
+
+    if Path(given).is_file():
+        return Path(given)
+    name = _ALSO_CALLED.get(given, given)
+    if names_dataset(name):
+        return local_files(name)[0]
+    named = [*_ALSO_CALLED, *(known for known, info in DATASETS.items() if info.task.startswith("word "))]
+    raise DataError(f"no file and no data set '{given}'; {did_you_mean(given, named)}")
+
+
+def _print_analogies(console: Console, name: str, result: Analogies) -> None:
+    table = made_table(name, "right", "asked", "left out", "accuracy")
+    *sections, total = result.sections
+    for section in sections:
+        table.add_row(section.name, *_counts([section]))
+    grammar = [section for section in sections if section.name.startswith("gram")]
+    meaning = [section for section in sections if not section.name.startswith("gram")]
+    table.add_section()
+    if grammar and meaning:  # questions-words names its nine grammatical sections so
+        table.add_row("semantic", *_counts(meaning))
+        table.add_row("syntactic", *_counts(grammar))
+    table.add_row("all", *_counts([total]), style="bold")
+    console.print(table)
+    console.print()
+
+
+def _counts(sections: Sequence[Section]) -> list[str]:
+    right, asked = sum(len(s.correct) for s in sections), sum(s.asked for s in sections)
+    left_out = sum(s.skipped for s in sections)
+    return [f"{right:,}", f"{asked:,}", f"{left_out:,}", f"{right / asked:.2%}" if asked else "none asked"]
+
+
+def _print_pairs(console: Console, agreed: dict[str, Agreement]) -> None:
+    table = made_table("pairs", "Spearman", "Pearson", "compared", "left out")
+    for name, result in agreed.items():
+        numbers = (_correlation(each.statistic) for each in (result.spearman, result.pearson))
+        table.add_row(name, *numbers, f"{result.pairs:,}", f"{result.unknown:,}")
+    console.print(table)
+    console.print()
+
+
+def _correlation(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.4f}"
+
+
+def _analogies_facts(result: Analogies) -> dict[str, Any]:
+    sections = [
+        {"name": s.name, "correct": len(s.correct), "asked": s.asked, "skipped": s.skipped}
+        for s in result.sections[:-1]  # the last is all of them
+    ]
+    accuracy = result.accuracy if result.asked else None
+    return {"accuracy": accuracy, "asked": result.asked, "skipped": result.skipped, "sections": sections}
+
+
+def _pairs_facts(result: Agreement) -> dict[str, Any]:
+    facts: dict[str, Any] = {"spearman": result.spearman.statistic, "pearson": result.pearson.statistic}
+    facts = {name: None if math.isnan(value) else value for name, value in facts.items()}
+    return {**facts, "compared": result.pairs, "oov": result.unknown / (result.pairs + result.unknown)}

@@ -1,0 +1,156 @@
+"""``wordloom vectors similar|analogy|dot``: what is near, and how near."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from wordloom.cli.vectors.output import (
+    JSON,
+    RESTRICT,
+    ROWS,
+    TOPN,
+    VECTORS,
+    made_table,
+    namesakes,
+    opened,
+    print_json,
+    shown,
+    tell,
+)
+from wordloom.errors import VectorError
+
+if TYPE_CHECKING:
+    from wordloom.vectors import KeyedVectors
+    from wordloom.vectors.store.terms import Term
+
+__all__ = ["analogy", "dot", "similar"]
+
+
+def similar(
+    vectors: VECTORS,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[+|-]WORD...", help="Words, with signs and weights: 2*king -man."),
+    ] = None,
+    positive: Annotated[
+        list[str] | None, typer.Option(help="A word to be near, taken as it stands; may be repeated.")
+    ] = None,
+    negative: Annotated[
+        list[str] | None, typer.Option(help="A word to be far from, taken as it stands; may be repeated.")
+    ] = None,
+    dot: Annotated[
+        bool, typer.Option("--dot", help="Rank by the raw dot product, lengths and all, not by cosine.")
+    ] = False,
+    topn: TOPN = 10,
+    restrict_vocab: RESTRICT = None,
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """The words nearest to a word, or to a sum of several."""
+    from wordloom.vectors.store.terms import Term, parse_terms
+
+    wv = opened(vectors, rows)
+    apart = [Term(word, 1.0, False) for word in positive or ()]
+    apart += [Term(word, -1.0, True) for word in negative or ()]
+    terms = [*(parse_terms(wv, words or ()) if words or not apart else ()), *apart]
+    asked: Any = [(term.word, term.weight) for term in terms]
+    answers = wv.most_similar(asked, topn=topn, restrict_vocab=restrict_vocab, dot=dot)
+    _print_answers(wv, vectors, terms, answers, "dot product" if dot else "cosine", json=json)
+
+
+def analogy(
+    vectors: VECTORS,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORD...",
+            help="king man woman, which asks for king - man + woman; or any sum with signs.",
+        ),
+    ],
+    cosmul: Annotated[
+        bool,
+        typer.Option("--cosmul", help="Multiply and divide cosines (3CosMul) instead of adding vectors."),
+    ] = False,
+    topn: TOPN = 10,
+    restrict_vocab: RESTRICT = None,
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """What is to woman as king is to man."""
+    from wordloom.vectors.store.terms import analogy_terms
+
+    wv = opened(vectors, rows)
+    terms = analogy_terms(wv, words)
+    if cosmul:
+        if any(abs(term.weight) != 1 for term in terms):
+            raise VectorError("--cosmul multiplies cosines, in which words have no weights; leave them out")
+        near, far = ([term.word for term in terms if term.weight == sign] for sign in (1, -1))
+        answers = wv.most_similar_cosmul(near, far, topn=topn, restrict_vocab=restrict_vocab)
+    else:
+        asked: Any = [(term.word, term.weight) for term in terms]
+        answers = wv.most_similar(asked, topn=topn, restrict_vocab=restrict_vocab)
+    _print_answers(wv, vectors, terms, answers, "3CosMul" if cosmul else "cosine", json=json)
+
+
+def dot(
+    vectors: VECTORS,
+    words: Annotated[list[str], typer.Argument(metavar="WORD WORD...", help="Two words or more.")],
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """Raw dot products beside cosines, of every two of the words."""
+    wv = opened(vectors, rows)
+    if len(words) < 2:
+        raise VectorError(f"a product takes two words, not {len(words)}; give another")
+    found = {word: wv.get_vector(word) for word in words}
+    lengths = {word: float((vector @ vector) ** 0.5) for word, vector in found.items()}
+    pairs = [
+        {"words": [a, b], "dot": float(found[a] @ found[b]), "cosine": wv.similarity(a, b)}
+        for a, b in combinations(words, 2)
+    ]
+    notes = namesakes(wv, words)
+    if json:
+        print_json(vectors=str(vectors), pairs=pairs, lengths=lengths, notes=notes)
+        return
+    table = made_table("word", "word", "dot product", "cosine", "length", "length", left=2)
+    for (a, b), pair in zip(combinations(words, 2), pairs, strict=True):
+        numbers = (pair["dot"], pair["cosine"], lengths[a], lengths[b])
+        table.add_row(shown(a), shown(b), *(f"{number:.4f}" for number in numbers))
+    Console().print(table)
+    tell(notes)
+
+
+def _print_answers(
+    wv: KeyedVectors,
+    path: Path,
+    terms: Sequence[Term],
+    answers: list[tuple[str, float]],
+    measure: str,
+    *,
+    json: bool,
+) -> None:
+    from wordloom.vectors.store.terms import expression
+
+    notes = namesakes(wv, [term.word for term in terms])
+    asked = expression(terms)
+    if json:
+        print_json(
+            vectors=str(path),
+            query=asked,
+            terms=[{"word": term.word, "weight": term.weight} for term in terms],
+            measure=measure,
+            answers=[{"word": word, "score": score} for word, score in answers],
+            notes=notes,
+        )
+        return
+    table = made_table(asked, measure)
+    for word, score in answers:
+        table.add_row(shown(word), f"{score:.4f}")
+    Console().print(table)
+    tell(notes)

@@ -1,0 +1,190 @@
+"""``wordloom vectors neighbours|axis``: words on a map, and on named directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wordloom.cli.usage import refuse
+from wordloom.cli.vectors.output import (
+    JSON,
+    RESTRICT,
+    ROWS,
+    VECTORS,
+    made_table,
+    namesakes,
+    opened,
+    print_json,
+    shown,
+    tell,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from wordloom.vectors import Axis
+
+__all__ = ["axis", "neighbours"]
+
+_BAR = 12  # characters from zero to the largest value
+
+WORDS = Annotated[list[str], typer.Argument(metavar="WORD...", help="Words, each taken as it stands.")]
+PLOT = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file.")]
+
+
+def neighbours(
+    ctx: typer.Context,
+    vectors: VECTORS,
+    words: WORDS,
+    topn: Annotated[
+        int, typer.Option(help="How many neighbours of each word; 0: the words alone.", min=0)
+    ] = 8,
+    plot: PLOT = None,
+    method: Annotated[
+        Literal["pca", "tsne"],
+        typer.Option(help="How words come into the plane: principal components, or t-SNE."),
+    ] = "pca",
+    seed: Annotated[int, typer.Option(help="Of t-SNE's random start.")] = 0,
+    restrict_vocab: RESTRICT = None,
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """The words nearest to each, and a map."""
+    from wordloom.vectors import word_map
+
+    if plot is None and not json:
+        refuse(ctx, "without --plot or --json nothing is laid into a plane", "method", "seed")
+    if method == "pca":
+        refuse(ctx, "principal components are not random", "seed")
+    if plot is not None:
+        from wordloom.inspect.vector_plots import check_format
+
+        check_format(plot)
+    wv = opened(vectors, rows)
+    found = word_map(wv, words, topn=topn, restrict_vocab=restrict_vocab, method=method, seed=seed)
+    if plot is not None:
+        from wordloom.inspect import draw_map
+
+        draw_map(found, plot)
+    notes = namesakes(wv, words)
+    if json:
+        print_json(
+            vectors=str(vectors),
+            neighbours={
+                word: [{"word": near, "cosine": cosine} for near, cosine in nearest]
+                for word, nearest in found.neighbours.items()
+            },
+            method=method,
+            explained=found.explained,
+            points=dict(zip(found.words, found.points.tolist(), strict=True)),
+            plot=None if plot is None else str(plot),
+            notes=notes,
+        )
+        return
+    console = Console()
+    for word, nearest in found.neighbours.items():
+        table = made_table(shown(word).plain, "cosine")
+        for near, cosine in nearest:
+            table.add_row(shown(near), f"{cosine:.4f}")
+        console.print(table)
+        console.print()
+    tell([*notes, *([f"drawn into {plot}"] if plot is not None else [])])
+
+
+def axis(
+    vectors: VECTORS,
+    words: WORDS,
+    toward: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A word to measure along; a comma begins another axis, a + joins words to one: "
+            "newborn,human or man+he.  May be repeated."
+        ),
+    ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option("--from", help="Where an axis begins, written as in --toward; each has its --to."),
+    ] = None,
+    end: Annotated[
+        list[str] | None, typer.Option("--to", help="Where an axis that has a --from leads.")
+    ] = None,
+    plot: PLOT = None,
+    rows: ROWS = None,
+    json: JSON = False,
+) -> None:
+    """Words along named directions.
+
+    How far each lies toward newborn, or from male to female.
+
+    The number is the cosine with the direction: 1 along it, 0 across it, -1 against it.
+    """
+    from wordloom.vectors import project
+    from wordloom.vectors.use.axes import parse_axes
+
+    if plot is not None:
+        from wordloom.inspect.vector_plots import check_format
+
+        check_format(plot)
+    wv = opened(vectors, rows)
+    axes = parse_axes(wv, toward=toward or (), start=start or (), end=end or ())
+    values = project(wv, words, axes)
+    if plot is not None:
+        from wordloom.inspect import draw_axes
+
+        draw_axes(words, values, [axis.name for axis in axes], plot)
+    notes = namesakes(wv, [*words, *(word for axis in axes for word in (*axis.away, *axis.toward))])
+    if json:
+        print_json(
+            vectors=str(vectors),
+            axes=[{"name": a.name, "from": list(a.away), "to": list(a.toward)} for a in axes],
+            words=[{"word": word, "cosines": row} for word, row in zip(words, values.tolist(), strict=True)],
+            plot=None if plot is None else str(plot),
+            notes=notes,
+        )
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("word", overflow="fold")
+    for named in axes:
+        table.add_column(Text(named.name), justify="right")
+        table.add_column(no_wrap=True)
+    console = Console()
+    bar = _bars(console.width, words, axes, values)
+    listed = list(zip(words, values.tolist(), strict=True))
+    if len(axes) == 1:
+        listed.sort(key=lambda row: -row[1][0])
+    for word, row in listed:
+        cells = [cell for value in row for cell in (f"{value:+.3f}", bar(value))]
+        table.add_row(shown(word), *cells)
+    console.print(table)
+    tell([*notes, *([f"drawn into {plot}"] if plot is not None else [])])
+
+
+def _bars(
+    width: int, words: Sequence[str], axes: Sequence[Axis], values: NDArray[np.float32]
+) -> Callable[[float], Text]:
+    """What draws a number as a bar to the right of its zero, or to the left where it is negative; short
+    enough for ``width`` characters."""
+    most = float(abs(values).max()) or 1.0
+    halves = 2 if values.min() < 0 else 1
+    names = max(cell_len(word) + 2 for word in words)
+    numbers = sum(max(6, *map(cell_len, axis.name.split())) for axis in axes)  # long names break at spaces
+    room = width - names - numbers - 6 * len(axes) - 4
+    length = min(_BAR, max(1, room // (halves * len(axes))))
+
+    def bar(value: float) -> Text:
+        filled = "█" * round(abs(value) / most * length)
+        left, right = (filled.rjust(length), "") if value < 0 else (" " * length, filled)
+        text = Text(left if halves == 2 else "", style="yellow")
+        text.append("│", style="dim")
+        return text.append(right, style="blue")
+
+    return bar

@@ -1,0 +1,1 @@
+"""Bags of words: sparse rows of counts."""

@@ -1,0 +1,1 @@
+"""Batches: pure functions of the shards, a seed and an index."""

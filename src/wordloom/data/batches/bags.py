@@ -1,0 +1,250 @@
+"""Batches of labelled examples: what a classifier reads, and the class it should find.
+
+As for :mod:`wordloom.data.batches.causal`, a batch is a pure function of (rows, seed, global sample numbers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.data.batches.causal import _PERMUTATION
+from wordloom.data.batches.order import keyed, permute
+from wordloom.errors import DataError
+
+__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches", "LabelLedger", "ScoreLedger"]
+
+_PASS = 1 << 14  # rows of a pass over all of them
+
+
+class Bags(NamedTuple):
+    """B bags of words, one after another, with n different words in all.
+
+    Attributes:
+        ids: ``[n]`` int32, the words of every bag, ascending within it.
+        counts: ``[n]`` float32, how often each occurs there.
+        offsets: ``[B + 1]`` int32, where each bag begins, and the end.
+    """
+
+    ids: Tensor
+    counts: Tensor
+    offsets: Tensor
+
+
+class LabelBatch(NamedTuple):
+    """Inputs and classes of B examples.
+
+    Attributes:
+        inputs: the arguments of the model's ``forward``, in its order; :class:`Bags` for bags of words,
+            :class:`~wordloom.data.batches.sequences.Sequences` for sequences of tokens.
+        targets: ``[B]`` int64, the class of each; :data:`~wordloom.data.IGNORE` where nothing is scored.
+            Or float32, the number that each has.
+    """
+
+    inputs: tuple[Tensor | None, ...]
+    targets: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelLedger:
+    """The account of one part of a set of labelled rows.
+
+    Attributes:
+        part, split: which, and how the parts were made.
+        rows, terms: rows read, and running terms in them; ``unknown``: terms that the vocabulary lacks (which
+            a bag does not count); ``empty``: rows without a known term.
+        labels: rows by label.
+        unit: what the terms are: words or tokens.
+        cut: rows that were longer than allowed and cut, where that was asked for.
+        repeated: rows left out for an earlier one of the same text and label, where that was asked for.
+        text: a hash of the rows' texts and answers as they stand, whatever reads them.
+    """
+
+    part: str
+    split: str
+    rows: int
+    terms: int
+    unknown: int
+    empty: int
+    labels: dict[str, int] = field(default_factory=dict)
+    unit: str = "words"
+    cut: int = 0
+    repeated: int = 0
+    text: str = ""
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line."""
+        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; {self._answers()}"]
+        if self.repeated:
+            lines.append(f"left out: {self.repeated:,} more rows repeat text and label of an earlier one")
+        if self.unknown:
+            share = self.unknown / self.terms
+            lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
+        if self.empty:
+            one = self.unit.removesuffix("s")
+            lines.append(
+                f"empty: {self.empty:,} rows hold no {one} of the vocabulary: nothing tells them apart"
+            )
+        if self.cut:
+            lines.append(
+                f"cut: {self.cut:,} rows are longer than train.seq_len: only their beginning is read"
+            )
+        return [*lines, f"split: {self.split}"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ledger as plain JSON values."""
+        return asdict(self)
+
+    def _answers(self) -> str:
+        return "labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreLedger(LabelLedger):
+    """The account of rows with a number each: the lowest, the highest, and their mean."""
+
+    lowest: float
+    highest: float
+    mean: float
+
+    def _answers(self) -> str:
+        return f"scores: {self.lowest:g} to {self.highest:g}, {self.mean:.4g} on average"
+
+
+class LabelBatches:
+    """Rows with their classes, numbered without end; what a row is, a subclass says.
+
+    Args:
+        targets: [N] classes, or numbers (of a float dtype).
+        places: of each row, for error reports.
+        seed: names the order; 0 <= seed < 2**63.
+        order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
+            as they stand.
+
+    Raises:
+        DataError: no rows, a seed out of range.
+    """
+
+    def __init__(
+        self,
+        targets: NDArray[np.int64] | NDArray[np.float32],
+        *,
+        places: Sequence[str] = (),
+        seed: int = 0,
+        order: Literal["permutation", "sequential", "length"] = "permutation",
+    ) -> None:
+        if not len(targets):
+            raise DataError("there is no row to make batches of; give at least one")
+        if not 0 <= seed < 1 << 63:
+            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        self.samples_per_epoch: int = len(targets)
+        self.seed, self.order, self.places = seed, order, places
+        kind = np.float32 if np.issubdtype(targets.dtype, np.floating) else np.int64
+        self._targets: NDArray[Any] = np.ascontiguousarray(targets, dtype=kind)
+
+    def batch(self, start: int, count: int) -> LabelBatch:
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        rows = self.rows(start, count)
+        return LabelBatch(self._inputs(rows), torch.from_numpy(self._targets[rows]))
+
+    def rows(self, start: int, count: int) -> NDArray[np.int64]:
+        """Which rows the samples are: [count]."""
+        if start < 0 or count < 1:
+            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
+        return self._ordered(np.arange(start, start + count, dtype=np.uint64))
+
+    def _ordered(self, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The rows of ``sample``, numbers of samples."""
+        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
+        if self.order == "permutation":
+            index = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+        return index.astype(np.int64)
+
+    def passes(self) -> Iterator[tuple[int, int]]:
+        """``start, count`` of batches that go through all rows once, as large as a forward pass may be."""
+        n = self.samples_per_epoch
+        return ((start, min(_PASS, n - start)) for start in range(0, n, _PASS))
+
+    def document_ids(self, start: int, count: int) -> list[str]:
+        """File and line of these samples, for error reports."""
+        rows = sorted(set(self.rows(start, count).tolist()))
+        return [self.places[row] if self.places else f"row {row}" for row in rows]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the batches."""
+        settings, arrays = self._identity()
+        digest = hashlib.sha256(json.dumps([self.seed, self.order, *settings]).encode())
+        for part in (*arrays, self._targets):
+            digest.update(part.tobytes())
+        return digest.hexdigest()
+
+    def _inputs(self, rows: NDArray[np.int64]) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        """Settings and arrays of a subclass's own that decide its batches."""
+        raise NotImplementedError
+
+
+class BagBatches(LabelBatches):
+    """Rows of counts with their classes, as :class:`LabelBatches`.
+
+    Args:
+        counts: scipy CSR [N, V], ids ascending within a row.
+        order: also: a batch of exactly one epoch holds all rows as they stand, whatever the order.
+
+    Raises:
+        DataError: as :class:`LabelBatches`; another number of targets.
+    """
+
+    def __init__(
+        self,
+        counts: Any,
+        targets: NDArray[np.int64] | NDArray[np.float32],
+        *,
+        places: Sequence[str] = (),
+        seed: int = 0,
+        order: Literal["permutation", "sequential"] = "permutation",
+    ) -> None:
+        if counts.shape[0] and counts.shape[0] != len(targets):
+            raise DataError(f"{counts.shape[0]} rows have {len(targets)} targets; give one for each")
+        super().__init__(targets, places=places, seed=seed, order=order)
+        self.terms_per_sample = float(counts.data.sum()) / counts.shape[0]
+        self._ids: NDArray[np.int32] = counts.indices.astype(np.int32, copy=False)
+        self._counts: NDArray[np.float32] = counts.data.astype(np.float32)
+        self._offsets: NDArray[np.int64] = counts.indptr.astype(np.int64)
+
+    def batch(self, start: int, count: int) -> LabelBatch:
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        if start >= 0 and count == self.samples_per_epoch and start % count == 0:
+            return self._whole
+        return super().batch(start, count)
+
+    @cached_property
+    def _whole(self) -> LabelBatch:
+        bags = self._bags(self._ids, self._counts, self._offsets)
+        return LabelBatch(bags, torch.from_numpy(self._targets))
+
+    def _inputs(self, rows: NDArray[np.int64]) -> Bags:
+        begins = self._offsets[rows]
+        lengths = self._offsets[rows + 1] - begins  # [B]
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)  # [n]
+        return self._bags(self._ids[at], self._counts[at], offsets)
+
+    def _bags(self, ids: Any, counts: Any, offsets: Any) -> Bags:
+        return Bags(*map(torch.from_numpy, (ids, counts, offsets.astype(np.int32))))
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        return [], (self._ids, self._counts, self._offsets)

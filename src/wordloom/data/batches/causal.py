@@ -1,0 +1,264 @@
+"""Batches for causal language models: fixed windows over token shards, by index.
+
+A batch is a pure function of (settings, seed, global sample numbers): :meth:`CausalBatches.batch` neither
+remembers nor skips anything, so training resumes at any sample at once, and any change of batch size,
+accumulation or ranks draws the same samples in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.data.batches.order import keyed, permute
+from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.storage import TokenShards
+from wordloom.errors import DataError, did_you_mean
+
+IGNORE = -100  # a target that is not scored; torch's cross-entropy skips it by default
+
+Order: TypeAlias = Literal["permutation", "random", "sequential"]
+ORDERS = ("permutation", "random", "sequential")
+_PERMUTATION, _PHASE, _START = 1, 2, 3  # purposes of the random numbers drawn from one seed
+_CHUNK = 1 << 20  # documents counted at a time for the ledger
+
+
+class CausalBatch(NamedTuple):
+    """Tokens and the tokens that follow them.  B rows, T positions, all int64.
+
+    Attributes:
+        tokens: ``[B, T]`` inputs.
+        targets: ``[B, T]`` what follows each input; :data:`IGNORE` where nothing is scored.
+        positions: ``[B, T]`` position within the document's stretch of this window, from 0; ``None``: 0..T-1.
+        documents: ``[B, T]`` number of the document each input belongs to, -1 for padding; attention must
+            stay within equal numbers.  ``None``: plain causal attention over the whole row.
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    positions: Tensor | None = None
+    documents: Tensor | None = None
+
+
+class CausalBatches:
+    """Windows of ``seq_len`` tokens over ``shards``, numbered without end.
+
+    Args:
+        shards: the tokens, one document after another.
+        seq_len: T, inputs per window.  A window reads T + 1 tokens; neighbours share one.
+        seed: names the order; 0 <= seed < 2**63.
+        order: ``"permutation"``: each epoch visits all windows once in an order of its own, and lays them
+            from another starting phase, so that epochs cut the text at different places.  ``"random"``: each
+            sample starts anywhere, drawn with replacement (nanoGPT's way).  ``"sequential"``: windows in
+            text order, every target scored exactly once, the last one padded; for evaluation.
+        document_mask: give ``documents`` and ``positions``, so that attention stays within a document and
+            positions restart with each.
+        mask_document_starts: do not score the prediction of a document's first token from the document
+            before it.  Default: as ``document_mask``.
+        stride: for ``"sequential"`` only: windows advance by this many tokens (default: ``seq_len``) and
+            score only what no earlier window scored, so each target sees at least ``seq_len - stride``
+            tokens of context once there are as many.
+
+    Raises:
+        DataError: a setting out of range, or fewer tokens than one window needs.
+    """
+
+    def __init__(
+        self,
+        shards: TokenShards,
+        *,
+        seq_len: int,
+        seed: int = 0,
+        order: Order = "permutation",
+        document_mask: bool = False,
+        mask_document_starts: bool | None = None,
+        stride: int | None = None,
+    ) -> None:
+        if order not in ORDERS:
+            raise DataError(f"order='{order}' is not known; {did_you_mean(order, ORDERS)}")
+        if seq_len < 1:
+            raise DataError(f"seq_len={seq_len} is not allowed; at least 1")
+        if not 0 <= seed < 1 << 63:
+            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        if stride is not None and (order != "sequential" or not 1 <= stride <= seq_len):
+            raise DataError(f"stride={stride} needs order='sequential' and 1 <= stride <= seq_len={seq_len}")
+        targets = len(shards) - 1
+        if targets < (1 if order == "sequential" else seq_len):
+            raise DataError(
+                f"the {shards.ledger.part} part has {len(shards)} tokens, but a window of seq_len={seq_len} "
+                f"needs {seq_len + 1 if order != 'sequential' else 2}; lower seq_len or add text"
+            )
+        self.shards = shards
+        self.seq_len = seq_len
+        self.seed = seed
+        self.order: Order = order
+        self.document_mask = document_mask
+        self.mask_document_starts = document_mask if mask_document_starts is None else mask_document_starts
+        self.stride = stride or seq_len
+        self._ids = shards.tokens()
+        if order == "sequential":
+            count = 1 + max(0, -(-(targets - seq_len) // self.stride))
+        else:
+            # One window's worth is kept free for the phase, so that every epoch has the same count.
+            count = max(1, (targets + 1 - seq_len) // seq_len)
+        self.samples_per_epoch: int = count
+        self._phases = min(seq_len, targets - count * seq_len + 1) if order == "permutation" else 1
+
+    # ---------------------------------------------------------------------------------- batches
+
+    def batch(self, start: int, count: int) -> CausalBatch:
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        if start < 0 or count < 1:
+            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
+        begin = self._starts(start, count)
+        T = self.seq_len
+        offsets = begin[:, None] + np.arange(T + 1)
+        if self.order == "sequential":
+            return self._padded(begin, offsets)
+        window = self._ids[offsets].astype(np.int64)  # [B, T + 1]; copied below, as targets get masked
+        return self._batch(window[:, :-1].copy(), window[:, 1:].copy(), begin)
+
+    def _starts(self, start: int, count: int) -> NDArray[np.int64]:
+        """Position of the first token of each sample."""
+        sample = np.arange(start, start + count, dtype=np.uint64)
+        if self.order == "random":
+            choices = np.uint64(len(self.shards) - self.seq_len)
+            return (keyed(self.seed, _START, sample) % choices).astype(np.int64)
+        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
+        if self.order == "sequential":
+            return index.astype(np.int64) * self.stride
+        window = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+        phase = keyed(self.seed, _PHASE, epoch) % np.uint64(self._phases)
+        return (window * np.uint64(self.seq_len) + phase).astype(np.int64)
+
+    def _padded(self, begin: NDArray[np.int64], offsets: NDArray[np.int64]) -> CausalBatch:
+        """Windows that may reach past the end, scoring only what no earlier one did."""
+        T = self.seq_len
+        last = len(self.shards) - 1
+        window = self._ids[np.minimum(offsets, last)].astype(np.int64)
+        tokens, targets = window[:, :-1].copy(), window[:, 1:].copy()
+        targets[offsets[:, 1:] > last] = IGNORE
+        seen_before = np.where(begin == 0, 0, T - self.stride)
+        targets[np.arange(T) < seen_before[:, None]] = IGNORE
+        tokens[offsets[:, :-1] >= last] = self.shards.pad_id or 0  # nothing follows them
+        return self._batch(tokens, targets, begin)
+
+    def _batch(
+        self, tokens: NDArray[np.int64], targets: NDArray[np.int64], begin: NDArray[np.int64]
+    ) -> CausalBatch:
+        if not (self.document_mask or self.mask_document_starts):
+            return CausalBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
+        T = self.seq_len
+        ends = self.shards.ends
+        first = np.searchsorted(ends, begin, side="right")
+        stop = np.searchsorted(ends, begin + T, side="right")  # documents that end in the window
+        counts = stop - first
+        rows = np.repeat(np.arange(len(begin)), counts)
+        nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        boundary = ends[np.repeat(first, counts) + nth] - begin[rows]  # in 1..T: the next one starts
+        if self.mask_document_starts:
+            targets[rows, boundary - 1] = IGNORE
+        if not self.document_mask:
+            return CausalBatch(torch.from_numpy(tokens), torch.from_numpy(targets))
+        inside = boundary < T
+        starts = np.zeros(tokens.shape, np.int64)
+        starts[rows[inside], boundary[inside]] = 1
+        documents = first[:, None] + np.cumsum(starts, axis=1)
+        places = np.arange(T)
+        positions = places - np.maximum.accumulate(starts * places, axis=1)
+        padding = begin[:, None] + places >= len(self.shards) - 1
+        documents[padding] = -1
+        positions[padding] = 0
+        arrays = (tokens, targets, positions, documents)
+        return CausalBatch(*(torch.from_numpy(array) for array in arrays))
+
+    # ----------------------------------------------------------------------------------- account
+
+    def document_ids(self, start: int, count: int) -> list[str]:
+        """``file#number`` of every document that these samples touch, for error reports."""
+        begin = self._starts(start, count)
+        last = np.minimum(begin + self.seq_len, len(self.shards) - 1)
+        firsts = np.searchsorted(self.shards.ends, begin, side="right")
+        lasts = np.searchsorted(self.shards.ends, last, side="right")
+        touched = {d for a, b in zip(firsts, lasts, strict=True) for d in range(int(a), int(b) + 1)}
+        return [self.shards.document_name(document) for document in sorted(touched)]
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the batches."""
+        settings: dict[str, Any] = {
+            "shards": self.shards.fingerprint,
+            "seq_len": self.seq_len,
+            "seed": self.seed,
+            "order": self.order,
+            "document_mask": self.document_mask,
+            "mask_document_starts": self.mask_document_starts,
+            "stride": self.stride,
+        }
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The shards' ledger, with what windows cut, leave out and pad."""
+        ledger = self.shards.ledger
+        count, T = self.samples_per_epoch, self.seq_len
+        targets = len(self.shards) - 1
+        masks = [
+            "attention masked" if self.document_mask else "attention open",
+            "first tokens not scored" if self.mask_document_starts else "first tokens scored",
+        ]
+        notes = [*ledger.notes, f"across document boundaries: {', '.join(masks)}"]
+        windows = f"{count:,} windows of {T:,} tokens"
+        packed = 1.0
+        match self.order:
+            case "permutation":
+                left = targets - count * T
+                notes.append(
+                    f"order: {windows} an epoch, permuted; {left:,} of {targets:,} targets are left over at "
+                    "the ends, other ones each epoch"
+                )
+            case "random":
+                notes.append(f"order: {windows} an epoch, each drawn anywhere, with replacement")
+            case "sequential":
+                covered = len(self.shards) - 1 + (count - 1) * (T - self.stride)
+                packed = covered / (count * T)
+                notes.append(
+                    f"order: {windows}, in text order, stride {self.stride:,}; each of {targets:,} targets "
+                    f"scored once; {count * T - covered:,} positions of the last window are padding"
+                )
+        cut = {**ledger.cut, f"document(s) divided by edges of {T:,}-token windows": self._divided()}
+        return replace(ledger, cut=cut, packed_share=packed, notes=tuple(notes))
+
+    def _divided(self) -> int:
+        """Documents that lie in more than one window of the first epoch (nominally, under random order)."""
+        ends = self.shards.ends
+        phase = 0
+        if self.order == "permutation":
+            phase = int(keyed(self.seed, _PHASE, np.zeros(1, np.uint64))[0] % np.uint64(self._phases))
+        divided, begin = 0, 0
+        for at in range(0, ends.size, _CHUNK):
+            end = ends[at : at + _CHUNK]
+            start = np.concatenate(([begin], end[:-1]))
+            divided += int(np.sum((start - phase) // self.seq_len != (end - 1 - phase) // self.seq_len))
+            begin = int(end[-1])
+        return divided
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The tensors of a batch (a NamedTuple, perhaps of NamedTuples) on ``device``."""
+    if device.type == "cpu":
+        return batch
+    return type(batch)(*(_moved(part, device) for part in batch))
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    if isinstance(part, Tensor):
+        return part.to(device, non_blocking=True)
+    return to_device(part, device) if isinstance(part, tuple) else part

@@ -1,0 +1,111 @@
+"""Batches of multiple-choice questions: a row of tokens for each choice, and the number of the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wordloom.data.batches.bags import LabelBatches
+from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.framed_rows import Frame, MarkedInputs, MarkedLabelBatches, MarkedRows, marked_rows
+from wordloom.data.rows.choices import ChoiceRow
+
+__all__ = ["ChoiceBatches", "choice_tokens"]
+
+_PASS_TOKENS = 1 << 15  # padding included, of a pass over all questions; at most _PASS_ROWS
+_PASS_ROWS = 1 << 10
+
+
+def choice_tokens(
+    tokenizer: Any,
+    questions: Sequence[ChoiceRow],
+    frame: Frame,
+    *,
+    longest: int,
+    too_long: Literal["error", "cut"] = "error",
+    **told: str,
+) -> MarkedRows:
+    """The choices of all ``questions`` as pairs of texts, one by one; ``told`` and what is raised are as of
+    :func:`marked_rows`."""
+    pairs = [pair for question in questions for pair in question.pairs]
+    of = [(question, n) for question in questions for n in range(1, len(question.choices) + 1)]
+
+    def place(row: int) -> str:
+        question, choice = of[row]
+        return f"{question.place}, choice {choice}"
+
+    return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place, **told)
+
+
+class ChoiceBatches(LabelBatches):
+    """Questions with their answers, as :class:`LabelBatches`.
+
+    The inputs are :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of shape ``[B, K, T]``, K the most choices
+    of a question in the batch: a choice that a question lacks attends to nothing.  The targets [B] are the
+    right choices' numbers, IGNORE where none is known.
+
+    Args:
+        rows: the tokens of :func:`choice_tokens`.
+        segments: whether the model tells the second text of a row apart by its segment.
+        pad_id: what stands where a row has ended.
+        order: also ``"length"``: the shortest questions first, for a pass without a padding to speak of.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[ChoiceRow],
+        rows: MarkedRows,
+        *,
+        segments: bool,
+        pad_id: int = 0,
+        seed: int = 0,
+        order: Literal["permutation", "sequential", "length"] = "permutation",
+    ) -> None:
+        answers = [IGNORE if question.answer is None else question.answer for question in questions]
+        places = [question.place for question in questions]
+        super().__init__(np.array(answers, np.int64), places=places, seed=seed, order=order)
+        self.pad_id = pad_id
+        self.tokens_per_sample = float(rows.offsets[-1]) / len(questions)
+        self._choices = np.array([len(question.choices) for question in questions], np.int64)
+        self._begins = np.cumsum(self._choices) - self._choices
+        self._longest = np.maximum.reduceat(rows.lengths, self._begins)
+        flat = np.zeros(len(rows.lengths), np.int64)
+        self._rows = MarkedLabelBatches(rows, flat, segments=segments, pad_id=pad_id, order="sequential")
+
+    def rows(self, start: int, count: int) -> NDArray[np.int64]:
+        """Which questions the samples are: [count]."""
+        found = super().rows(start, count)
+        return self._shortest_first[found] if self.order == "length" else found
+
+    @cached_property
+    def _shortest_first(self) -> NDArray[np.int64]:
+        return np.argsort(self._longest * self._choices, kind="stable")
+
+    def _inputs(self, rows: NDArray[np.int64]) -> MarkedInputs:  # type: ignore[override]
+        counts, begins = self._choices[rows][:, None], self._begins[rows][:, None]
+        choice = np.arange(counts.max())  # [K]
+        there = choice < counts  # [B, K]
+        read = self._rows._inputs(np.where(there, begins + choice, begins).ravel())  # [B * K, T]
+        attend = read.attend & torch.from_numpy(there.ravel())[:, None]
+        tokens = read.tokens.masked_fill(~attend, self.pad_id)
+        segments = None if read.segments is None else (read.segments * attend).view(*there.shape, -1)
+        return MarkedInputs(tokens.view(*there.shape, -1), segments, attend.view(*there.shape, -1))
+
+    def passes(self) -> Iterator[tuple[int, int]]:
+        """``start, count`` of batches that go through all questions once, as large as a pass may be."""
+        n, start = self.samples_per_epoch, 0
+        while start < n:
+            rows = self.rows(start, min(_PASS_ROWS, n - start))
+            width = np.maximum.accumulate(self._longest[rows]) * np.maximum.accumulate(self._choices[rows])
+            count = max(1, int((np.arange(1, len(width) + 1) * width <= _PASS_TOKENS).sum()))
+            yield start, count
+            start += count
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        settings, arrays = self._rows._identity()
+        return settings, (*arrays, self._choices)

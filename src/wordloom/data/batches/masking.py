@@ -1,0 +1,222 @@
+"""Which tokens are hidden from a masked language model, what stands in their place, and what is scored.
+
+Two kinds of it:
+
+``bert``      Devlin et al. 2018, section 3.1: ``share`` of the tokens are chosen; of those ``mask_share``
+              become the mask, ``random_share`` another token, the others stay as they are.  All chosen ones
+              are scored.
+``replace``   whole words are replaced outright: ``mask_words`` of them by the placeholder, and
+              ``substitute_words`` of them, never the same, by other pieces.  Both 0 leave the text as it is.
+              ``scored`` says whether only what was changed is scored, or every token.
+
+All of it follows from a key per row, by arithmetic: a row with the same key is masked the same way in any
+batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.order import mix
+from wordloom.errors import DataError
+
+__all__ = ["EMPTY", "Masker", "Masking"]
+
+EMPTY = "[EMPTY]"  # the token that the placeholder "empty" is
+
+_CHOICE, _FATE, _PIECE, _ROUND = (np.uint64(k * 0x9E3779B97F4A7C15 % 2**64) for k in (3, 5, 7, 11))
+
+
+_ONLY = {  # settings by the kind that has them
+    "bert": ("share", "mask_share", "random_share", "whole_words"),
+    "replace": ("mask_words", "substitute_words", "scored"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """Settings; see the module.
+
+    Attributes:
+        whole_words: (``bert``) words are chosen, with all their pieces; the share stays one of tokens.
+        placeholder: ``mask`` is the mask token, ``empty`` a token whose vector is zero.
+        scored: (``replace``) ``changed`` or ``all``.
+    """
+
+    kind: Literal["bert", "replace"] = "bert"
+    share: float = 0.15
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    whole_words: bool = False
+    mask_words: float = 0.1
+    substitute_words: float = 0.0
+    placeholder: Literal["mask", "empty"] = "mask"
+    scored: Literal["changed", "all"] = "changed"
+
+    def __post_init__(self) -> None:
+        other = "replace" if self.kind == "bert" else "bert"
+        for name in _ONLY[other]:
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default:
+                raise DataError(
+                    f'{name} has no effect with kind = "{self.kind}": it is of kind = "{other}"; set that, '
+                    "or leave it out"
+                )
+        for first, second in (("mask_share", "random_share"), ("mask_words", "substitute_words")):
+            if getattr(self, first) + getattr(self, second) > 1:
+                raise DataError(f"{first} and {second} are shares of one whole: together 1 at most")
+        if (
+            self.kind == "replace"
+            and self.scored == "changed"
+            and not self.mask_words + self.substitute_words
+        ):
+            raise DataError('nothing is changed, so nothing would be scored; set scored to "all"')
+
+
+class Masker:
+    """Masks rows of tokens as :class:`Masking` says.
+
+    Args:
+        tokenizer: whose special tokens are never put in another's place; which tokens may be chosen, the
+            candidates of a call say.
+        empty_id: the placeholder ``empty``.
+
+    Raises DataError for a tokenizer without the token that is put in the place of others.
+    """
+
+    def __init__(self, masking: Masking, tokenizer: Any, *, empty_id: int | None = None) -> None:
+        self.masking = masking
+        empty = masking.placeholder == "empty"
+        placeholder = empty_id if empty else tokenizer.mask_id
+        needed = masking.mask_share if masking.kind == "bert" else masking.mask_words
+        if placeholder is None and needed:
+            raise DataError(
+                f"the tokenizer has no {'empty' if empty else 'mask'} token; train one with it among its "
+                f"special tokens ({'[EMPTY]' if empty else '[MASK]'})"
+            )
+        self.placeholder = placeholder
+        V = tokenizer.vocab_size
+        special = np.zeros(V, bool)
+        special[sorted(tokenizer.special_ids)] = True
+        continues = tokenizer.continuations()  # [V]
+        self._continues: NDArray[np.bool_] = continues & ~special
+        self._begins: NDArray[np.int64] = np.flatnonzero(~continues & ~special)
+        self._goes_on: NDArray[np.int64] = np.flatnonzero(self._continues)
+
+    def __call__(
+        self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_], keys: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """tokens [B, T], of which ``candidates`` [B, T] may be chosen, keys [B] -> inputs, targets [B, T]."""
+        m = self.masking
+        places = np.arange(tokens.shape[1], dtype=np.uint64)
+        noise = mix(keys[:, None] + mix(places + np.uint64(1))[None])  # [B, T], of which all else is drawn
+        fate = _uniform(noise, _FATE)
+        if m.kind == "bert":
+            chosen = self._chosen(tokens, candidates, noise)
+            masked = chosen & (fate < m.mask_share)
+            other = chosen & ~masked & (fate < m.mask_share + m.random_share)
+        else:
+            masked, other = self._replaced(tokens, candidates, noise, keys)
+            chosen = masked | other
+        scored = candidates if m.kind == "replace" and m.scored == "all" else chosen
+        targets = np.where(scored, tokens, IGNORE)
+        inputs = tokens.copy()
+        if self.placeholder is not None:
+            inputs[masked] = self.placeholder
+        inputs[other] = self._pieces(tokens[other], noise[other])
+        return inputs, targets
+
+    def _pieces(self, tokens: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Other tokens for ``tokens`` [n]: any by ``bert``; else one that begins or goes on as it does."""
+        draw = mix(noise ^ _PIECE)
+        if self.masking.kind == "bert" or not self._goes_on.size:
+            every = np.concatenate([self._begins, self._goes_on])
+            return every[(draw % np.uint64(len(every))).astype(np.int64)]
+        begins = self._begins[(draw % np.uint64(len(self._begins))).astype(np.int64)]
+        goes_on = self._goes_on[(draw % np.uint64(len(self._goes_on))).astype(np.int64)]
+        return np.where(self._continues[tokens], goes_on, begins)
+
+    def _chosen(
+        self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_], noise: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """``share`` of the candidates of each row, rounded, and one at least: [B, T]."""
+        draw = mix(noise ^ _CHOICE)
+        draw[~candidates] = np.uint64(2**64 - 1)
+        count = candidates.sum(1)
+        budget = np.minimum(np.maximum(1, np.rint(self.masking.share * count)), count).astype(np.int64)  # [B]
+        if not self.masking.whole_words:
+            order = np.argsort(draw, axis=1, kind="stable")
+            chosen = np.zeros(tokens.shape, bool)
+            np.put_along_axis(chosen, order, np.arange(tokens.shape[1]) < budget[:, None], axis=1)
+            return chosen & candidates
+        words = self._words(tokens, candidates)
+        return np.stack([_whole_words(*row) for row in zip(words, draw, budget, strict=True)])
+
+    def _replaced(
+        self,
+        tokens: NDArray[np.int64],
+        candidates: NDArray[np.bool_],
+        noise: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """The tokens of masked words and those of substituted ones: two of [B, T], never both."""
+        m = self.masking
+        draw = mix(noise ^ _CHOICE)
+        masked, other = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
+        for row, words in enumerate(self._words(tokens, candidates)):
+            n = int(words.max()) + 1
+            if not n:
+                continue
+            at = np.unique(words[words >= 0], return_index=True)[1]
+            order = np.argsort(draw[row][words >= 0][at], kind="stable")  # of words
+            rank = np.empty(n, np.int64)
+            rank[order] = np.arange(n)
+            # rounded up or down at random, so that the share is right on average in short texts too
+            lift = float(_uniform(keys[row : row + 1], _ROUND)[0])
+            first = int(m.mask_words * n + lift)
+            last = min(n, int((m.mask_words + m.substitute_words) * n + lift))
+            of_word = rank[np.maximum(words, 0)]  # [T]
+            masked[row] = (words >= 0) & (of_word < first)
+            other[row] = (words >= 0) & (of_word >= first) & (of_word < last)
+        return masked, other
+
+    def _words(self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The number of the word that each candidate belongs to, from 0 in each row; -1: none."""
+        T = tokens.shape[1]
+        follows = np.zeros(tokens.shape, bool)  # a candidate stands just before
+        follows[:, 1:] = candidates[:, :-1]
+        begins = candidates & ~(self._continues[tokens] & follows)
+        return np.where(candidates, np.cumsum(begins, axis=1) - 1, -1).reshape(-1, T)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the masks, beside the keys."""
+        return {**asdict(self.masking), "placeholder_id": self.placeholder}
+
+
+def _uniform(noise: NDArray[np.uint64], purpose: np.uint64) -> NDArray[np.float64]:
+    """Numbers in [0, 1) from ``noise``."""
+    return (mix(noise ^ purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _whole_words(words: NDArray[np.int64], draw: NDArray[np.uint64], budget: int) -> NDArray[np.bool_]:
+    """Words in random order while they fit into ``budget`` tokens, as the authors' code: [T]."""
+    inside = np.flatnonzero(words >= 0)
+    if not inside.size:
+        return words >= 0
+    sizes = np.bincount(words[inside])
+    starts = inside[np.unique(words[inside], return_index=True)[1]]
+    taken, left = np.zeros(len(sizes), bool), int(budget)
+    for word in np.argsort(draw[starts], kind="stable").tolist():
+        if sizes[word] <= left:
+            taken[word] = True
+            left -= int(sizes[word])
+        if not left:
+            break
+    if not taken.any():  # every word is longer than the budget
+        taken[int(np.argmin(sizes))] = True
+    return (words >= 0) & taken[np.maximum(words, 0)]

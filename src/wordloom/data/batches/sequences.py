@@ -1,0 +1,188 @@
+"""Batches of labelled sequences: texts as rows of tokens, padded on the right, with the class of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.data.batches.bags import LabelBatches
+from wordloom.data.batches.order import keyed, permute
+from wordloom.errors import DataError
+
+__all__ = ["SequenceLabelBatches", "Sequences", "TokenRows", "token_rows"]
+
+_GROUPS = 4  # purpose of the random numbers drawn from a seed, beside those of wordloom.data.batches.causal
+_POOL = 16  # groups of samples that are sorted by length together
+_TEXTS = 1 << 13  # handed to the tokenizer at a time
+_PASS_TOKENS = 1 << 15  # padding included, of a pass over all rows; at most _PASS_ROWS
+_PASS_ROWS = 1 << 10
+
+
+class Sequences(NamedTuple):
+    """B rows of tokens.
+
+    Attributes:
+        tokens: ``[B, T]`` int64, padded on the right to the longest row (T is at least 1).
+        attend: ``[B, T]`` bool, True where there is a token.
+    """
+
+    tokens: Tensor
+    attend: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRows:
+    """Texts as tokens, and what became of them.
+
+    Attributes:
+        ids: [n] int32, the tokens of all rows, one row after another.
+        offsets: [N + 1] int64, where each row begins, and the end.
+        unknown: tokens that stand for what the tokenizer lacks.
+        cut: rows that were cut.
+    """
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    unknown: int
+    cut: int
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+
+def token_rows(
+    tokenizer: Any,
+    texts: Iterable[str],
+    *,
+    longest: int | None = None,
+    too_long: Literal["error", "cut"] = "error",
+    place: Callable[[int], str] | None = None,
+) -> TokenRows:
+    """``texts`` by ``tokenizer``; special tokens written in them are ordinary text.
+
+    Args:
+        longest: tokens of a row at most; None: any number.
+        too_long: what a longer one is: an error, or cut behind as many.
+        place: of a row by its number, for the error.
+
+    Raises DataError for a text that is too long, TokenizerError for one that cannot be encoded.
+    """
+    found: list[NDArray[np.int32]] = []
+    cut, texts = 0, iter(texts)
+    while some := list(islice(texts, _TEXTS)):
+        for ids in tokenizer.encode_batch(some, specials="text"):
+            if longest is not None and len(ids) > longest:
+                if too_long == "error":
+                    where = f"row {len(found)}" if place is None else place(len(found))
+                    raise DataError(
+                        f"{where}: has {len(ids):,} tokens and train.seq_len allows {longest:,}; raise it, "
+                        'or say data.too_long = "cut" to read the beginning alone'
+                    )
+                ids, cut = ids[:longest], cut + 1
+            found.append(np.asarray(ids, np.int32))
+    offsets = np.zeros(len(found) + 1, np.int64)
+    np.cumsum([len(ids) for ids in found], out=offsets[1:])
+    whole = np.concatenate([np.empty(0, np.int32), *found])
+    unknown = 0 if tokenizer.unk_id is None else int((whole == tokenizer.unk_id).sum())
+    return TokenRows(ids=whole, offsets=offsets, unknown=unknown, cut=cut)
+
+
+class SequenceLabelBatches(LabelBatches):
+    """Rows of tokens with their classes, as :class:`LabelBatches`; the inputs are :class:`Sequences`.
+
+    Args:
+        rows: the tokens.
+        pad_id: what stands where a row has ended.
+        order: also ``"length"``: the shortest rows first, for a pass without a padding to speak of.
+        alike: with ``"permutation"``, so many samples one after another (from any multiple of it on) are of
+            like length: 16 such groups are sorted by length together, and stand in an order of their own.
+
+    Raises:
+        DataError: as :class:`LabelBatches`; another number of targets; ``alike`` below 1.
+    """
+
+    def __init__(
+        self,
+        rows: TokenRows,
+        targets: NDArray[np.int64] | NDArray[np.float32],
+        *,
+        pad_id: int = 0,
+        places: Sequence[str] = (),
+        seed: int = 0,
+        order: Literal["permutation", "sequential", "length"] = "permutation",
+        alike: int = 1,
+    ) -> None:
+        if len(rows.lengths) != len(targets):
+            raise DataError(f"{len(rows.lengths)} rows have {len(targets)} targets; give one for each")
+        if alike < 1:
+            raise DataError(f"alike={alike} is not allowed; at least 1")
+        super().__init__(targets, places=places, seed=seed, order=order)
+        self.pad_id, self.alike = pad_id, alike
+        self.tokens_per_sample = float(rows.offsets[-1]) / len(targets)
+        self._lengths = rows.lengths
+        self._begins = rows.offsets[:-1]
+        self._ids = np.append(rows.ids, np.int32(pad_id))  # what padding reads
+
+    def rows(self, start: int, count: int) -> NDArray[np.int64]:
+        """Which rows the samples are: [count]."""
+        found = super().rows(start, count)
+        if self.order == "length":
+            return self._shortest_first[found]
+        if self.order == "sequential" or self.alike == 1:
+            return found
+        pool, stop = _POOL * self.alike, start + count
+        parts = [self._pool(at, at + pool) for at in range(start - start % pool, stop, pool)]
+        return np.concatenate(parts)[start % pool :][:count]
+
+    def _pool(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The rows of a whole pool, in groups of like length; where an epoch ends within it, part by part."""
+        n = self.samples_per_epoch
+        edges = [start, *range(start - start % n + n, stop, n), stop]
+        return np.concatenate([self._within_epoch(*span) for span in pairwise(edges)])
+
+    def _within_epoch(self, start: int, stop: int) -> NDArray[np.int64]:
+        """The rows of a pool, or of the part of it that lies in one epoch, in groups of like length."""
+        sample = np.arange(start, stop, dtype=np.uint64)
+        rows = self._ordered(sample)
+        rows = rows[np.argsort(self._lengths[rows], kind="stable")]
+        group = sample // np.uint64(self.alike)
+        group -= group[0]
+        n = int(group[-1]) + 1
+        key = keyed(self.seed, _GROUPS, np.full(n, start, np.uint64))
+        turn = permute(np.arange(n, dtype=np.uint64), n, key)  # of each group, to take the next shortest rows
+        arranged = np.empty_like(rows)
+        arranged[np.argsort(turn[group], kind="stable")] = rows
+        return arranged
+
+    @cached_property
+    def _shortest_first(self) -> NDArray[np.int64]:
+        return np.argsort(self._lengths, kind="stable")
+
+    def _inputs(self, rows: NDArray[np.int64]) -> Sequences:
+        lengths = self._lengths[rows]
+        T = max(1, int(lengths.max()))
+        attend = np.arange(T) < lengths[:, None]  # [B, T]
+        at = np.where(attend, self._begins[rows][:, None] + np.arange(T), -1)
+        return Sequences(torch.from_numpy(self._ids[at].astype(np.int64)), torch.from_numpy(attend))
+
+    def passes(self) -> Iterator[tuple[int, int]]:
+        """``start, count`` of batches that go through all rows once, as large as a forward pass may be."""
+        n, start = self.samples_per_epoch, 0
+        while start < n:
+            longest = np.maximum.accumulate(self._lengths[self.rows(start, min(_PASS_ROWS, n - start))])
+            fits = np.arange(1, len(longest) + 1) * longest <= _PASS_TOKENS
+            count = max(1, int(fits.sum()))
+            yield start, count
+            start += count
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        return [self.pad_id, self.alike], (self._ids, self._begins)

@@ -1,0 +1,382 @@
+"""Questions and their texts as rows of tokens: ``[CLS] question [SEP] part of the text [SEP]``.
+
+As BERT's own run_squad.py has it (Devlin et al. 2018, arXiv:1810.04805): a text too long for a row is read in
+windows whose beginnings are ``doc_stride`` tokens apart; the question is segment 0, the text 1; the targets
+are the answer's first and last token, or 0 and 0, the [CLS], in a window that does not hold all of it.
+
+Theirs divides a text by white space first and mends the answer's tokens by search; here they are those that
+the answer's characters touch.  Every token keeps its characters' place in the text as it is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeAlias
+from unicodedata import category
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.framed_rows import Frame, MarkedLabelBatches, MarkedRows
+from wordloom.data.rows.squad import Question
+from wordloom.errors import DataError, did_you_mean
+
+__all__ = ["AnswerWindow", "AnswerWindows", "WindowLedger", "question_windows"]
+
+Ids: TypeAlias = NDArray[np.int32]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+class AnswerWindow(NamedTuple):
+    """One row: a question and P tokens of its text, T = ``passage`` + P + 1 tokens in all.
+
+    Attributes:
+        question: its number among the questions.
+        ids: ``[T]`` int32.
+        passage: where the text's tokens begin; those before it are segment 0, the others 1.
+        first: which token of the whole text the first of them is.
+        offsets: ``[P, 2]`` int64, of each token of the text the characters: ``context[a:b]``, without white
+            space around them; ``a == b`` for a token that stands for none.
+        best: ``[P]`` bool, True where no other window has more context for the token.
+        start, end: the answer's first and last token, as places in ``ids``; both 0 where it is not in this
+            window or there is none; both IGNORE where no target is known.
+    """
+
+    question: int
+    ids: Ids
+    passage: int
+    first: int
+    offsets: Ints
+    best: NDArray[np.bool_]
+    start: int
+    end: int
+
+    @property
+    def segments(self) -> Ints:
+        """``[T]`` int64, 0 for the question and 1 for the text."""
+        return (np.arange(len(self.ids)) >= self.passage).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowLedger:
+    """What became of the questions.
+
+    Attributes:
+        questions, impossible: how many, and how many of them without answer.
+        answers: of all questions; ``misfits``: those whose tokens give another text back (of ``Japanese``
+            for ``Japan``); ``unseen``: those in no token at all.
+        windows: rows; ``without_answer``: those of questions with answer that do not hold it.
+        never_whole: questions whose answer is whole in no window.
+        cut: questions that lost their end.
+        tokens: of all windows; ``unknown``: those that stand for what the tokenizer lacks.
+        max_seq_len, doc_stride, max_query: the settings.
+    """
+
+    questions: int
+    impossible: int
+    answers: int
+    misfits: int
+    unseen: int
+    windows: int
+    without_answer: int
+    never_whole: int
+    cut: int
+    tokens: int
+    unknown: int
+    max_seq_len: int
+    doc_stride: int
+    max_query: int
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line."""
+        return [
+            f"questions: {self.questions:,}, {self.impossible:,} of them impossible, {self.cut:,} cut to "
+            f"{self.max_query:,} tokens",
+            f"windows: {self.windows:,} of up to {self.max_seq_len:,} tokens, {self.doc_stride:,} apart; "
+            f"{self.without_answer:,} do not hold the answer, {self.never_whole:,} question(s) have none "
+            "that does",
+            f"tokens: {self.tokens:,}, {self.unknown:,} of them unknown",
+            f"answers: {self.answers:,}; the tokens of {self.misfits:,} give another text back, "
+            f"{self.unseen:,} are in no token",
+        ]
+
+    def as_dict(self) -> dict[str, int]:
+        """Plain values, for ``--json``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerWindows:
+    """The rows of ``questions``, those of each one after another.
+
+    Attributes:
+        questions: as they were given.
+        windows: all rows.
+        begins: ``[questions + 1]`` int64: those of question i are ``begins[i]`` to ``begins[i + 1]``.
+        frame: the marks around the texts, and the padding.
+        ledger: what became of the questions.
+        shortened: the numbers of those that lost their end.
+    """
+
+    questions: tuple[Question, ...]
+    windows: tuple[AnswerWindow, ...]
+    begins: Ints
+    frame: Frame
+    ledger: WindowLedger
+    shortened: frozenset[int] = frozenset()
+
+    def of(self, question: int) -> tuple[AnswerWindow, ...]:
+        """The windows of a question by its number."""
+        begin, stop = self.begins[question : question + 2].tolist()
+        return self.windows[begin:stop]
+
+    @property
+    def targets(self) -> Ints:
+        """``[windows, 2]`` int64: the start and end of each."""
+        return np.array([(window.start, window.end) for window in self.windows], np.int64)
+
+    def batches(self, *, segments: bool = True, **settings: Any) -> MarkedLabelBatches:
+        """Batches of the windows, whose targets are ``[B, 2]``: first and last token of each answer.
+
+        ``segments`` and ``settings`` (``seed``, ``order``, ``alike``) as for
+        :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`.
+        """
+        offsets = np.cumsum([0, *(len(window.ids) for window in self.windows)])
+        rows = MarkedRows(
+            ids=np.concatenate([window.ids for window in self.windows]),
+            offsets=offsets.astype(np.int64),
+            unknown=self.ledger.unknown,
+            cut=self.ledger.cut,
+            seconds=np.array([window.passage for window in self.windows], np.int64),
+        )
+        places = [self.questions[window.question].place for window in self.windows]
+        return MarkedLabelBatches(
+            rows, self.targets, segments=segments, pad_id=self.frame.pad, places=places, **settings
+        )
+
+
+def question_windows(
+    tokenizer: Any,
+    questions: Iterable[Question],
+    *,
+    max_seq_len: int = 384,
+    doc_stride: int = 128,
+    max_query: int = 64,
+    too_long: str = "error",
+    targets: bool = True,
+    frame: Frame | None = None,
+) -> AnswerWindows:
+    """``questions`` by ``tokenizer``; special tokens written in them are ordinary text.
+
+    Args:
+        max_seq_len: T, tokens of a row at most, marks included.
+        doc_stride: tokens from the beginning of one window to that of the next; where less of the text fits
+            into a window, that much: no token is left out.
+        max_query: tokens of a question at most.
+        too_long: what a longer question is: an error, or cut behind as many, and counted.
+        targets: find the answers' tokens, of each question the first answer's; else all targets are IGNORE.
+            An answer in no token at all (a tokenizer may drop its characters) has the target IGNORE, too.
+        frame: the marks.  Default: the tokenizer's [CLS] and [SEP].
+
+    Raises:
+        DataError: a setting out of range; a question that is too long; a question or text without a token;
+            no question; a tokenizer without the marks.  Each names the question's file and field.
+        TokenizerError: a text that cannot be encoded.
+    """
+    if too_long not in ("error", "cut"):
+        raise DataError(f"too_long is {too_long!r}; {did_you_mean(too_long, ('error', 'cut'))}")
+    if frame is None:
+        frame = Frame.of_encoder(tokenizer)
+    most = max_seq_len - frame.marks(2) - 1
+    if not 1 <= max_query <= most:
+        raise DataError(
+            f"max_query={max_query} is not allowed; 1 <= max_query <= {most}, so that "
+            f"max_seq_len={max_seq_len} has room for {frame.marks(2)} marks and a token of the text, too "
+            "(in a recipe data.max_query and train.seq_len)"
+        )
+    if doc_stride < 1:
+        raise DataError(f"doc_stride={doc_stride} is not allowed; at least 1")
+    counts: Counter[str] = Counter()
+    asked: list[Question] = []
+    windows: list[AnswerWindow] = []
+    begins = [0]
+    shortened: set[int] = set()
+    text: _Text | None = None
+    for question in questions:
+        if text is None or text.context != question.context:
+            text = _Text.of(tokenizer, question)
+        query, cut = _query(tokenizer, question, max_query, too_long)
+        if cut:
+            shortened.add(len(asked))
+        target = _target(text, question, counts) if targets else None
+        made = _rows(len(asked), query, text, frame, max_seq_len, doc_stride, target)
+        if question.answers and target is not None:
+            missed = sum(window.start == 0 for window in made)
+            counts["without_answer"] += missed
+            counts["never_whole"] += missed == len(made)
+        counts["impossible"] += question.is_impossible
+        asked.append(question)
+        windows += made
+        begins.append(len(windows))
+    if not asked:
+        raise DataError("there is no question; give at least one")
+    ledger = WindowLedger(
+        questions=len(asked),
+        windows=len(windows),
+        tokens=sum(len(window.ids) for window in windows),
+        unknown=sum(int((window.ids == tokenizer.unk_id).sum()) for window in windows),
+        max_seq_len=max_seq_len,
+        doc_stride=doc_stride,
+        max_query=max_query,
+        cut=len(shortened),
+        **{name: counts[name] for name in _COUNTED},
+    )
+    return AnswerWindows(
+        questions=tuple(asked),
+        windows=tuple(windows),
+        begins=np.array(begins, np.int64),
+        frame=frame,
+        ledger=ledger,
+        shortened=frozenset(shortened),
+    )
+
+
+_COUNTED = ("impossible", "answers", "misfits", "unseen", "without_answer", "never_whole")
+_NOWHERE = (0, 0)  # [CLS]
+_UNKNOWN = (IGNORE, IGNORE)
+
+
+class _Text(NamedTuple):
+    """A text and its tokens: ``ids`` [n], ``offsets`` [n, 2]."""
+
+    context: str
+    ids: Ids
+    offsets: Ints
+
+    @classmethod
+    def of(cls, tokenizer: Any, question: Question) -> _Text:
+        context = question.context
+        encoding = tokenizer.encode(context, specials="text")
+        if not any(context[a:b].strip() for a, b in encoding.offsets):
+            raise DataError(f"{question.place}: its context has no token of this tokenizer; take it out")
+        offsets = [_trimmed(context, a, b) for a, b in encoding.offsets]
+        if not context.isascii():
+            offsets = _with_accents(context, offsets)
+        return cls(context, np.array(encoding.ids, np.int32), np.array(offsets, np.int64))
+
+    def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and last token that characters ``start`` to ``end`` touch."""
+        a, b = self.offsets.T
+        touched = np.flatnonzero((a < end) & (b > start) & (a < b))
+        return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+def _trimmed(context: str, a: int, b: int) -> tuple[int, int]:
+    """A token's place without white space around it, which byte-level tokens count as theirs."""
+    part = context[a:b]
+    kept = part.strip()
+    if len(kept) == len(part):
+        return a, b
+    begin = a + len(part) - len(part.lstrip()) if kept else a
+    return begin, begin + len(kept)
+
+
+def _with_accents(context: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Each place with the combining marks behind it that are in no token: a tokenizer may drop accents."""
+    covered = {place for a, b in offsets for place in range(a, b)}
+    loose = {i for i, one in enumerate(context) if i not in covered and category(one).startswith("M")}
+    made = []
+    for a, b in offsets:
+        stop = b
+        while a < b and stop in loose:
+            stop += 1
+        made.append((a, stop))
+    return made
+
+
+def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> tuple[Ids, bool]:
+    """The question's tokens, ``longest`` at most, and whether it had more."""
+    ids = np.asarray(tokenizer.encode_ids(question.question, specials="text"), np.int32)
+    if not len(ids):
+        raise DataError(f"{question.place}.question: has no token of this tokenizer; take it out")
+    if len(ids) > longest and too_long == "error":
+        raise DataError(
+            f"{question.place}.question: has {len(ids):,} tokens and max_query allows {longest:,}; raise "
+            'it, or say too_long="cut" to read the beginning alone (in a recipe data.max_query '
+            "and data.too_long)"
+        )
+    return ids[:longest], len(ids) > longest
+
+
+def _target(text: _Text, question: Question, counts: Counter[str]) -> tuple[int, int] | None:
+    """The first answer's first and last token in the whole text; ``(-1, -1)``: there is no answer; None: it
+    is in no token."""
+    found = [text.tokens_of(answer.start, answer.end) for answer in question.answers]
+    for answer, tokens in zip(question.answers, found, strict=True):
+        counts["answers"] += 1
+        if tokens is None:
+            counts["unseen"] += 1
+        else:
+            a, b = text.offsets[tokens[0], 0], text.offsets[tokens[1], 1]
+            counts["misfits"] += text.context[a:b] != answer.text.strip()
+    if question.answers:
+        return found[0]
+    return (-1, -1) if question.is_impossible else None
+
+
+def _rows(
+    number: int,
+    query: Ids,
+    text: _Text,
+    frame: Frame,
+    max_seq_len: int,
+    doc_stride: int,
+    target: tuple[int, int] | None,
+) -> list[AnswerWindow]:
+    """The windows of one question; ``target`` as :func:`_target` gives it."""
+    passage = len(frame.start) + len(query) + len(frame.between)
+    room, n = max_seq_len - len(query) - frame.marks(2), len(text.ids)
+    firsts = [0]
+    while firsts[-1] + room < n:
+        firsts.append(firsts[-1] + min(room, doc_stride))
+    spans = [(first, min(first + room, n)) for first in firsts]
+    best = _most_context(spans, n)
+    made = []
+    for i, (first, stop) in enumerate(spans):
+        start, end = _UNKNOWN
+        if target is not None:
+            whole = first <= target[0] and target[1] < stop
+            shift = passage - first
+            start, end = (target[0] + shift, target[1] + shift) if whole else _NOWHERE
+        made.append(
+            AnswerWindow(
+                question=number,
+                ids=frame.around(query, text.ids[first:stop]),
+                passage=passage,
+                first=first,
+                offsets=text.offsets[first:stop],
+                best=best[first:stop] == i,
+                start=start,
+                end=end,
+            )
+        )
+    return made
+
+
+def _most_context(spans: list[tuple[int, int]], n: int) -> Ints:
+    """Of each of n tokens the window with most context: [n].
+
+    That is, by run_squad.py, the lesser of the tokens to its left and right, plus a hundredth of the
+    window's length; the first of equal ones.
+    """
+    if len(spans) == 1:
+        return np.zeros(n, np.int64)
+    token = np.arange(n)
+    score = np.full((len(spans), n), -1.0)
+    for i, (first, stop) in enumerate(spans):
+        inside = token[first:stop]
+        score[i, first:stop] = np.minimum(inside - first, stop - 1 - inside) + 0.01 * (stop - first)
+    return score.argmax(0)

@@ -1,0 +1,271 @@
+"""Labels of words as labels of tokens: the first token of a word carries its label, all others none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wordloom.data.batches.bags import LabelBatch
+from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.framed_rows import MarkedLabelBatches, MarkedRows
+from wordloom.data.rows.digest import RowDigest
+from wordloom.data.rows.tagged import TaggedText, unseen_tag
+from wordloom.errors import DataError, did_you_mean
+
+__all__ = ["NO_WORD", "TagLedger", "TaggedRows", "WordLabelBatches", "tagged_rows"]
+
+NO_WORD = -1  # the word of a token that belongs to none
+_WAYS = ("error", "window", "cut")
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagLedger:
+    """The account of what became of texts whose words have labels.
+
+    Attributes:
+        texts, words, tokens: read; tokens without the marks around a row.
+        rows: what they made; more than ``texts`` where some were read in windows.
+        unknown: tokens that stand for what the tokenizer lacks.
+        windows: texts that were read in windows; ``cut``: texts that were cut.
+        lost: words behind a cut, whose labels are neither learnt nor scored.
+        silent: words that make no token at all, and have none to carry their label.
+        labels: words by label.
+        text: a hash of the texts' words and labels as they stand, whatever reads them.
+    """
+
+    texts: int
+    words: int
+    tokens: int
+    rows: int
+    unknown: int
+    windows: int
+    cut: int
+    lost: int
+    silent: int
+    labels: dict[str, int] = field(default_factory=dict)
+    text: str = ""
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line."""
+        lines = [f"{self.texts:,} texts, {self.words:,} words, {self.tokens:,} tokens in {self.rows:,} rows"]
+        if self.labels:
+            lines.append("labels: " + ", ".join(f"{name} {n:,}" for name, n in self.labels.items()))
+        for count, what in [
+            (self.unknown, "unknown: {:,} tokens stand for what the tokenizer lacks"),
+            (self.windows, "windows: {:,} texts are longer than a row and read in several"),
+            (self.cut, f"cut: {{:,}} texts are longer than a row; {self.lost:,} of their words are left out"),
+            (self.silent, "silent: {:,} words make no token; their labels are left out"),
+        ]:
+            if count:
+                lines.append(what.format(count))
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ledger as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedRows(MarkedRows):
+    """As :class:`~wordloom.data.batches.framed_rows.MarkedRows`, of one text each.
+
+    Attributes:
+        targets: [n] int64, of each token the number of its label, or :data:`~wordloom.data.IGNORE`.
+        words: [n] int64, of each first token of a word that is scored in this row the number of the word in
+            its text; :data:`NO_WORD` elsewhere.  Every word is scored in one row at most.
+        texts: [N] int64, which text each row is of.
+        ledger: what became of the texts.
+    """
+
+    targets: Numbers
+    words: Numbers
+    texts: Numbers
+    ledger: TagLedger
+
+
+class _Row(NamedTuple):
+    """What of a text one row holds: its tokens from ``begin`` to ``end``, scored from ``scored`` on."""
+
+    begin: int
+    scored: int
+    end: int
+
+
+def tagged_rows(
+    tokenizer: Any,
+    texts: Iterable[TaggedText],
+    labels: Sequence[str] = (),
+    *,
+    start: Sequence[int] = (),
+    end: Sequence[int] = (),
+    longest: int | None = None,
+    too_long: Literal["error", "window", "cut"] = "error",
+    context: int = 0,
+) -> TaggedRows:
+    """``texts`` by ``tokenizer``, each as its words joined by spaces; special tokens there are ordinary text.
+
+    Args:
+        labels: their numbers are the targets.  Texts without labels have none, and all is IGNORE.
+        start, end: ids of the marks around a row.
+        longest: tokens of a row at most, marks included; None: any number.
+        too_long: what a longer text is: an error; several rows ("window"), parted between words where
+            one holds a word, which score each word once; or cut behind as many tokens.
+        context: of windows: so many tokens of those before are read once more, and not scored again.
+
+    Raises DataError: a text that is too long, a label that is not among ``labels``, a row without room.
+    """
+    if too_long not in _WAYS:
+        raise DataError(f"too_long is {too_long!r}; {did_you_mean(str(too_long), _WAYS)}")
+    room = None if longest is None else longest - len(start) - len(end)
+    if room is not None and (room < 1 or not 0 <= context < room):
+        raise DataError(
+            f"rows of {longest} tokens leave {max(room, 0)} for a text, {context} of them read again "
+            "(context); at least one must be new"
+        )
+    numbers = {label: number for number, label in enumerate(labels)}
+    rows: list[tuple[Numbers, Numbers, Numbers]] = []  # ids, targets, words
+    of_text: list[int] = []
+    cut: list[int] = []
+    count, by_label, digest = Counter[str](), Counter[str](), RowDigest()
+    before, behind = (np.asarray(marks, np.int64) for marks in (start, end))
+    for number, text in enumerate(texts):
+        tags = _tags(text, numbers, labels)
+        by_label.update(text.labels or ())
+        digest.add((text.words, text.labels))
+        encoded = tokenizer.encode(text.text, specials="text")
+        ids = np.asarray(encoded.ids, np.int64)
+        words = first_tokens(text.spans, encoded.offsets)
+        first = np.flatnonzero(words != NO_WORD)
+        count.update(texts=1, words=len(text.words), tokens=len(ids), silent=len(text.words) - len(first))
+        count["unknown"] += 0 if tokenizer.unk_id is None else int((ids == tokenizer.unk_id).sum())
+        if room is not None and len(ids) > room:
+            count["windows" if too_long == "window" else "cut"] += 1
+            cut += [len(rows)] * (too_long == "cut")
+        for row in _cut_up(text, len(ids), first, room, too_long, context):
+            scored = np.where(np.arange(row.begin, row.end) < row.scored, NO_WORD, words[row.begin : row.end])
+            targets = np.where(scored == NO_WORD, IGNORE, tags[scored])
+            count["scored"] += int((scored != NO_WORD).sum())
+            rows.append((
+                np.concatenate([before, ids[row.begin : row.end], behind]),
+                _framed(targets, before, behind, IGNORE),
+                _framed(scored, before, behind, NO_WORD),
+            ))  # fmt: skip
+            of_text.append(number)
+    known = {label: by_label[label] for label in labels if by_label[label]}
+    return _joined(rows, of_text, tuple(cut), count, known, str(digest))
+
+
+def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
+    """[n]: of each token that is the first of a word the word's number, NO_WORD for any other.
+
+    A token is of the first word that it has a character of: what a tokenizer makes of the space before a word
+    alone is of none, and one that goes over several words is the first's.
+    """
+    at = np.asarray(offsets, np.int64).reshape(-1, 2)
+    begins, ends = np.asarray(spans, np.int64).reshape(-1, 2).T
+    word = np.minimum(np.searchsorted(ends, at[:, 0], side="right"), len(ends) - 1)
+    inside = (begins[word] < at[:, 1]) & (at[:, 0] < ends[word]) & (at[:, 0] < at[:, 1])
+    word = np.where(inside, word, NO_WORD)
+    known, first = np.unique(word, return_index=True)
+    found = np.full(len(at), NO_WORD, np.int64)
+    found[first] = known  # where this is NO_WORD, it stays
+    return found
+
+
+def _tags(text: TaggedText, numbers: dict[str, int], labels: Sequence[str]) -> Numbers:
+    """[words]: the number of each word's label."""
+    if text.labels is None:
+        return np.full(len(text.words), IGNORE, np.int64)
+    for word, label in enumerate(text.labels):
+        if label not in numbers:
+            raise unseen_tag(text, word, labels)
+    return np.array([numbers[label] for label in text.labels], np.int64)
+
+
+def _cut_up(
+    text: TaggedText, tokens: int, first: Numbers, room: int | None, too_long: str, context: int
+) -> Iterator[_Row]:
+    """The rows of a text of so many ``tokens``, of which ``first`` begin words."""
+    if room is None or tokens <= room:
+        yield _Row(0, 0, tokens)
+        return
+    if too_long == "error":
+        raise DataError(
+            f"{text.place()}: has {tokens:,} tokens in {len(text.words):,} words, and a row has room for "
+            f'{room:,}; raise train.seq_len as far as the model reads, or say data.too_long = "window" '
+            '(in Python too_long, at the command --too-long) to read it in several rows, or "cut" to leave '
+            "out its end"
+        )
+    if too_long == "cut":
+        yield _Row(0, 0, room)
+        return
+    scored = 0
+    while scored < tokens:
+        begin = max(0, scored - context)
+        end = begin + room
+        if end < tokens:  # before the last word that is not whole, unless it began the window
+            nearest = first[(first > scored) & (first <= end)]
+            end = int(nearest[-1]) if len(nearest) else end
+        end = min(end, tokens)
+        yield _Row(begin, scored, end)
+        scored = end
+
+
+def _framed(values: Numbers, before: Numbers, behind: Numbers, fill: int) -> Numbers:
+    return np.pad(values, (len(before), len(behind)), constant_values=fill)
+
+
+def _joined(
+    rows: list[tuple[Numbers, Numbers, Numbers]],
+    of_text: list[int],
+    cut_rows: tuple[int, ...],
+    count: Counter[str],
+    labels: dict[str, int],
+    text: str,
+) -> TaggedRows:
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(ids) for ids, _, _ in rows], out=offsets[1:])
+    ids, targets, words = (
+        np.concatenate([np.empty(0, np.int64), *(row[part] for row in rows)]) for part in range(3)
+    )
+    ledger = TagLedger(
+        rows=len(rows),
+        lost=count["words"] - count["silent"] - count["scored"],
+        labels=labels,
+        text=text,
+        **{name: count[name] for name in ("texts", "words", "tokens", "unknown", "windows", "cut", "silent")},
+    )
+    return TaggedRows(
+        ids=ids.astype(np.int32), offsets=offsets, unknown=ledger.unknown, cut=ledger.cut, targets=targets,
+        seconds=np.diff(offsets), cut_rows=cut_rows, words=words, texts=np.asarray(of_text, np.int64),
+        ledger=ledger,
+    )  # fmt: skip
+
+
+class WordLabelBatches(MarkedLabelBatches):
+    """Rows of tokens with a label for each word, as :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`;
+    the targets are [B, T]: of each token the number of its label, or IGNORE."""
+
+    def __init__(self, rows: TaggedRows, *, segments: bool = False, **settings: Any) -> None:
+        super().__init__(rows, np.zeros(len(rows.lengths), np.int64), segments=segments, **settings)
+        self._labels = np.append(rows.targets, IGNORE)  # what padding has
+
+    def batch(self, start: int, count: int) -> LabelBatch:
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        rows = self.rows(start, count)
+        inputs = self._inputs(rows)
+        at = self._begins[rows][:, None] + np.arange(inputs.tokens.shape[1])  # [B, T]
+        targets = self._labels[np.where(inputs.attend.numpy(), at, -1)]
+        return LabelBatch(inputs, torch.from_numpy(targets))
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        settings, arrays = super()._identity()
+        return settings, (*arrays, self._labels)

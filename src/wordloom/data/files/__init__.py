@@ -1,0 +1,1 @@
+"""Files and rows of bytes: sources, streams, tables, Parquet."""

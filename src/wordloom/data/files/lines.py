@@ -1,0 +1,86 @@
+"""Texts to be read one by one, each with the place where it stands, for what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from wordloom.data.files.source import COMPRESSIONS, expand
+from wordloom.data.files.stream import Meter
+from wordloom.data.rows.labelled import Column, labelled_rows
+from wordloom.data.text.documents import numbered_fields, pieces
+from wordloom.errors import DataError, position
+
+__all__ = ["PlacedText", "placed_texts"]
+
+_TABLES = (".csv", ".tsv")  # whose columns have no usual name
+_UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
+
+
+class PlacedText(NamedTuple):
+    """A text, a pair of them or the words of one, and where it stands; ``columns`` are those of a pair."""
+
+    text: str | tuple[str, ...] | list[str]
+    place: str
+    columns: tuple[Column, ...] = ()
+
+    def refuse_empty(self) -> None:
+        """Raise DataError for an empty text, or one of a pair."""
+        places = [f"{self.place}, column {column!r}" for column in self.columns] or [self.place]
+        texts = self.text if isinstance(self.text, tuple) else (self.text,)
+        for text, place in zip(texts, places, strict=True):
+            if isinstance(text, str) and not text.strip():
+                raise DataError(f"{place}: the text is empty; give one, or leave the row out")
+
+
+def placed_texts(
+    sources: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    field: str = "text",
+    encoding_errors: Literal["strict", "replace"] = "strict",
+    tables: bool = True,
+) -> Iterator[PlacedText]:
+    """A text for each line, and of .jsonl, .json and .parquet for each row what stands in its ``field``; or
+    what stands in the ``columns`` of each row of a table, by name or by number from 1: two are a pair.
+
+    ``tables`` is False where the command takes no ``columns``.  Raises DataError as
+    :func:`~wordloom.data.documents` and :func:`~wordloom.data.labelled_rows`.
+    """
+    if columns is None:
+        yield from _by_field(sources, field, encoding_errors, tables)
+        return
+    named = [int(name) if name.isdecimal() else name for name in columns]
+    for row in labelled_rows(sources, text=named, labels=False, encoding_errors=encoding_errors):
+        if len(row.texts) == 1:
+            yield PlacedText(row.texts[0], f"{row.place}, column {row.columns[0]!r}")
+        else:
+            yield PlacedText(row.texts, row.place, row.columns)
+
+
+def _by_field(
+    sources: Sequence[str], field: str, errors: Literal["strict", "replace"], tables: bool
+) -> Iterator[PlacedText]:
+    for source in sources if tables else ():
+        if _plain(source).endswith(_TABLES):
+            raise DataError(f"'{source}' is a table; say which column holds its texts: --text-column")
+    for file in expand(sources):
+        file = replace(file, name="standard input") if file.is_stdin else file
+        if file.format in ("jsonl", "json"):
+            where = file.field if field == "text" else field
+            for place, text in numbered_fields(file, where, errors, Meter()):
+                yield PlacedText(text, place)
+            continue
+        unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
+        read = pieces([file], field=field, separator="line", encoding_errors=errors)
+        for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
+            yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
+
+
+def _plain(source: str) -> str:
+    """The name in lower case, less the ending of a compression."""
+    name = source.lower()
+    for ending in COMPRESSIONS:
+        name = name.removesuffix(ending)
+    return name

@@ -1,0 +1,96 @@
+"""Text columns of Parquet files, row group by row group."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from wordloom.data.files.source import Fields, Source
+from wordloom.data.files.stream import Meter, open_stream
+from wordloom.errors import DataError
+
+_ROWS = 256  # rows turned into Python strings at a time
+
+
+def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> Iterator[str]:
+    """The text of each row of ``file``; ``field`` names its column, or several to join by one space.
+
+    Raises:
+        DataError: pyarrow is missing, the file is no Parquet, a column is missing or holds no text.
+    """
+    names = [field] if isinstance(field, str) else list(field)
+    for row in parquet_rows(file, names, meter):
+        yield " ".join(text or "" for text in row)
+
+
+def parquet_rows(
+    file: Source,
+    names: Sequence[str],
+    meter: Meter | None = None,
+    *,
+    whole_numbers: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+) -> Iterator[tuple[Any, ...]]:
+    """The columns ``names`` of each row, None where a cell is null; all hold text.
+
+    The columns in ``whole_numbers`` may hold those or booleans instead, those in ``numbers`` any numbers.
+    Raises DataError as :func:`parquet_texts`.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise DataError(
+            "reading .parquet needs the package pyarrow: pip install 'wordloom[parquet]'"
+        ) from None
+
+    meter = meter or Meter()
+    with tempfile.TemporaryFile() as spooled:
+        content: Any = file.path
+        if file.compression or file.is_stdin:  # Parquet is read from its end, a stream from its start
+            with open_stream(file) as packed:
+                shutil.copyfileobj(packed, spooled)
+            spooled.seek(0)
+            content = spooled
+        try:
+            table = pq.ParquetFile(content)
+            for name in names:
+                _check_column(
+                    file, table.schema_arrow, name, whole=name in whole_numbers, any_number=name in numbers
+                )
+            groups = table.metadata.num_row_groups
+            for group in range(groups):
+                for batch in table.iter_batches(batch_size=_ROWS, row_groups=[group], columns=list(names)):
+                    columns = [batch.column(name).to_pylist() for name in names]
+                    yield from zip(*columns, strict=True)
+                meter.read += sum(
+                    table.metadata.row_group(group).column(c).total_compressed_size
+                    for c in range(table.metadata.num_columns)
+                )
+        except (pa.ArrowException, OSError) as error:
+            what = str(error).splitlines()[0]
+            raise DataError(f"{file.name}: not a readable Parquet file ({what}); write it again") from error
+
+
+def _check_column(file: Source, schema: Any, name: str, *, whole: bool, any_number: bool) -> None:
+    """Raise DataError unless the column is there and holds what is wanted of it."""
+    from pyarrow import types
+
+    from wordloom.data.text.documents import missing_field
+
+    if name not in schema.names:
+        raise DataError(missing_field(file.name, name, schema.names))
+    kind = schema.field(name).type
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind):
+        return
+    if whole and (types.is_integer(kind) or types.is_boolean(kind)):
+        return
+    if any_number and (types.is_integer(kind) or types.is_floating(kind)):
+        return
+    others = " or whole numbers" if whole else " or numbers" if any_number else ""
+    wanted = "text (string)" + others
+    raise DataError(f"{file.name}: column '{name}' holds {kind}, not {wanted}")

@@ -1,0 +1,212 @@
+"""Bytes of a file, decompressed, in bounded blocks, with every failure told in one line."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any, Literal, TypeAlias, cast
+
+from wordloom.data.files.source import Source
+from wordloom.errors import DataError
+
+EncodingErrors: TypeAlias = Literal["strict", "replace", "bytes"]
+ENCODING_ERRORS = ("strict", "replace", "bytes")
+BLOCK = 1 << 20  # bytes read at a time; also the size at which a long document is passed on in pieces
+_SNIFF = 8192  # a NUL this early marks a file as binary, the rule of git and grep
+
+_MAGIC = {
+    b"\x1f\x8b": "gzip data: name it .gz",
+    b"\xfd7zXZ": "xz data: name it .xz",
+    b"BZh": "bzip2 data: name it .bz2",
+    b"\x28\xb5\x2f\xfd": "Zstandard data: name it .zst",
+    b"PK\x03\x04": "a zip archive (or .docx, .xlsx): unpack it",
+    b"PAR1": "Parquet data: name it .parquet",
+    b"%PDF": "a PDF: extract its text first",
+    b"\xff\xfe": "UTF-16 text: convert it to UTF-8, e.g. `iconv -f UTF-16 -t UTF-8`",
+    b"\xfe\xff": "UTF-16 text: convert it to UTF-8, e.g. `iconv -f UTF-16 -t UTF-8`",
+    b"SQLite format 3": "an SQLite database",
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"\x7fELF": "a program",
+}
+
+
+class Meter:
+    """Counts the bytes read from disk (before decompression), for progress."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+
+class _Metered(io.RawIOBase):
+    def __init__(self, raw: IO[bytes], meter: Meter) -> None:
+        self._raw = raw
+        self._meter = meter
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = cast(io.BufferedReader, self._raw).readinto1(buffer)  # of a pipe what is there
+        self._meter.read += count
+        return count
+
+    def close(self) -> None:
+        if not self.closed and self._raw is not sys.stdin.buffer:
+            self._raw.close()
+        super().close()
+
+
+class _Zstd(io.RawIOBase):
+    """Zstandard frames, one after another; unlike the package's own reader it refuses a cut-off end."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise DataError(
+                "reading .zst needs the package zstandard: pip install 'wordloom[zstd]'"
+            ) from None
+        self._new = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._raw = raw
+        self._frame = self._new()
+        self._inside = False  # between the first and the last byte of a frame
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            packed = self._frame.unused_data if self._frame.eof else b""
+            if self._frame.eof:
+                self._frame, self._inside = self._new(), False
+            packed = packed or self._raw.read(1 << 16)
+            if not packed:
+                if self._inside:
+                    raise EOFError("the last Zstandard frame has no end")
+                return 0
+            self._inside = True
+            self._ready = memoryview(self._frame.decompress(packed))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
+    """The decompressed bytes of ``source`` as a readable binary file."""
+    try:
+        file: IO[bytes] = sys.stdin.buffer if source.is_stdin else open(source.path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
+    raw = io.BufferedReader(_Metered(file, meter or Meter()), buffer_size=1 << 18)
+    match source.compression:
+        case None:
+            return raw
+        case "gzip":
+            return cast(IO[bytes], gzip.open(raw))
+        case "xz":
+            return cast(IO[bytes], lzma.open(raw))
+        case "bz2":
+            return cast(IO[bytes], bz2.open(raw))
+        case _:
+            return io.BufferedReader(_Zstd(raw))
+
+
+def blocks(source: Source, meter: Meter | None = None) -> Iterator[bytes]:
+    """``source`` in blocks of at most :data:`BLOCK` bytes; standard input as it comes, in smaller ones.
+
+    Raises:
+        DataError: the file cannot be read, or its compressed data are truncated or corrupt.
+    """
+    stream = open_stream(source, meter)
+    try:
+        while block := _read(stream, source):
+            yield block
+    finally:
+        stream.close()
+
+
+def _read(stream: IO[bytes], source: Source) -> bytes:
+    try:
+        return cast(io.BufferedReader, stream).read1(BLOCK) if source.is_stdin else stream.read(BLOCK)
+    except DataError:
+        raise
+    except Exception as error:  # zstandard's own error class cannot be named without importing it
+        known = (OSError, EOFError, zlib.error, lzma.LZMAError)
+        if not isinstance(error, known) and type(error).__name__ != "ZstdError":
+            raise
+        what = f"truncated or corrupt {source.compression} data" if source.compression else "cannot be read"
+        raise DataError(f"{source.name}: {what} ({error}); copy or download it again") from error
+
+
+def refuse_binary(head: bytes, source: Source) -> None:
+    """Raise :class:`DataError` when ``head``, the first bytes of a text file, shows that it is no text."""
+    nul = head[:_SNIFF].find(b"\0")
+    try:
+        codecs.utf_8_decode(head[:_SNIFF], "strict", False)
+    except UnicodeDecodeError:
+        invalid = True
+    else:
+        invalid = False
+    for magic, what in _MAGIC.items():
+        # "BZh" or "PAR1" may also begin a text, so the name of a format needs proof that this is none.
+        if head.startswith(magic) and (nul >= 0 or invalid):
+            raise DataError(f"{source.name}: not UTF-8 text but {what}")
+    if nul >= 0:
+        raise DataError(
+            f"{source.name}: binary file, not text (a NUL at byte {nul}); to take running text as raw bytes, "
+            'for a byte tokenizer, say encoding_errors="bytes" (--encoding-errors bytes, in a recipe '
+            "data.encoding_errors)"
+        )
+
+
+def decode(raw: bytes, errors: EncodingErrors, source: Source, *, offset: int = 0) -> str:
+    """``raw`` as UTF-8, where ``offset`` is the position of its first byte in the file."""
+    return _decode(raw, errors, source, offset, final=True)[0]
+
+
+def _decode(raw: bytes, errors: str, source: Source, offset: int, *, final: bool) -> tuple[str, int]:
+    try:
+        return codecs.utf_8_decode(raw, errors, final)
+    except UnicodeDecodeError as error:
+        content = " of the decompressed content" if source.compression else ""
+        raise DataError(
+            f"{source.name}: byte {offset + error.start}{content} (0x{raw[error.start]:02x}) is not valid "
+            f"UTF-8 ({error.reason}); convert the file, or say "
+            'encoding_errors="replace" (--encoding-errors replace, in a recipe data.encoding_errors; U+FFFD '
+            'there), or "bytes" for running text and a byte tokenizer'
+        ) from None
+
+
+def text_blocks(source: Source, errors: EncodingErrors, meter: Meter | None = None) -> Iterator[str]:
+    """``source`` decoded as UTF-8, block by block; line ends stay as they are, a leading BOM is dropped.
+
+    Raises:
+        DataError: the file is binary, or (``errors="strict"``) holds invalid UTF-8: file and byte offset.
+    """
+    head, held, offset = b"", b"", 0
+    for block in blocks(source, meter):
+        if len(head) < _SNIFF:  # the first block of a pipe may be a few bytes
+            head += block[:_SNIFF]
+            refuse_binary(head, source)
+        raw = held + block
+        text, used = _decode(raw, errors, source, offset, final=False)
+        if offset == 0:
+            text = text.removeprefix("\ufeff")
+        held, offset = raw[used:], offset + used
+        if text:
+            yield text
+    if held:
+        yield _decode(held, errors, source, offset, final=True)[0]

@@ -1,0 +1,184 @@
+"""The wanted cells of every row of a table, and of every line of a list of texts, with its line number."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from wordloom.data.files.source import COMPRESSIONS, Source
+from wordloom.data.files.stream import EncodingErrors, Meter, text_blocks
+from wordloom.data.sets.info import Columns
+from wordloom.data.text.documents import _lines, _objects, missing_field
+from wordloom.errors import DataError, position
+
+__all__ = ["LISTS", "cells_of"]
+
+LISTS = (".txt", ".text")  # a text on each line
+_SIDES = ("source", "target")  # two texts without a label are a pair (:mod:`wordloom.data.rows.pairs`)
+_LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many a document
+
+
+def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    """Line number of every row, its texts, and its label and score unless these columns are None."""
+    for what, column in (("label", columns.label), ("score", columns.score)):
+        if column is not None and column in columns.texts and file.format != "text":
+            raise DataError(
+                f"{file.name}: column {column!r} is named for the text and for the {what}; name another for "
+                "one of them"
+            )
+    match file.format:
+        case "csv" | "tsv":
+            return _separated(file, columns, errors)
+        case "parquet":
+            return _parquet(file, columns)
+        case "text":
+            return _list(file, errors)
+        case _:
+            return _json(file, columns, errors)
+
+
+def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    """Line number of every line, its text, and the file's name."""
+    name = os.path.basename(file.path)
+    for ending in (*COMPRESSIONS, *LISTS):
+        name = name[: -len(ending)] if name.lower().endswith(ending) else name
+    for number, line in _numbered(file, errors):
+        if not (text := line.strip()):
+            raise DataError(f"{position(file.name, number)}: is empty where a text is expected; take it out")
+        yield number, [text, name]
+
+
+def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    """Line number and wanted cells of every row of a .csv or .tsv."""
+    wanted = _wanted(columns)
+    named = any(isinstance(column, str) for column in wanted)
+    headed = named if columns.header is None else columns.header
+    if named and not headed:
+        names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
+        raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
+    rows = (_comma if file.format == "csv" else _tabs)(file, errors)
+    width, places = 0, list[int]()
+    for line, row in rows:
+        if not width:
+            width = len(row)
+            places = [_place(column, row, file, columns) for column in wanted]
+            if headed:
+                continue
+        if len(row) != width:
+            found = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
+            raise DataError(
+                f"{position(file.name, line)}: {found} where the first line has {width}; mend the file"
+                + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
+            )
+        yield line, [row[place] for place in places]
+
+
+def _wanted(columns: Columns) -> list[str | int]:
+    return [*columns.texts, *(column for column in (columns.label, columns.score) if column is not None)]
+
+
+def _fields(n: int) -> str:
+    return "field" if n == 1 else "fields"
+
+
+def _place(column: str | int, first: list[str], file: Source, columns: Columns) -> int:
+    """Which field of a row ``column`` is."""
+    if isinstance(column, int):
+        if not 1 <= column <= len(first):
+            raise DataError(
+                f"{position(file.name, 1)}: has {len(first)} {_fields(len(first))} and no column {column}; "
+                f"allowed: 1 to {len(first)}"
+            )
+        return column - 1
+    if first.count(column) > 1:
+        raise DataError(f"{position(file.name, 1)}: {first.count(column)} columns are called '{column}'; "
+                        "give the number of the one that is meant")  # fmt: skip
+    if column not in first:
+        raise DataError(_missing(position(file.name, 1), column, first, columns))
+    return first.index(column)
+
+
+def _missing(place: str, column: str, there: Iterable[str], columns: Columns) -> str:
+    what, _, _ = missing_field(place, column, list(there)).partition(" Say which one:")
+    if columns.score is not None:
+        return (
+            f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which "
+            "one holds the text and which the score"
+        )
+    one, other = ("text", "label") if columns.label is not None or len(columns.texts) == 1 else _SIDES
+    alike = "; of texts that are compared, data.text_column" if (one, other) == _SIDES else ""
+    return (
+        f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
+        f"holds the {one} and which the {other} (in a recipe data.{one}_column and data.{other}_column"
+        f"{alike})"
+    )
+
+
+def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
+    for number, line in _numbered(file, errors):
+        yield number, line.removesuffix("\r").split("\t")
+
+
+def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
+    reader = csv.reader((line + "\n" for _, line in _numbered(file, errors)), strict=True)
+    first = 1  # line of the row that comes next; a quoted field may go over several
+    try:
+        for row in reader:
+            yield first, row
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{position(file.name, first)}: not valid CSV ({error}); mend the file") from None
+
+
+def _numbered(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
+    """The lines of a file, from 1; the break at its end begins no line."""
+    held: str | None = None
+    number = 0
+    for line in _lines(text_blocks(file, errors), "", "\n"):
+        if held is not None:
+            number += 1
+            yield number, held
+        held = line
+    if held:
+        yield number + 1, held
+
+
+def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
+    wanted = _names(file, columns)
+    for record in _objects(file, errors, Meter()):
+        for name in wanted:
+            if not _holds(record.value, name):
+                raise DataError(_missing(position(file.name, record.line), name, record.value, columns))
+        yield record.line, [_value(record.value, name) for name in wanted]
+
+
+def _holds(value: Any, name: str) -> bool:
+    """Whether an object has a field of this name, or ``a.b``: one called a with an object that has b."""
+    first, dot, rest = name.partition(".")
+    return name in value or bool(dot and isinstance(value.get(first), dict) and _holds(value[first], rest))
+
+
+def _value(value: Any, name: str) -> Any:
+    """What :func:`_holds` found."""
+    first, _, rest = name.partition(".")
+    return value[name] if name in value else _value(value[first], rest)
+
+
+def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
+    from wordloom.data.files.parquet import parquet_rows
+
+    wanted = _names(file, columns)
+    whole, numbers = ([str(name)] if name is not None else [] for name in (columns.label, columns.score))
+    for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole, numbers=numbers), 1):
+        yield number, list(row)
+
+
+def _names(file: Source, columns: Columns) -> list[str]:
+    wanted = _wanted(columns)
+    for column in wanted:
+        if not isinstance(column, str):
+            raise DataError(f"{file.name}: its columns have names; say which, not the number {column}")
+    return [str(column) for column in wanted]

@@ -1,0 +1,1 @@
+"""Labelled rows: classes, scores, choices, tagged words, questions, pairs."""

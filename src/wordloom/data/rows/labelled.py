@@ -1,0 +1,371 @@
+"""Labelled rows: texts and a label out of ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files,
+or out of ``.txt`` files with a text on each line, whose label is the name of the file.
+
+A ``.csv`` is read by its quotes (RFC 4180), a ``.tsv`` by its tabs alone, as the public sets are written:
+there a quotation mark is a character like any other.  A row with another number of fields than the first,
+and a row without a label, are errors; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+from wordloom.data.files.source import COMPRESSIONS, Format, Source, Sources, is_stdin
+from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.files.table import LISTS, cells_of
+from wordloom.data.sets.info import Columns, files_of, local_files, names_dataset
+from wordloom.data.text.documents import _sound
+from wordloom.errors import DataError, did_you_mean, position
+
+__all__ = [
+    "FILE",
+    "REPEATED",
+    "LabelledCorpus",
+    "LabelledRow",
+    "labelled_rows",
+    "refuse_empty",
+    "sorted_labels",
+    "unseen_label",
+]
+
+Column: TypeAlias = str | int
+TABLES: dict[str, Format] = {
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+}
+FILE = "file"  # the label that a .txt has: its name
+REPEATED = "row(s) with text and label of an earlier one"
+_DEFAULT = Columns(("text",), "label")
+
+
+class LabelledRow(NamedTuple):
+    """One row: its texts (two for a pair of sentences), its label where one is read, and where they stand."""
+
+    texts: tuple[str, ...]
+    label: str | None
+    source: str
+    line: int  # of a .jsonl, .csv or .tsv, from 1; elsewhere the number of the row, from 1
+    columns: tuple[Column, ...] = ()  # of the texts, and of the label
+
+    @property
+    def place(self) -> str:
+        """The row for an error message."""
+        return position(self.source, self.line)
+
+
+def labelled_rows(
+    sources: Sources,
+    *,
+    text: Column | Sequence[Column] | None = None,
+    label: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    labels: bool = True,
+) -> Iterator[LabelledRow]:
+    """Every row of ``sources``, in order.
+
+    Args:
+        sources: files, folders (their tables, sorted), globs, ``"-"`` for a .tsv on standard input
+            (``-.csv``, ``-.jsonl`` ... for the others), or named sets such as ``sst2/train``.  Compressed
+            files (.gz, .xz, .bz2, .zst) are read as they are.
+        text: the column of the text, or of several texts, by name or by number from 1.  Default: what a
+            named set says, else ``"text"``.
+        label: the column of the label.  Default: what a named set says, else ``"label"``.  ``"file"``: the
+            sources are .txt files (or folders of them) with a text on each line, less the white space around
+            it, and the label is the file's name without its ending (a table may have a column called so).
+        header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
+            is given by name.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+        labels: read labels at all; else each row's is None.
+
+    Raises:
+        DataError: a missing file or column, another number of fields than before, an empty label or line, a
+            label that is neither text nor a whole number; each names file and line.  Tables among .txt files.
+    """
+    if encoding_errors not in ("strict", "replace"):
+        raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
+    for file, known in _of_one_kind(_tables(sources, lists=label == FILE, scored=not labels)):
+        if file.format == "text" and (text is not None or header is not None):
+            raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
+        texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
+        column = known.label if label is None else label
+        given = text is not None or label is not None
+        headed = header if header is not None or given else known.header
+        columns = Columns(texts, column if labels else None, headed)
+        if labels and column is None:
+            raise DataError(f"{file.name}: its labels are in no column that is known; say which")
+        yield from _rows(file, columns, encoding_errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledCorpus:
+    """Labelled rows and the rule that divides them, as :class:`wordloom.data.Corpus` divides documents.
+
+    ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation.  ``"hash"``: by a hash of
+    each row's texts, so that equal texts fall on one side.  ``"files"``: validation is
+    ``validation_sources``.  ``unique``: of rows of a part with equal texts and labels, the first alone.  The
+    other arguments are those of :func:`labelled_rows`.
+    """
+
+    sources: Sources
+    validation_sources: Sources = ()
+    split: Literal["tail", "hash", "files"] = "tail"
+    validation_fraction: float = 0.1
+    unique: bool = False
+    text: Column | Sequence[Column] | None = None
+    label: Column | None = None
+    header: bool | None = None
+    encoding_errors: EncodingErrors = "strict"
+
+    def rows(
+        self, part: Literal["train", "validation"], dropped: Counter[str] | None = None
+    ) -> Iterator[LabelledRow]:
+        """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`.
+
+        ``dropped`` counts those that ``unique`` leaves out, under :data:`REPEATED`.
+        """
+        if not self.unique:
+            yield from self._divided(part)
+            return
+        seen = set()
+        for row in self._divided(part):
+            identity = (row.texts, row.label)
+            if identity not in seen:
+                seen.add(identity)
+                yield row
+            elif dropped is not None:
+                dropped[REPEATED] += 1
+
+    def _divided(self, part: Literal["train", "validation"]) -> Iterator[LabelledRow]:
+        held_out = part == "validation"
+        if self.split == "files":
+            self._refuse_shared_files()
+            yield from self._read(self.validation_sources if held_out else self.sources)
+            return
+        rows = self._read(self.sources)
+        if self.split == "hash":
+            yield from (row for row in rows if (_position(row) < self.validation_fraction) == held_out)
+            return
+        n = sum(1 for _ in self._read(self.sources)) if self.validation_fraction else 0
+        edge = n - int(n * self.validation_fraction)
+        for number, row in enumerate(rows):
+            if (number >= edge and bool(n)) == held_out:
+                yield row
+
+    def undivided(self) -> Self:
+        """The same sources, none of whose rows is held out."""
+        return replace(self, split="files", validation_sources=())
+
+    def describe_split(self) -> str:
+        """The split in words."""
+        if self.split == "files":
+            return "files: validation is a source of its own"
+        if not self.validation_fraction:
+            return "everything is training"
+        what = "last rows" if self.split == "tail" else "hash of each row's text"
+        return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {what}"
+
+    def _refuse_shared_files(self) -> None:
+        if not self.validation_sources:
+            return
+        lists = self.label == FILE
+        trained_on = {
+            os.path.realpath(file.path) for file, _ in _tables(self.sources, lists=lists, scored=True)
+        }
+        for file, _ in _tables(self.validation_sources, lists=lists, scored=True):
+            if os.path.realpath(file.path) in trained_on:
+                raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
+
+    def _read(self, sources: Sources) -> Iterator[LabelledRow]:
+        return labelled_rows(
+            sources,
+            text=self.text,
+            label=self.label,
+            header=self.header,
+            encoding_errors=self.encoding_errors,
+        )
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """The different ``labels``: by number where all are whole numbers, else in alphabetical order.
+
+    Raises DataError below two, which leave nothing to tell apart.
+    """
+    found = set(labels)
+    if len(found) < 2:
+        only = f"only the label {next(iter(found))!r}" if found else "no row"
+        raise DataError(f"the training rows hold {only}; classification takes two labels or more")
+    whole = all(label.isascii() and label.removeprefix("-").isdigit() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+
+
+def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
+    """The error for a row whose label none of the training rows had."""
+    hint = did_you_mean(str(row.label), known)
+    column = row.columns[-1] if len(row.columns) > len(row.texts) else FILE
+    place = row.place if column == FILE else f"{row.place}, column {column!r}"
+    return DataError(f"{place}: the label {row.label!r} was not seen in training; {hint}")
+
+
+def refuse_empty(row: Any) -> None:
+    """Raise DataError where a text of the row is empty."""
+    for text, column in zip(row.texts, row.columns, strict=False):
+        if not text.strip():
+            raise DataError(
+                f"{row.place}, column {column!r}: the text is empty; give one, or leave the row out"
+            )
+
+
+def _position(row: LabelledRow) -> float:
+    """Where in [0, 1) the hash of a row's texts falls."""
+    digest = hashlib.sha256("\x1f".join(row.texts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+# ----------------------------------------------------------------------------------------------- files
+
+
+def _of_one_kind(files: Iterable[tuple[Source, Columns]]) -> list[tuple[Source, Columns]]:
+    """``files``; raises DataError where tables and lists of texts stand side by side."""
+    found = list(files)
+    first = {file.format == "text": file.name for file, _ in reversed(found)}
+    if len(first) == 2:
+        raise DataError(
+            f"'{first[True]}' is a list of texts, with its name for a label, and '{first[False]}' a table; "
+            "give one kind: name its files, or a glob such as '*.txt'"
+        )
+    return found
+
+
+def _tables(
+    sources: Sources, *, lists: bool = False, scored: bool = False
+) -> Iterator[tuple[Source, Columns]]:
+    """The files that ``sources`` stand for, and where those of a named set keep what.
+
+    ``lists``: a .txt is one too; ``scored``: a named set may have scores for labels.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if not given:
+        raise DataError("no source given; name at least one table, folder, glob or data set")
+    for source in given:
+        item = os.fspath(source)
+        path = os.path.expanduser(item)
+        if names_dataset(item):
+            info = files_of(item)[0]
+            if info.columns is None or (info.columns.score is not None and not scored):
+                raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
+            for known in local_files(item):
+                lists = info.columns.label == FILE
+                yield _described(str(known), lists=lists, text=None if lists else "tsv"), info.columns
+        elif os.path.isdir(path):
+            for file in _folder(path, lists=lists):
+                yield _described(file, lists=lists), _DEFAULT
+        elif glob.has_magic(path) and not os.path.exists(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            if not matches:
+                raise DataError(f"no file matches '{item}'; check the pattern (quote it)")
+            for match in matches:
+                yield _described(match, lists=lists), _DEFAULT
+        else:
+            if not os.path.exists(path) and not is_stdin(item):
+                raise DataError(f"no table or named data set '{item}'; {_near(path)}")
+            yield _described(path, lists=lists), _DEFAULT
+
+
+_ABOUT_LISTS = '; .txt files whose names are the labels take label_column "file"'
+
+
+def _near(path: str) -> str:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        return f"the folder '{folder}' does not exist"
+    tables = [name for name in sorted(os.listdir(folder)) if _suffixes(name)[0] in TABLES]
+    return did_you_mean(os.path.basename(path), tables) if tables else f"'{folder}' holds no table"
+
+
+def _folder(folder: str, *, lists: bool) -> list[str]:
+    allowed = (*TABLES, *(LISTS if lists else ()))
+    found = []
+    for directory, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names = (name for name in sorted(files) if not name.startswith(".") and _suffixes(name)[0] in allowed)
+        found += [os.path.join(directory, name) for name in names]
+    if not found:
+        hint = "" if lists else _ABOUT_LISTS
+        raise DataError(f"folder '{folder}' holds no table; allowed: {', '.join(allowed)}{hint}")
+    return found
+
+
+def _described(path: str, *, lists: bool = False, text: Format | None = None) -> Source:
+    """``text``: what a .txt file is whose name is no label, as known of it; None: none is read."""
+    suffix, compression = _suffixes(path)
+    if is_stdin(path) and suffix in LISTS:
+        raise DataError("standard input has no name to be the label of its lines; name a .txt file")
+    if is_stdin(path):
+        return Source(
+            path="-", name="standard input", format=TABLES.get(suffix, "tsv"), compression=compression
+        )
+    if suffix in LISTS and lists:
+        return Source(path=path, name=path, format="text", compression=compression)
+    if suffix in LISTS and text:
+        return Source(path=path, name=path, format=text, compression=compression)
+    if suffix not in TABLES:
+        allowed = f"{', '.join(TABLES)}, each also compressed ({', '.join(COMPRESSIONS)})"
+        hint = _ABOUT_LISTS if suffix in LISTS else ""
+        raise DataError(f"'{path}' is no table that is known by its name; allowed: {allowed}{hint}")
+    return Source(path=path, name=path, format=TABLES[suffix], compression=compression)
+
+
+def _suffixes(path: str) -> tuple[str, str | None]:
+    stem, last = os.path.splitext(os.path.basename(path).lower())
+    return (os.path.splitext(stem)[1], COMPRESSIONS[last]) if last in COMPRESSIONS else (last, None)
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
+    n = len(columns.texts)
+    named = columns.texts if columns.label is None else (*columns.texts, columns.label)
+    for line, values in cells_of(file, columns, errors):
+        place = position(file.name, line)
+        texts = tuple(map(_text, values[:n], _named(place, columns.texts), repeat(errors)))
+        label = None if columns.label is None else _label(values[n], *_named(place, [columns.label]))
+        yield LabelledRow(texts, label, file.name, line, named)
+
+
+def _named(place: str, columns: Sequence[Column]) -> list[str]:
+    """Each of the columns of the row at ``place``, for an error message."""
+    return [f"{place}, column {column!r}" for column in columns]
+
+
+def _text(value: Any, place: str, errors: EncodingErrors) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DataError(f"{place}: the text is {value!r}, which is no text")
+    return _sound(value, errors, place)
+
+
+def _label(value: Any, place: str) -> str:
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float | list | dict):
+        raise DataError(f"{place}: the label is {value!r}; a label is text or a whole number")
+    label = (value or "").strip()
+    if not label:
+        raise DataError(f"{place}: the label is empty; give the row one, or take it out")
+    return str(label)

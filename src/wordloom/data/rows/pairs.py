@@ -1,0 +1,316 @@
+"""Pairs of texts, such as sentences and their translations, and the rule that divides them.
+
+They lie in parallel files (line n of one translates line n of the other), in the columns of a table (.tsv,
+.csv, .jsonl, .json, .parquet), or in a named set such as ``multi30k/train``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from wordloom.data.files.source import Source, Sources, expand
+from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.rows.labelled import TABLES, Column, _rows, _suffixes, _tables
+from wordloom.data.sets.info import Columns, names_dataset
+from wordloom.data.text.corpus import PARTS, Part
+from wordloom.data.text.documents import pieces
+from wordloom.errors import DataError, did_you_mean, position
+
+__all__ = ["Pair", "PairCorpus"]
+
+PairSplit: TypeAlias = Literal["hash", "files"]
+SPLITS = ("hash", "files")
+_COLUMNS = ("source", "target")  # what a table's columns are called where nothing else is said
+
+
+class Pair(NamedTuple):
+    """A text and what it becomes, the file that holds the text, and the line there, from 1."""
+
+    source: str
+    target: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """The pair for an error message."""
+        return position(self.file, self.line)
+
+
+class _Files(NamedTuple):
+    """Where pairs lie: two parallel files, or (``target`` is None) a table of both sides."""
+
+    source: Source
+    target: Source | None
+
+    @property
+    def both(self) -> list[Source]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCorpus:
+    """Pairs from ``sources``, and the rule that divides them.
+
+    Args:
+        sources: text files (or folders, globs, sets such as ``multi30k/train.de``) of what is read, a text a
+            line; or, without ``targets``, tables that hold both sides, or sets such as ``multi30k/train``.
+            Compressed files (.gz, .xz, .bz2, .zst) are read as they are.
+        targets: as many text files; line n of each is what line n of the file it stands beside becomes.
+        source_column, target_column: of tables, columns by name or by number from 1; of a named set, its
+            languages (``"de"``, ``"en"``).  Default: ``"source"`` and ``"target"``.
+        header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
+            is given by name.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+        split: ``"hash"``: by a hash of the source text, so that the side of a pair depends on nothing else,
+            and all that one text becomes falls on one side.  ``"files"``: validation is
+            ``validation_sources``.
+        validation_fraction: share of the hashes that are validation, 0 <= fraction < 1; for ``"hash"`` alone.
+        validation_sources, validation_targets: as ``sources`` and ``targets``, for ``split="files"``.
+
+    Raises:
+        DataError: a setting that is not allowed, or (found when first read) files that do not exist.
+    """
+
+    sources: Sources
+    targets: Sources = ()
+    source_column: Column = _COLUMNS[0]
+    target_column: Column = _COLUMNS[1]
+    header: bool | None = None
+    encoding_errors: EncodingErrors = "strict"
+    split: PairSplit = "hash"
+    validation_fraction: float = 0.1
+    validation_sources: Sources = ()
+    validation_targets: Sources = ()
+
+    def __post_init__(self) -> None:
+        for name in ("sources", "targets", "validation_sources", "validation_targets"):
+            given = getattr(self, name)
+            many = given if isinstance(given, (list, tuple)) else (given,)
+            object.__setattr__(self, name, tuple(os.fspath(item) for item in many))
+        if not self.sources:
+            raise DataError("no source of pairs given; name at least one file, table or data set")
+        if self.source_column == self.target_column:
+            raise DataError(f"both sides of the pairs are column {self.source_column!r}; name two")
+        if self.split not in SPLITS:
+            raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
+        if self.encoding_errors not in ("strict", "replace"):
+            raise DataError(f"encoding_errors is {self.encoding_errors!r}; pairs take 'strict' or 'replace'")
+        if not 0 <= self.validation_fraction < 1:
+            raise DataError(
+                f"validation_fraction={self.validation_fraction} is not allowed; 0 <= fraction < 1"
+            )
+        if self.split == "files" and not self.validation_sources:
+            raise DataError("split='files' needs validation_sources; or choose split='hash'")
+        if self.split != "files" and (self.validation_sources or self.validation_targets):
+            raise DataError(
+                f"validation_sources need split='files'; split='{self.split}' divides the sources"
+            )
+        parallel = self.targets and (self.validation_targets or not self.validation_sources)
+        if parallel and (self.source_column, self.target_column, self.header) != (*_COLUMNS, None):
+            raise DataError(
+                "source_column, target_column and header are of tables that hold both sides; leave them out "
+                "where targets are files of their own"
+            )
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def pairs(self, part: Part = "all", *, meter: Meter | None = None) -> Iterator[Pair]:
+        """The pairs of ``part``, in order, those with an empty side too; ``meter`` counts bytes read.
+
+        Raises DataError for parallel files of unequal length, naming both counts, and as the readers do.
+        """
+        meter = meter or Meter()
+        whole = part == "all" or self.split == "files"
+        for files in self._of(part):
+            for pair in self._read(files, meter):
+                if whole or (_position(pair.source) < self.validation_fraction) == (part == "validation"):
+                    yield pair
+
+    def _read(self, files: _Files, meter: Meter) -> Iterator[Pair]:
+        if files.target is not None:
+            yield from _parallel(files.source, files.target, self.encoding_errors, meter)
+            return
+        for row in _rows(files.source, self._columns, self.encoding_errors):
+            yield Pair(row.texts[0], row.texts[1], row.source, row.line)
+        meter.read += os.path.getsize(files.source.path)  # the readers of tables do not tell on the way
+
+    @property
+    def _columns(self) -> Columns:
+        return Columns((self.source_column, self.target_column), None, self.header)
+
+    # --------------------------------------------------------------------------------------- files
+
+    def files(self, part: Part = "all") -> list[Source]:
+        """The files that hold ``part``, of both sides."""
+        return [source for files in self._of(part) for source in files.both]
+
+    def sides(self, part: Part = "all") -> tuple[list[Source], list[Source]]:
+        """The files that hold the sources of ``part``, and those that hold the targets, in one order."""
+        found = self._of(part)
+        return [files.source for files in found], [files.target or files.source for files in found]
+
+    def _of(self, part: Part) -> list[_Files]:
+        if part not in PARTS:
+            raise DataError(f"part='{part}' is not known; {did_you_mean(part, PARTS)}")
+        training, validation = self._found
+        if self.split != "files" or part == "train":
+            return training
+        return validation if part == "validation" else training + validation
+
+    @cached_property
+    def _found(self) -> tuple[list[_Files], list[_Files]]:
+        """The files of both parts before anything is read, so that a mistake in either is met at once."""
+        training = self._open(self.sources, self.targets)
+        validation = self._open(self.validation_sources, self.validation_targets)
+        trained_on = {os.path.realpath(source.path) for files in training for source in files.both}
+        for source in (source for files in validation for source in files.both):
+            if os.path.realpath(source.path) in trained_on:
+                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+        return training, validation
+
+    def _open(self, sources: Any, targets: Any) -> list[_Files]:
+        if targets:
+            found = _side_by_side(sources, targets)
+        else:
+            found = [files for item in sources for files in self._without_targets(item)]
+        for source in (source for files in found for source in files.both):
+            if source.is_stdin:
+                raise DataError("pairs are read twice, standard input can be read once; write it to a file")
+        return found
+
+    def _without_targets(self, item: str) -> list[_Files]:
+        if names_dataset(item) and (languages := _translations(item)):
+            return self._of_languages(item, languages)
+        path = os.path.expanduser(item)
+        if os.path.isfile(path) and _suffixes(path)[0] not in TABLES:
+            raise DataError(
+                f"'{item}' holds one side of the pairs; give the other as targets (validation_targets), or "
+                f"name tables of both ({', '.join(TABLES)})"
+            )
+        return [_Files(table, None) for table, _ in _tables(item)]
+
+    def _of_languages(self, item: str, languages: list[str]) -> list[_Files]:
+        """The parallel files of a named set, each side chosen by its language."""
+        chosen = (self.source_column, self.target_column)
+        for side, language in zip(_COLUMNS, chosen, strict=True):
+            if language not in languages:
+                raise DataError(
+                    f"'{item}' holds the languages {', '.join(languages)}, not {language!r}; say which is "
+                    f"the {side} ({side}_column)"
+                )
+        return _side_by_side(*((f"{item}.{language}",) for language in chosen))
+
+    # ----------------------------------------------------------------------------------- identity
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the raw bytes of all files and every setting that changes texts or split."""
+        return self.part_fingerprint("all")
+
+    def part_fingerprint(self, part: Part) -> str:
+        """As :attr:`fingerprint`, over what decides ``part``.  File names do not enter, their order does."""
+        settings: dict[str, Any] = {
+            "encoding_errors": self.encoding_errors,
+            "files": [
+                [(self._sha256(source), source.format, source.compression) for source in files.both]
+                for files in self._of(part)
+            ],
+        }
+        if any(files.target is None for files in self._of(part)):
+            settings["columns"] = self._columns
+        if self.split != "files":
+            settings |= {"split": self.split, "validation_fraction": self.validation_fraction}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    def _sha256(self, source: Source) -> str:
+        known: dict[str, str] = self.__dict__.setdefault("_hashes", {})
+        if source.path not in known:
+            try:
+                with open(source.path, "rb") as file:
+                    known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
+        return known[source.path]
+
+    def describe_split(self) -> str:
+        """The split in words, for the ledger."""
+        if self.split == "files":
+            return f"files: validation is {', '.join(self.validation_sources)}"  # type: ignore[arg-type]
+        if self.validation_fraction == 0:
+            return "hash, fraction 0: everything is training"
+        return f"hash of each source text, {self.validation_fraction:g} of the hashes validation"
+
+
+def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:
+    """Parallel files: the first of the ones with the first of the others, and so on."""
+    left, right = expand(sources), expand(targets)
+    if len(left) != len(right):
+        named = [", ".join(source.name for source in side[:3]) for side in (left, right)]
+        raise DataError(
+            f"{len(left)} source file(s) ({named[0]}) stand beside {len(right)} target file(s) ({named[1]}); "
+            "give one for each"
+        )
+    for source, target in zip(left, right, strict=True):
+        if os.path.realpath(source.path) == os.path.realpath(target.path):
+            raise DataError(f"{source.name}: is given for both sides; name what it becomes as targets")
+    for source in (*left, *right):
+        if source.format != "text":
+            raise DataError(
+                f"{source.name}: is no text of one side, a line each; a table of both sides is given alone, "
+                "without targets"
+            )
+    return [_Files(*both) for both in zip(left, right, strict=True)]
+
+
+def _translations(item: str) -> list[str]:
+    """The languages in which a part of a named set of translations is there; none for any other set.
+
+    Raises DataError where such a set has no part of that name.
+    """
+    from wordloom.data.sets.catalogue import DATASETS
+
+    name, _, part = item.partition("/")
+    if DATASETS[name].task != "translation":
+        return []
+    languages: dict[str, list[str]] = {}
+    for known in DATASETS[name].parts:
+        stem, _, language = known.rpartition(".")
+        languages.setdefault(stem, []).append(language)
+    if part not in languages:
+        parts = ", ".join(f"{name}/{stem}" for stem in languages)
+        side = part.rpartition(".")[0] in languages
+        what = "is one side of the pairs; give the other as targets, or" if side else "has not both sides;"
+        raise DataError(f"'{item}' {what} name one of {parts}, and its languages as columns")
+    return languages[part]
+
+
+def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Meter) -> Iterator[Pair]:
+    """Line by line of two files."""
+    left, right = (
+        (str(piece.text) for piece in pieces([file], separator="line", encoding_errors=errors, meter=meter))
+        for file in (source, target)
+    )
+    for line, (text, other) in enumerate(zip_longest(left, right), 1):
+        if text is None or other is None:
+            counts = [
+                line - 1 + (first is not None) + sum(1 for _ in rest)
+                for first, rest in ((text, left), (other, right))
+            ]
+            raise DataError(
+                f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}; each line must "
+                "translate the one of its number: mend the files"
+            )
+        yield Pair(text, other, source.name, line)
+
+
+def _position(text: str) -> float:
+    """Where in [0, 1) the hash of a text falls."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64

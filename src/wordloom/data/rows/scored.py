@@ -1,0 +1,100 @@
+"""Scored rows: one text, or two, and a number to predict of them, such as how alike two sentences are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NamedTuple
+
+from wordloom.data.files.source import Sources
+from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.files.table import cells_of
+from wordloom.data.rows.labelled import Column, LabelledCorpus, _named, _tables, _text
+from wordloom.data.sets.info import Columns
+from wordloom.errors import DataError, position
+
+__all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
+
+_SCORE = "score"
+_LARGEST = 3.4028234e38  # of the float32 numbers that targets are
+
+
+class ScoredRow(NamedTuple):
+    """One row: its texts, its score, and where it stands; a line counts as in
+    :class:`~wordloom.data.LabelledRow`."""
+
+    texts: tuple[str, ...]
+    score: float
+    source: str
+    line: int
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The row for an error message."""
+        return position(self.source, self.line)
+
+    @property
+    def label(self) -> float:
+        """What rows with equal texts may differ in."""
+        return self.score
+
+
+def scored_rows(
+    sources: Sources,
+    *,
+    text: Column | Sequence[Column] | None = None,
+    score: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+) -> Iterator[ScoredRow]:
+    """Every row of ``sources``, in order, out of the files that :func:`~wordloom.data.labelled_rows` reads.
+
+    Args:
+        sources, text, header, encoding_errors: as there; of named sets those with scores, such as
+            ``glue-stsb/train``.
+        score: the column of the score.  Default: what a named set says, else ``"score"``.
+
+    Raises DataError as there, and for a score that is no finite number; each names file and line.
+    """
+    if encoding_errors not in ("strict", "replace"):
+        raise DataError(f"encoding_errors is {encoding_errors!r}; scored rows take 'strict' or 'replace'")
+    for file, known in _tables(sources, scored=True):
+        texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
+        column = (known.score or _SCORE) if score is None else score
+        given = text is not None or score is not None
+        headed = header if header is not None or given else known.header
+        for line, values in cells_of(file, Columns(texts, None, headed, column), encoding_errors):
+            place = position(file.name, line)
+            read = tuple(map(_text, values[:-1], _named(place, texts), repeat(encoding_errors)))
+            yield ScoredRow(read, _score(values[-1], place, column), file.name, line, (*texts, column))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCorpus(LabelledCorpus):
+    """Scored rows and the rule that divides them, as :class:`~wordloom.data.LabelledCorpus`; ``label`` is the
+    column of the score."""
+
+    def _read(self, sources: Sources) -> Iterator[Any]:
+        return scored_rows(
+            sources,
+            text=self.text,
+            score=self.label,
+            header=self.header,
+            encoding_errors=self.encoding_errors,
+        )
+
+
+def _score(value: Any, place: str, column: Column) -> float:
+    try:
+        number = (
+            float(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else math.nan
+        )
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= _LARGEST:
+        what = "is empty" if value is None or value == "" else f"is {value!r}"
+        raise DataError(f"{place}, column {column!r}: the score {what}; it is a finite number, such as 3.75")
+    return number

@@ -1,0 +1,250 @@
+"""Questions about texts, as SQuAD keeps them: the official JSON of v1.1 (Rajpurkar et al. 2016,
+arXiv:1606.05250) and of v2.0, where some have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
+
+    {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "is_impossible": false,
+         "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
+
+``answer_start`` counts characters (Unicode code points) of the context from 0, not bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from wordloom.data.files.source import Source, Sources
+from wordloom.data.files.stream import EncodingErrors, blocks, decode
+from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.text.documents import _kind, _objects, _parsed, _sound
+from wordloom.errors import DataError, did_you_mean, position
+
+__all__ = ["MOVED", "Answer", "Question", "asked", "questions"]
+
+MOVED = "answer(s) taken where they stand nearest to their answer_start"
+_TASK = "question answering"
+_SHOWN = 40  # characters of a text that an error shows
+
+
+class Answer(NamedTuple):
+    """``text`` and where it stands: ``context[start:end] == text``."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+class Question(NamedTuple):
+    """One question about one text.
+
+    Attributes:
+        id: its own, or ``file#number`` (from 1) where it has none.
+        title: of the article; empty where there is none.
+        context: the text that is asked about.
+        question: as it is written, white space around it included.
+        answers: what people answered, one or more; none for an impossible question, or where not read.
+        is_impossible: whether the context holds no answer (v2.0).
+        place: file and field, for error messages.
+    """
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[Answer, ...]
+    is_impossible: bool
+    place: str
+
+
+def questions(
+    sources: Sources,
+    *,
+    answers: bool = True,
+    misplaced: Literal["error", "nearest"] = "error",
+    encoding_errors: EncodingErrors = "strict",
+    counts: Counter[str] | None = None,
+) -> Iterator[Question]:
+    """Every question of ``sources``, in order.  The ``plausible_answers`` of impossible ones are not kept.
+
+    Args:
+        sources: .json files, folders of them (at any depth, sorted), globs, ``"-"`` for standard input, or
+            named sets such as ``squad-sample/train``.  Compressed files (.gz, .xz, .bz2, .zst) are read as
+            they are.
+        answers: read the answers at all; else each question's are none, and need not be there.
+        misplaced: what to do with an answer that does not stand at its ``answer_start``: an error, or take
+            the ``"nearest"`` place where it does stand.  One that is nowhere in its context is an error.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+        counts: counts the answers that were moved, under :data:`MOVED`.
+
+    Raises:
+        DataError: a missing file; no JSON (line and column); a field that is missing, empty or of another
+            kind; an answer that is not in its context; an id that came before.  Each names file and field.
+    """
+    for name, value, allowed in (
+        ("misplaced", misplaced, ("error", "nearest")),
+        ("encoding_errors", encoding_errors, ("strict", "replace")),
+    ):
+        if value not in allowed:
+            raise DataError(f"{name} is {value!r}; {did_you_mean(value, allowed)}")
+    moved = Counter[str]() if counts is None else counts
+    seen: dict[str, str] = {}
+    for file in task_files(sources, {".json": "json"}, task=_TASK, stdin=".json"):
+        for entry, question in _in_file(file, encoding_errors, seen):
+            if answers:
+                question = question._replace(answers=_answers(entry, question, misplaced, moved))
+            yield question
+
+
+def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> Iterator[Question]:
+    """Every question of ``sources``, to be answered: as :func:`questions`, without answers, or of .jsonl with
+    ``question`` and ``context`` (and ``id``), which ``"-"`` is read as.  Raises DataError as there."""
+    seen: dict[str, str] = {}
+    for file in task_files(sources, JSON, task=_TASK, stdin=".jsonl"):
+        if file.format == "json":
+            yield from (question for _, question in _in_file(file, encoding_errors, seen))
+            continue
+        for record in _objects(file, encoding_errors, None):
+            row = _Object(record.value, position(file.name, record.line), "", encoding_errors)
+            name = row.text("id") if "id" in row.values else str(record.line)
+            texts = row.text("context"), row.text("question")
+            yield Question(name, "", *texts, answers=(), is_impossible=False, place=row.file)
+
+
+def _in_file(
+    file: Source, errors: EncodingErrors, seen: dict[str, str]
+) -> Iterator[tuple[_Object, Question]]:
+    """Each question of SQuAD's JSON and where it stands; ``seen`` are the ids of others."""
+    number = 0
+    for article in _document(file, errors).objects("data"):
+        title = article.text("title", missing="")
+        for paragraph in article.objects("paragraphs"):
+            context = paragraph.text("context")
+            for entry in paragraph.objects("qas"):
+                number += 1
+                question = _question(entry, f"{file.name}#{number}", title, context)
+                if question.id in seen:
+                    first = seen[question.id]
+                    raise entry.refused("id", f"{question.id!r} is also that of {first}; give each its own")
+                seen[question.id] = question.place
+                yield entry, question
+
+
+# ------------------------------------------------------------------------------------------------ fields
+
+
+class _Object(NamedTuple):
+    """An object of the document, and where it is: ``file``, ``path``."""
+
+    values: dict[str, Any]
+    file: str
+    path: str
+    errors: EncodingErrors
+
+    def refused(self, field: str, what: str) -> DataError:
+        return DataError(f"{self.file}: {self._at(field)}: {what}")
+
+    def _at(self, field: str) -> str:
+        return f"{self.path}.{field}" if self.path else field
+
+    def get(self, field: str, kind: type, expected: str) -> Any:
+        """The value of ``field``, of type ``kind`` and no other."""
+        if field not in self.values:
+            there = ", ".join(map(repr, self.values)) or "none"
+            raise self.refused(field, f"is missing; expected {expected}; the fields there are {there}")
+        value = self.values[field]
+        if type(value) is not kind:  # a boolean is an int to Python
+            article = "null" if value is None else f"a {_kind(value)}"
+            shown = f" ({value})" if type(value) in (int, float, bool) else ""
+            raise self.refused(field, f"is {article}{shown}; expected {expected}")
+        return value
+
+    def text(self, field: str, *, missing: str | None = None) -> str:
+        """A text; where it is not there ``missing``, which may be empty as a given one then may."""
+        if missing is not None and field not in self.values:
+            return missing
+        value = _sound(self.get(field, str, "text"), self.errors, f"{self.file}: {self._at(field)}")
+        if missing is None and not value.strip():
+            raise self.refused(field, "is empty; expected text")
+        return value
+
+    def objects(self, field: str) -> Iterator[_Object]:
+        """The objects of a list."""
+        for i, value in enumerate(self.get(field, list, "a list of objects")):
+            path = f"{self._at(field)}[{i}]"
+            if not isinstance(value, dict):
+                raise DataError(f"{self.file}: {path}: is a {_kind(value)}; expected an object")
+            yield self._replace(values=value, path=path)
+
+
+def _question(entry: _Object, number: str, title: str, context: str) -> Question:
+    impossible = "is_impossible" in entry.values and entry.get("is_impossible", bool, "true or false")
+    return Question(
+        id=entry.text("id") if "id" in entry.values else number,
+        title=title,
+        context=context,
+        question=entry.text("question"),
+        answers=(),
+        is_impossible=impossible,
+        place=f"{entry.file}: {entry.path}",
+    )
+
+
+def _answers(entry: _Object, question: Question, misplaced: str, moved: Counter[str]) -> tuple[Answer, ...]:
+    found = []
+    for given in entry.objects("answers"):
+        answer = Answer(given.text("text"), given.get("answer_start", int, "a whole number"))
+        if not question.context.startswith(answer.text, answer.start) or answer.start < 0:
+            answer = _moved(given, answer, question.context, misplaced)
+            moved[MOVED] += 1
+        found.append(answer)
+    if found and question.is_impossible:
+        raise entry.refused(
+            "answers", f"holds {len(found)}, and is_impossible is true; expected none (or plausible_answers)"
+        )
+    if not found and not question.is_impossible:
+        raise entry.refused("answers", 'is empty; expected an answer, or "is_impossible": true beside it')
+    return tuple(found)
+
+
+def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answer:
+    """``answer`` at the place nearest to its own; DataError where that is not wanted, or there is none."""
+    text, start = answer
+    places = [i for i in range(len(context)) if context.startswith(text, i)]
+    if not places:
+        raise given.refused(
+            "text", f"{_short(text)} is nowhere in its context; mend it, or take the question out"
+        )
+    nearest = min(places, key=lambda i: abs(i - start))
+    if misplaced == "nearest":
+        return Answer(text, nearest)
+    there = _short(context[start : start + len(text)]) if 0 <= start < len(context) else "nothing"
+    in_bytes = any(len(context[:i].encode()) == start for i in places)
+    raise given.refused(
+        "answer_start",
+        f"is {start:,}, and there stands {there}, not {_short(text)}, which stands at {nearest:,}; offsets "
+        f"count characters (code points) from 0{', and this one counts bytes' if in_bytes else ', not bytes'}"
+        '; mend it, or say misplaced="nearest" (data.misplaced)',
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+def _document(file: Source, errors: EncodingErrors) -> _Object:
+    text = decode(b"".join(blocks(file)), errors, file).removeprefix("\ufeff")
+    try:
+        value = _parsed(text, file.name)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({error.msg}); "
+            "copy or write the file again"
+        ) from None
+    if not isinstance(value, dict):
+        raise DataError(f"{file.name}: is a {_kind(value)}; expected SQuAD's JSON, an object with 'data'")
+    return _Object(value, file.name, "", errors)

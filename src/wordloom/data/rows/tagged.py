@@ -1,0 +1,249 @@
+"""Texts whose words have labels: parts of speech, names of persons and places.
+
+Three layouts are read:
+
+- CoNLL's: a word and its columns on each line, parted by blanks or tabs; an empty line ends a sentence.
+  Lines that begin with ``-DOCSTART-`` end one too, and are no words;
+- .jsonl, or .json with a list: an object for each text, with a list of words and one of labels;
+- the Brown corpus (the named set ``brown``): a sentence on each line, of ``word/tag``.
+
+A text is its words joined by one space each, and every word knows where it stands there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wordloom.data.files.source import COMPRESSIONS, Format, Source, Sources
+from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.files.table import _numbered
+from wordloom.data.rows.labelled import sorted_labels
+from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.text.documents import _kind, _objects, _sound, missing_field
+from wordloom.errors import DataError, did_you_mean, position
+
+__all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
+
+DOCSTART = "-DOCSTART- line(s), which are no words"
+_CONLL: dict[str, Format] = dict.fromkeys(
+    (".conll", ".conll2003", ".bio", ".iob", ".iob2", ".txt", ".text", ".tsv"), "text"
+)
+_BLANKS = re.compile(r"[ \t]+")
+
+
+class TaggedText(NamedTuple):
+    """One text.
+
+    Attributes:
+        words: at least one; none is empty.
+        labels: of each word; None where none were read.
+        source: the file.
+        line: of the first word, from 1 (of a .json the number of the item); 0 where ``source`` says all.
+        column: whether each word has a line of its own.
+    """
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    source: str
+    line: int
+    column: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words, one space between two."""
+        return " ".join(self.words)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each word stands in :attr:`text`: its first character, and the one behind its last."""
+        found, at = [], 0
+        for word in self.words:
+            found.append((at, at + len(word)))
+            at += len(word) + 1
+        return found
+
+    def place(self, word: int | None = None) -> str:
+        """The text, or its ``word`` (from 0), for an error message."""
+        if word is None:
+            return position(self.source, self.line) if self.line else self.source
+        if self.column:
+            return position(self.source, self.line + word)
+        return f"{position(self.source, self.line)}, word {word + 1:,}"
+
+
+def tagged_texts(
+    sources: Sources,
+    *,
+    word: int | str | None = None,
+    label: int | str | None = None,
+    labels: bool = True,
+    encoding_errors: EncodingErrors = "strict",
+    dropped: Counter[str] | None = None,
+) -> Iterator[TaggedText]:
+    """Every text of ``sources``, in order.
+
+    Args:
+        sources: files, folders (their .conll, .iob, .iob2, .bio, .txt, .tsv, .jsonl and .json, sorted),
+            globs, ``"-"`` for CoNLL's layout on standard input (``"-.jsonl"`` ...), or ``brown``; compressed
+            ones (.gz, .xz, .bz2, .zst) are read as they are.
+        word, label: where they stand: in CoNLL's layout the column by number from 1 (default: the first and
+            the last), in .jsonl the field (default: ``tokens`` and ``labels``).
+        labels: read labels at all; else each text's are None.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+        dropped: counts the lines left out, under :data:`DOCSTART`.
+
+    Raises DataError: a missing file, column or field, another number of columns than before, as many labels
+    as not words, an empty text, word or label; each names file and line.
+    """
+    if encoding_errors not in ("strict", "replace"):
+        raise DataError(f"encoding_errors is {encoding_errors!r}; tagged texts take 'strict' or 'replace'")
+    dropped = Counter() if dropped is None else dropped
+    for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
+        if file.format == "brown":
+            yield from _brown(file, labels)
+        elif file.format == "text":
+            at = (_number(file, word, 1, "word"), _number(file, label, -1, "label") if labels else None)
+            yield from _conll(file, at, encoding_errors, dropped)
+        else:
+            names = (_name(file, word, "tokens", "word"), _name(file, label, "labels", "label"))
+            yield from _json(file, names if labels else names[:1], encoding_errors)
+
+
+def has_words(source: str) -> bool:
+    """Whether the ending of ``source``, less that of a compression, says that it has a word on each line; a
+    .txt, .text or .tsv may also have texts."""
+    path = Path(source)
+    ending = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+    return ending in _CONLL and ending not in (".txt", ".text", ".tsv")
+
+
+def tag_labels(texts: Iterable[TaggedText]) -> tuple[str, ...]:
+    """The different labels of ``texts`` as :func:`~wordloom.data.rows.labelled.sorted_labels` has them."""
+    return sorted_labels(label for text in texts for label in text.labels or ())
+
+
+def unseen_tag(text: TaggedText, word: int, known: Sequence[str]) -> DataError:
+    """The error for a word whose label none of the training texts had."""
+    label = text.labels[word] if text.labels else None
+    return DataError(
+        f"{text.place(word)}: the label {label!r} of {text.words[word]!r} was not seen in training; "
+        f"{did_you_mean(str(label), known)}"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ CoNLL
+
+
+def _number(file: Source, given: int | str | None, default: int, what: str) -> int:
+    if given is None:
+        return default
+    if not isinstance(given, int) or given < 1:
+        raise DataError(f"{file.name}: its columns have numbers, from 1; {what} is {given!r}")
+    return given
+
+
+def _conll(
+    file: Source, columns: tuple[int, int | None], errors: EncodingErrors, dropped: Counter[str]
+) -> Iterator[TaggedText]:
+    width, begun = 0, 0  # columns of a line; the line where the open text begins
+    words: list[str] = []
+    tags: list[str] = []
+    for number, line in _numbered(file, errors):
+        cells = _BLANKS.split(line.strip(" \t\r"))
+        if cells == [""] or cells[0].startswith("-DOCSTART-"):
+            dropped[DOCSTART] += cells != [""]
+            if words:
+                yield _text(file, words, tags, columns, begun)
+                words, tags = [], []
+            continue
+        if not width:
+            width = len(cells)
+            _check_columns(position(file.name, number), columns, width)
+        if len(cells) != width:
+            raise DataError(
+                f"{position(file.name, number)}: has {len(cells)} column{'s' * (len(cells) != 1)} where the "
+                f"first word has {width}; mend the file (an empty line stands between sentences)"
+            )
+        begun = begun if words else number
+        words.append(cells[columns[0] - 1])
+        if columns[1] is not None:
+            tags.append(cells[columns[1] - 1 if columns[1] > 0 else -1])
+    if words:
+        yield _text(file, words, tags, columns, begun)
+
+
+def _check_columns(place: str, columns: tuple[int, int | None], width: int) -> None:
+    for what, column in zip(("word", "label"), columns, strict=True):
+        if column is not None and column > width:
+            raise DataError(
+                f"{place}: has {width} column{'s' * (width != 1)} and no column {column} for the {what}"
+            )
+    if columns[1] is not None and (columns[1] if columns[1] > 0 else width) == columns[0]:
+        there = f"{width} column{'s' * (width != 1)}"
+        raise DataError(f"{place}: of {there} number {columns[0]} is both word and label; name two")
+
+
+def _text(
+    file: Source, words: list[str], tags: list[str], columns: tuple[int, int | None], line: int
+) -> TaggedText:
+    return TaggedText(tuple(words), None if columns[1] is None else tuple(tags), file.name, line, True)
+
+
+# ------------------------------------------------------------------------------------------ .jsonl, Brown
+
+
+def _name(file: Source, given: int | str | None, default: str, what: str) -> str:
+    if given is None:
+        return default
+    if not isinstance(given, str):
+        raise DataError(f"{file.name}: its fields have names; {what} is the number {given}")
+    return given
+
+
+def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Iterator[TaggedText]:
+    for record in _objects(file, errors, Meter()):
+        place = position(file.name, record.line)
+        found = [_list(record.value, name, place, errors, n == 1) for n, name in enumerate(names)]
+        words = found[0]
+        if not words:
+            raise DataError(f"{place}, field '{names[0]}': holds no word; give the text one, or take it out")
+        if len(found) > 1 and len(found[1]) != len(words):
+            raise DataError(
+                f"{place}, field '{names[1]}': holds {len(found[1]):,} labels of {len(words):,} words; "
+                "give one for each"
+            )
+        yield TaggedText(words, found[1] if len(found) > 1 else None, file.name, record.line)
+
+
+def _list(
+    value: dict[str, Any], name: str, place: str, errors: EncodingErrors, numbers: bool
+) -> tuple[str, ...]:
+    """The texts in a field; ``numbers``: whole ones may stand for them."""
+    if name not in value:
+        raise DataError(missing_field(place, name, value).partition(" Say which one:")[0])
+    if not isinstance(value[name], list):
+        raise DataError(
+            f"{place}, field '{name}': holds a {_kind(value[name])}; it is a list, one for each word"
+        )
+    found = []
+    for n, item in enumerate(value[name]):
+        if numbers and isinstance(item, int) and not isinstance(item, bool):
+            item = str(item)
+        if not isinstance(item, str):
+            raise DataError(f"{place}, field '{name}[{n}]': holds a {_kind(item)}, not text")
+        if not item.strip():
+            raise DataError(f"{place}, field '{name}[{n}]': is empty; give it a text, or take the word out")
+        found.append(_sound(item, errors, place))
+    return tuple(found)
+
+
+def _brown(file: Source, labels: bool) -> Iterator[TaggedText]:
+    from wordloom.data.text.brown import brown_sentences
+
+    for name, line, pairs in brown_sentences(file):
+        words, tags = zip(*pairs, strict=True)
+        yield TaggedText(words, tags if labels else None, f"{file.name}/{name}", line)

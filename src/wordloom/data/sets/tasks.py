@@ -1,0 +1,348 @@
+"""The named data sets made for tasks: classification, questions, choices, instructions, words."""
+
+from __future__ import annotations
+
+from wordloom.data.sets.info import Columns, DatasetFile, DatasetInfo
+from wordloom.data.sets.known_files import away, here
+
+_SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
+_SWAG = "https://raw.githubusercontent.com/rowanz/swagaf/master/data/"
+_GENSIM = "piskvorky/gensim/raw/37f90ec121eb/gensim/test/test_data/"
+_FOUNDRY = "mosaicml/llm-foundry/raw/8c8dd48f7216/scripts/eval/local_data/"
+_SST2 = "clairett/pytorch-sentiment-classification/raw/457ffd83de90/data/SST2/"
+_GLUE = "F0restL1n/BERT/raw/0d0288be0807/glue_data/"
+_AUXILIARY = "jbarnes850/deephermes-mlx/raw/a3d7257c0cf0/benchmarks/datasets/cached/data/auxiliary_train/"
+_RASBT = "rasbt/LLMs-from-scratch/raw/28c65cdfbc33/ch07/"
+_GPTEACHER = "teknium1/GPTeacher/raw/481075123c29/"
+_REASONING, _KNOWLEDGE = "commonsense_reasoning", "world_knowledge"
+
+
+def _glue(
+    name: str, title: str, licence: str, layout: str, columns: Columns | None, **parts: DatasetFile
+) -> DatasetInfo:
+    train, dev = (f"glue/{name}/{part}.tsv.gz" for part in ("train", "dev"))
+    both = {
+        "train": (here(train, f"{_GLUE}{name}/train.tsv"),),
+        "dev": (here(dev, f"{_GLUE}{name}/dev.tsv"),),
+    }
+    return DatasetInfo(
+        title=title,
+        task="classification",
+        licence=licence,
+        origin="F0restL1n/BERT:glue_data @ 0d0288be0807",
+        citation="Wang et al. 2018, arXiv:1804.07461",
+        parts=both | {part: (file,) for part, file in parts.items()},
+        format=None,
+        layout=layout,
+        columns=columns,
+    )
+
+
+def _choices(title: str, licence: str, folder: str, evaluation: str, train: str | None = None) -> DatasetInfo:
+    parts = {}
+    layout = "JSON lines (query, choices, gold)"
+    if train is not None:
+        path = f"multiple-choice/{train}.train.csv.gz"
+        parts["train"] = (here(path, f"{_AUXILIARY}{train}.csv"),)
+        layout += "; train: CSV without header (question, A, B, C, D, answer)"
+    path = f"multiple-choice/{evaluation}.eval.jsonl.gz"
+    parts["eval"] = (here(path, f"{_FOUNDRY}{folder}/{evaluation}.jsonl"),)
+    return DatasetInfo(
+        title=title,
+        task="multiple choice",
+        licence=licence,
+        origin="mosaicml/llm-foundry:scripts/eval/local_data @ 8c8dd48f7216",
+        parts=parts,
+        format=None,
+        layout=layout,
+    )
+
+
+def _instructions(
+    file: str, origin: str, *, title: str, licence: str, layout: str = "instruction, input, output"
+) -> DatasetInfo:
+    kind = "JSON lines" if ".jsonl" in file else "a JSON list"
+    return DatasetInfo(
+        title=title,
+        task="instructions",
+        licence=licence,
+        origin=origin.replace("/raw/", " @ ", 1),
+        parts={"all": (here(f"instruct/{file}", origin),)},
+        format=None,
+        layout=f"{kind} of objects ({layout})",
+    )
+
+
+TASKS: dict[str, DatasetInfo] = {
+    # ----------------------------------------------------------- classification, question answering
+    "sst2": DatasetInfo(
+        title="SST-2, whole sentences: 6,920 / 872",
+        task="classification",
+        licence="none stated; research use",
+        origin="clairett/pytorch-sentiment-classification:data/SST2 @ 457ffd83de90",
+        citation="Socher et al. 2013",
+        parts={
+            "train": (here("sst2/train.tsv.gz", _SST2 + "train.tsv"),),
+            "dev": (here("sst2/dev.tsv.gz", _SST2 + "dev.tsv"),),
+        },
+        format=None,
+        layout="tab-separated text and label, no header",
+        columns=Columns((1,), 2),
+    ),
+    "glue-sst2": DatasetInfo(
+        title="SST-2 as GLUE has it, all labelled phrases: 67,349 / 872",
+        task="classification",
+        licence="none stated; research use",
+        origin="F0restL1n/BERT:glue_data/SST-2 @ 0d0288be0807",
+        citation="Wang et al. 2018, arXiv:1804.07461",
+        parts={
+            "train": (here("sst2/glue-train.tsv.gz", _GLUE + "SST-2/train.tsv"),),
+            "dev": (here("sst2/glue-dev.tsv.gz", _GLUE + "SST-2/dev.tsv"),),
+        },
+        format=None,
+        layout="tab-separated with header (sentence, label)",
+        columns=Columns(("sentence",), "label"),
+    ),
+    "glue-cola": _glue(
+        "CoLA",
+        "CoLA, linguistic acceptability: 8,551 / 1,043",
+        "research use",
+        "tab-separated, no header (source, label, mark, sentence)",
+        Columns((4,), 2),
+    ),
+    "glue-mrpc": _glue(
+        "MRPC",
+        "MRPC, paraphrases: 3,667 / 408 / 1,725",
+        "research use",
+        "tab-separated with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
+        Columns(("#1 String", "#2 String"), "Quality"),
+        test=here("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
+    ),
+    "glue-rte": _glue(
+        "RTE",
+        "RTE, textual entailment: 2,490 / 277",
+        "research use",
+        "tab-separated with header (index, sentence1, sentence2, label)",
+        Columns(("sentence1", "sentence2"), "label"),
+    ),
+    "glue-stsb": _glue(
+        "STS-B",
+        "STS-B, sentence similarity: 5,749 / 1,500",
+        "research use",
+        "tab-separated with header (index, ..., sentence1, sentence2, score)",
+        Columns(("sentence1", "sentence2"), None, score="score"),
+    ),
+    "squad-sample": DatasetInfo(
+        title="SQuAD v1.1, 24 of the 48 dev articles and 4,000 training questions",
+        task="question answering",
+        licence="CC BY-SA 4.0",
+        origin="derived from SQuAD v1.1",
+        citation="Rajpurkar et al. 2016, arXiv:1606.05250",
+        parts={
+            "train": (here("squad/train-v1.1-subset4000.json.gz"),),
+            "dev": (here("squad/dev-v1.1-articles01-24.json.gz"),),
+        },
+        format=None,
+        layout="SQuAD's own JSON",
+        notes="train: titles and ids are not kept, and answer_start is the answer's first occurrence",
+    ),
+    "squad-v1.1": DatasetInfo(
+        title="SQuAD v1.1",
+        task="question answering",
+        licence="CC BY-SA 4.0",
+        origin="rajpurkar.github.io/SQuAD-explorer",
+        citation="Rajpurkar et al. 2016, arXiv:1606.05250",
+        parts={
+            "train": (
+                away(
+                    "squad/train-v1.1.json",
+                    _SQUAD + "train-v1.1.json",
+                    30_288_272,
+                    "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
+                ),
+            ),
+            "dev": (
+                away(
+                    "squad/dev-v1.1.json",
+                    _SQUAD + "dev-v1.1.json",
+                    4_854_279,
+                    "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
+                ),
+            ),
+        },
+        format=None,
+        layout="SQuAD's own JSON",
+    ),
+    "squad-v2": DatasetInfo(
+        title="SQuAD v2.0, with unanswerable questions",
+        task="question answering",
+        licence="CC BY-SA 4.0",
+        origin="rajpurkar.github.io/SQuAD-explorer",
+        citation="Rajpurkar et al. 2018, arXiv:1806.03822",
+        parts={
+            "train": (
+                away(
+                    "squad/train-v2.0.json",
+                    _SQUAD + "train-v2.0.json",
+                    None,
+                    "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
+                ),
+            ),
+            "dev": (
+                away(
+                    "squad/dev-v2.0.json",
+                    _SQUAD + "dev-v2.0.json",
+                    4_370_528,
+                    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
+                ),
+            ),
+        },
+        format=None,
+        layout="SQuAD's own JSON",
+        about_bytes=46_500_000,
+    ),
+    "swag": DatasetInfo(
+        title="SWAG, the likely next event: 73,546 / 20,006 / 20,005",
+        task="multiple choice",
+        licence="MIT",
+        origin="rowanz/swagaf:data",
+        citation="Zellers et al. 2018, arXiv:1808.05326",
+        parts={part: (away(f"swag/{part}.csv", f"{_SWAG}{part}.csv"),) for part in ("train", "val", "test")},
+        format=None,
+        layout="CSV with header (..., startphrase, ..., ending0, ..., ending3, label)",
+        about_bytes=44_000_000,
+    ),
+    "openbookqa": _choices("OpenBookQA", "Apache-2.0", _REASONING, "openbook_qa", "obqa"),
+    "arc-easy": _choices("ARC, Easy", "CC BY-SA 4.0", _KNOWLEDGE, "arc_easy", "arc_easy"),
+    "arc-challenge": _choices("ARC, Challenge", "CC BY-SA 4.0", _KNOWLEDGE, "arc_challenge", "arc_hard"),
+    "piqa": _choices("PIQA, physical common sense", "the benchmark's own", _REASONING, "piqa"),
+    "copa": _choices("COPA, causes and effects", "the benchmark's own", _REASONING, "copa"),
+    "commonsense-qa": _choices("CommonsenseQA", "the benchmark's own", _REASONING, "commonsense_qa"),
+    "siqa": _choices("Social IQa", "the benchmark's own", _REASONING, "siqa"),
+    "winogrande": _choices(
+        "WinoGrande (context_options, continuation, gold)",
+        "the benchmark's own",
+        "language_understanding",
+        "winogrande",
+    ),
+    "mctest": DatasetInfo(
+        title="MCTest, reading comprehension: 1,477",
+        task="multiple choice",
+        licence="research use",
+        origin="jbarnes850/deephermes-mlx @ a3d7257c0cf0",
+        citation="Richardson et al. 2013",
+        parts={"train": (here("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv"),)},
+        format=None,
+        layout="CSV without header (question, A, B, C, D, answer)",
+    ),
+    # ----------------------------------------------------------------- instructions, preferences
+    "alpaca": DatasetInfo(
+        title="Alpaca, 52,002 instructions",
+        task="instructions",
+        licence="CC BY-NC 4.0",
+        origin="tatsu-lab/stanford_alpaca:alpaca_data.json",
+        citation="Taori et al. 2023",
+        parts={
+            "all": (
+                away(
+                    "instruct/alpaca_data.json",
+                    "https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/main/alpaca_data.json",
+                ),
+            )
+        },
+        format=None,
+        layout="a JSON list of objects (instruction, input, output)",
+        about_bytes=22_800_000,
+    ),
+    "instruction-1100": _instructions(
+        "instruction-1100.json.gz",
+        _RASBT + "01_main-chapter-code/instruction-data.json",
+        title="1,100 short instructions",
+        licence="Apache-2.0",
+    ),
+    "preference-1100": _instructions(
+        "preference-1100.json.gz",
+        _RASBT + "04_preference-tuning-with-dpo/instruction-data-with-preference.json",
+        title="1,100 instructions with a chosen and a rejected answer",
+        licence="Apache-2.0",
+        layout="instruction, input, output, chosen, rejected",
+    ),
+    "alpaca-demo": _instructions(
+        "alpaca_en_demo.json.gz",
+        "hiyouga/LLaMA-Factory/raw/ff6d4d12eeb0/data/alpaca_en_demo.json",
+        title="999 of Alpaca's instructions",
+        licence="Apache-2.0 repository; Alpaca's instructions are CC BY-NC 4.0",
+    ),
+    "gsm8k": _instructions(
+        "gsm8k_train-alpaca.json.gz",
+        "gururise/AlpacaDataCleaned/raw/791174f63efa/dataset_extensions/gsm_8k/gsm_8k_train.json",
+        title="GSM8K, 7,473 training problems as instructions",
+        licence="MIT",
+    ),
+    "gpteacher-codegen": _instructions(
+        "gpteacher-codegen.json.gz",
+        _GPTEACHER + "Codegen/codegen-instruct.json",
+        title="4,535 programming instructions",
+        licence="MIT",
+        layout="instruction, input, response",
+    ),
+    "gpteacher-roleplay": _instructions(
+        "gpteacher-roleplay.json.gz",
+        _GPTEACHER + "Roleplay/roleplay-simple-deduped-roleplay-instruct.json",
+        title="1,923 role plays",
+        licence="MIT",
+        layout="instruction, input, response",
+    ),
+    "alpaca-seeds": _instructions(
+        "alpaca-seed_tasks.jsonl.gz",
+        "tatsu-lab/stanford_alpaca/raw/761dc5bfbdee/seed_tasks.jsonl",
+        title="Alpaca's 175 seed tasks",
+        licence="CC BY-NC 4.0",
+        layout="instruction, instances of input and output",
+    ),
+    "self-instruct-eval": _instructions(
+        "self-instruct-user_oriented.jsonl.gz",
+        "yizhongw/self-instruct/raw/0b26ccaa4159/human_eval/user_oriented_instructions.jsonl",
+        title="Self-Instruct's 252 user-oriented instructions, for evaluation",
+        licence="Apache-2.0",
+        layout="instruction, instances of input and output",
+    ),
+    # --------------------------------------------------------------------------------------- words
+    "google-analogies": DatasetInfo(
+        title="Google analogy set: 19,544 questions in 14 sections",
+        task="word analogies",
+        licence="Apache-2.0",
+        origin="tmikolov/word2vec:questions-words.txt @ 20c129af1065",
+        citation="Mikolov et al. 2013, arXiv:1301.3781",
+        parts={
+            "all": (
+                here(
+                    "word-similarity/questions-words.txt.gz",
+                    "tmikolov/word2vec/raw/20c129af1065/questions-words.txt",
+                ),
+            )
+        },
+        format=None,
+        layout="four words a line; sections begin with ':'",
+    ),
+    "wordsim353": DatasetInfo(
+        title="WordSim-353",
+        task="word similarity",
+        licence="research use",
+        origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
+        citation="Finkelstein et al. 2002",
+        parts={"all": (here("word-similarity/wordsim353.tsv", _GENSIM + "wordsim353.tsv"),)},
+        format=None,
+        layout="tab-separated word, word, score; '#' begins a comment",
+    ),
+    "simlex999": DatasetInfo(
+        title="SimLex-999",
+        task="word similarity",
+        licence="research use",
+        origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
+        citation="Hill et al. 2015, arXiv:1408.3456",
+        parts={"all": (here("word-similarity/simlex999.txt", _GENSIM + "simlex999.txt"),)},
+        format=None,
+        layout="tab-separated word, word, score; '#' begins a comment",
+    ),
+}

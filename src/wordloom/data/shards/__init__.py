@@ -1,0 +1,1 @@
+"""Token shards: text encoded once and memory-mapped."""

@@ -1,0 +1,374 @@
+"""Pairs of texts to token shards: both sides memory-mapped, made once, whole or not at all.
+
+::
+
+    source/, target/    token shards (:mod:`wordloom.data.shards.storage`); pair n is document n of both
+    pairs.json          what they are, and the ledger of the pairs
+
+No start or end tokens are kept: batches add them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.data.cache import cache_folder
+from wordloom.data.files.stream import Meter
+from wordloom.data.rows.pairs import Pair, PairCorpus
+from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.prepare import (
+    _MANY,
+    BATCH,
+    CorpusTokenizer,
+    Progress,
+    Specials,
+    _locked,
+    _sweep,
+    _temporary,
+)
+from wordloom.data.shards.storage import ShardWriter, TokenShards, make_durable
+from wordloom.data.text.corpus import Part, Tally
+from wordloom.errors import DataError, TokenizerError, WordloomError
+
+__all__ = ["PairShards", "prepare_pairs"]
+
+VERSION = 1
+SIDES = ("source", "target")
+Overlong: TypeAlias = Literal["drop", "cut"]
+
+
+class PairShards:
+    """The token ids of one part of a corpus of pairs, memory-mapped; by number in O(1).
+
+    Attributes:
+        folder: where they lie.
+        fingerprint: sha256 of what they were made from: corpus, both tokenizers, part, settings.
+        source, target: the ids of each side; pair i is document i of both.
+        ledger: the account of reading and tokenizing.
+        reused: whether :func:`prepare_pairs` found them ready.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Opens ``folder``.
+
+        Raises:
+            DataError: the folder holds no pairs, or they are of another version or damaged.
+        """
+        self.folder = Path(folder)
+        self.reused = False
+        try:
+            meta: dict[str, Any] = json.loads((self.folder / "pairs.json").read_text())
+        except (OSError, ValueError) as error:
+            raise DataError(f"'{self.folder}' holds no pairs ({error}); prepare them again") from error
+        if meta.get("version") != VERSION:
+            raise DataError(
+                f"'{self.folder}' has pairs of version {meta.get('version')}, not {VERSION}; prepare them "
+                "again"
+            )
+        self.fingerprint: str = meta["fingerprint"]
+        self.ledger = Ledger.from_dict(meta["ledger"])
+        self.source, self.target = (TokenShards(self.folder / side) for side in SIDES)
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return int(self.target.ends.size)
+
+    def __repr__(self) -> str:
+        return f"PairShards({str(self.folder)!r}, pairs={len(self)})"
+
+    def source_ids(self, pair: int) -> NDArray[Any]:
+        """The ids of a pair's source, a read-only view."""
+        return self.source.tokens(*self.source.document_span(pair))
+
+    def target_ids(self, pair: int) -> NDArray[Any]:
+        """The ids of a pair's target, a read-only view."""
+        return self.target.tokens(*self.target.document_span(pair))
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """``[2, pairs]`` tokens of each source and each target."""
+        return np.stack([np.diff(side.ends, prepend=0) for side in (self.source, self.target)])
+
+    def pair_name(self, pair: int) -> str:
+        """``file#number`` of a pair's source, where number counts the file's lines from 0."""
+        return self.source.document_name(pair)
+
+
+def prepare_pairs(
+    corpus: PairCorpus,
+    source_tokenizer: Any,
+    target_tokenizer: Any,
+    *,
+    part: Part,
+    max_source_tokens: int | None = None,
+    max_target_tokens: int | None = None,
+    overlong: Overlong = "drop",
+    specials: Specials = "refuse",
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> PairShards:
+    """The token shards of one ``part`` of ``corpus``, made now or reused from an earlier call.
+
+    They lie in a folder of ``cache`` named by the content of corpus and tokenizers, as those of
+    :func:`wordloom.data.prepare`.  One tokenizer given twice is a joint vocabulary, two are separate ones.
+    Pairs with an empty side (nothing but white space, or nothing that makes a token) are dropped and counted.
+
+    Args:
+        part: ``"train"``, ``"validation"`` or ``"all"``.
+        max_source_tokens, max_target_tokens: the most tokens of a side, the end token that batches add
+            included; so a model of ``max_seq_len`` positions takes as many.
+        overlong: pairs with a longer side are left out (``"drop"``), or the side loses its last tokens
+            (``"cut"``; the end token still follows); counted either way.
+        specials: what a special token's spelling inside a text does: ``"refuse"`` raises an error that names
+            the line, ``"text"`` takes it as ordinary characters.
+        progress: called after each batch.
+
+    Raises:
+        DataError: the corpus cannot be read, this part of it is empty, or the cache cannot be written.
+        TokenizerError: a text holds a special token, or characters the tokenizer does not know.
+    """
+    limits = (max_source_tokens, max_target_tokens)
+    _check(limits, overlong, specials)
+    tokenizers = (source_tokenizer, target_tokenizer)
+    settings = [part, specials, *limits, overlong if any(limits) else None]
+    prints = [corpus.part_fingerprint(part), *(tokenizer.fingerprint for tokenizer in tokenizers)]
+    fingerprint = hashlib.sha256(json.dumps([VERSION, *prints, *settings]).encode()).hexdigest()
+    root = cache_folder(cache) / "pairs"
+    target = root / fingerprint[:32]
+    if (ready := _open(target, corpus, part)) is not None:
+        return ready
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(target):
+            if (ready := _open(target, corpus, part)) is not None:  # another run made it meanwhile
+                return ready
+            _sweep(root, target)
+            writer = _PairWriter(_temporary(target), tokenizers, limits, overlong, specials)
+            writer.write(target, fingerprint, corpus, part, progress)
+    except OSError as error:
+        raise DataError(
+            f"cannot write token shards to '{root}': {error.strerror or error}; "
+            "free space there, or choose another folder with WORDLOOM_CACHE"
+        ) from error
+    return _present(PairShards(target), corpus, part)
+
+
+def _check(limits: tuple[int | None, int | None], overlong: str, specials: str) -> None:
+    if specials not in ("refuse", "text"):
+        raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
+    if overlong not in ("drop", "cut"):
+        raise DataError(f"overlong={overlong!r} is not known; allowed: drop, cut")
+    for side, limit in zip(SIDES, limits, strict=True):
+        if limit is not None and limit < 2:
+            raise DataError(f"max_{side}_tokens={limit} is not allowed; at least 2, a token and the end")
+
+
+def _open(target: Path, corpus: PairCorpus, part: Part) -> PairShards | None:
+    """The pairs in ``target`` if they are there and sound; damaged ones are made again."""
+    if not target.exists():
+        return None
+    try:
+        shards = _present(PairShards(target), corpus, part)
+    except DataError:
+        return None
+    shards.reused = True
+    return shards
+
+
+def _present(shards: PairShards, corpus: PairCorpus, part: Part) -> PairShards:
+    """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
+    for side, files in zip((shards.source, shards.target), corpus.sides(part), strict=True):
+        side.sources = [file.name for file in files]
+    shards.ledger = replace(shards.ledger, split=corpus.describe_split())
+    return shards
+
+
+class _PairWriter:
+    """Reads, encodes, and writes both sides into one temporary folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tokenizers: tuple[CorpusTokenizer, CorpusTokenizer],
+        limits: tuple[int | None, int | None],
+        overlong: Overlong,
+        specials: Specials,
+    ) -> None:
+        self._folder = folder
+        self._tokenizers, self._limits = tokenizers, limits
+        self._overlong, self._specials = overlong, specials
+        self._tally = Tally()
+        self._sides = [
+            ShardWriter(folder / f".{side}", vocab_size=tokenizer.vocab_size)
+            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
+        ]
+
+    def write(
+        self,
+        target: Path,
+        fingerprint: str,
+        corpus: PairCorpus,
+        part: Part,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        try:
+            meter, files = Meter(), corpus.files(part)
+            total = sum(os.path.getsize(source.path) for source in files)
+            number: dict[str, int] = {}
+            for position, source in enumerate(corpus.sides(part)[0]):
+                number.setdefault(source.name, position)
+            for batch in _batches(corpus.pairs(part, meter=meter)):
+                self._add(batch, number)
+                if progress is not None:
+                    progress(Progress(meter.read, total, self._sides[0].documents, self._tokens))
+            if not self._sides[0].documents:
+                raise DataError(_nothing(corpus, part, self._tally))
+            self._finish(target, fingerprint, corpus, part, len(files))
+        except BaseException:
+            for side in self._sides:
+                side.discard()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @property
+    def _tokens(self) -> int:
+        return sum(side.tokens for side in self._sides)
+
+    def _add(self, batch: list[Pair], number: dict[str, int]) -> None:
+        """Tokenizes the pairs that have two sides, and appends those that stay."""
+        filled = [pair for pair in batch if not self._empty(pair)]
+        encoded = [_encode(each, side, filled, self._specials) for side, each in enumerate(self._tokenizers)]
+        kept = [n for n in range(len(filled)) if self._stays(encoded[0][n].size, encoded[1][n].size)]
+        if not kept:
+            return
+        origins = [(number[filled[n].file], filled[n].line - 1) for n in kept]
+        for side, writer in enumerate(self._sides):
+            limit = self._limits[side]
+            ids = [encoded[side][n][: None if limit is None else limit - 1] for n in kept]
+            ends = writer.tokens + np.cumsum([some.size for some in ids])
+            sizes = [len(filled[n][:2][side].encode()) for n in kept]
+            writer.add(np.concatenate(ids), ends.tolist(), sizes, origins)
+
+    def _empty(self, pair: Pair) -> bool:
+        source, target = (not text.strip() for text in (pair.source, pair.target))
+        if not (source or target):
+            return False
+        what = "empty on both sides" if source and target else f"with an empty {SIDES[target]}"
+        self._tally.dropped[f"pair(s) {what}"] += 1
+        return True
+
+    def _stays(self, *sizes: int) -> bool:
+        """Whether a pair of texts of these numbers of tokens is kept; what is dropped or cut is counted."""
+        if 0 in sizes:
+            self._tally.dropped["pair(s) with a side that gives no token"] += 1
+            return False
+        over = [
+            f"{limit} {side} tokens"
+            for side, size, limit in zip(SIDES, sizes, self._limits, strict=True)
+            if limit is not None and size >= limit
+        ]
+        if over and self._overlong == "drop":
+            self._tally.dropped[f"pair(s) of more than {' and '.join(over)}"] += 1
+            return False
+        for limit in over:
+            self._tally.cut[f"text(s) to {limit}"] += 1
+        return True
+
+    def _vocabularies(self) -> str:
+        source, target = self._tokenizers
+        if source.fingerprint == target.fingerprint:
+            return f"vocabulary: one for both sides, {target.vocab_size:,} tokens"
+        return f"vocabularies: {source.vocab_size:,} tokens of sources, {target.vocab_size:,} of targets"
+
+    def _finish(self, target: Path, fingerprint: str, corpus: PairCorpus, part: Part, files: int) -> None:
+        ledger = Ledger(
+            part=part,
+            split=corpus.describe_split(),
+            files=files,
+            documents=self._sides[0].documents,
+            tokens=self._tokens,
+            bytes=sum(side.bytes for side in self._sides),
+            dropped=dict(self._tally.dropped),
+            cut=dict(self._tally.cut),
+            notes=(
+                self._vocabularies(),
+                *(
+                    f"{name}: {side.tokens:,} tokens, {side.bytes:,} bytes"
+                    for name, side in zip(SIDES, self._sides, strict=True)
+                ),
+                *(["invalid UTF-8 was replaced by U+FFFD, as asked"] * (corpus.encoding_errors == "replace")),
+            ),
+            unit="pair",
+        )
+        for name, side, tokenizer, sources in zip(
+            SIDES, self._sides, self._tokenizers, corpus.sides(part), strict=True
+        ):
+            own = replace(ledger, files=len(sources), tokens=side.tokens, bytes=side.bytes, notes=())
+            meta = {
+                "fingerprint": f"{fingerprint}/{name}",
+                "corpus": corpus.part_fingerprint(part),
+                "tokenizer": tokenizer.fingerprint,
+                "vocab_size": tokenizer.vocab_size,
+                "eos_id": tokenizer.eos_id,
+                "pad_id": tokenizer.pad_id,
+                "sources": [source.name for source in sources],
+                "ledger": own.as_dict(),
+            }
+            side.finish(self._folder / name, meta)
+        with open(self._folder / "pairs.json", "w", encoding="utf-8") as described:
+            meta = {"version": VERSION, "fingerprint": fingerprint, "ledger": ledger.as_dict()}
+            json.dump(meta, described, indent=1)
+            described.flush()
+            os.fsync(described.fileno())
+        make_durable(self._folder)
+        self._folder.rename(target)
+        make_durable(target.parent)
+
+
+def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    """The pairs, about :data:`~wordloom.data.shards.prepare.BATCH` characters of them at a time."""
+    batch: list[Pair] = []
+    size = 0
+    for pair in pairs:
+        batch.append(pair)
+        size += len(pair.source) + len(pair.target)
+        if size >= BATCH or len(batch) >= _MANY:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encode(
+    tokenizer: CorpusTokenizer, side: int, pairs: list[Pair], specials: Specials
+) -> list[NDArray[Any]]:
+    texts = [pair[:2][side] for pair in pairs]
+    try:
+        return [np.asarray(ids) for ids in tokenizer.encode_batch(texts, specials=specials)]
+    except WordloomError:
+        for text, pair in zip(texts, pairs, strict=True):  # which of them was it?
+            try:
+                tokenizer.encode_ids(text, specials=specials)
+            except WordloomError as error:
+                raise TokenizerError(f"{pair.place}, {SIDES[side]}: {error}") from error
+        raise
+
+
+def _nothing(corpus: PairCorpus, part: Part, tally: Tally) -> str:
+    names = ", ".join(source.name for source in corpus.files(part)[:3])
+    dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
+    split = f"split 'hash' with validation_fraction={corpus.validation_fraction:g} leaves it nothing"
+    divided = part != "all" and corpus.split == "hash" and next(corpus.pairs("all"), None) is not None
+    why = f"dropped: {dropped}" if dropped else split if divided else "the files are empty"
+    return f"the {part} part of the pairs is empty ({names}): {why}"

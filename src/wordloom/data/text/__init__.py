@@ -1,0 +1,1 @@
+"""Running text: documents, corpora, sentences, Wikipedia, Brown."""

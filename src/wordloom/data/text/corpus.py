@@ -1,0 +1,293 @@
+"""A corpus: what to read and how to divide it into training and validation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from wordloom.data.files.source import Fields, Source, Sources, expand
+from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.text.documents import Document, Piece, pieces
+from wordloom.errors import DataError, did_you_mean
+
+Part: TypeAlias = Literal["train", "validation", "all"]
+Split: TypeAlias = Literal["tail", "hash", "files"]
+PARTS = ("train", "validation", "all")
+SPLITS = ("tail", "hash", "files")
+
+CUT = "document(s) cut in two by the split"
+EMPTY = "empty document(s)"
+_HASHED = 1 << 16  # characters (bytes) at the start of a document that decide its side of a hash split
+
+
+@dataclass
+class Tally:
+    """What reading a part dropped and cut, by reason."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Documents from ``sources``, and the rule that divides them.
+
+    Args:
+        sources, field, separator, encoding_errors: as :func:`wordloom.data.documents` takes them.
+        split: ``"tail"``: training is the first ``int(n * (1 - validation_fraction))`` of the corpus's n
+            characters (bytes under ``encoding_errors="bytes"``), validation the rest; a document across
+            the edge is cut in two.  ``"hash"``: whole documents, by a hash of their first 65,536
+            characters, so the side of a document depends on nothing but itself.  ``"files"``: validation
+            is ``validation_sources``.
+        validation_fraction: share of the validation part, 0 <= fraction < 1; unused by ``"files"``.
+        validation_sources: files of the validation part, for ``split="files"`` only; ``sources`` may be
+            empty then, where no other part is read.
+
+    Raises:
+        DataError: a setting that is not allowed, or sources that do not exist (found when first read).
+    """
+
+    sources: Sources
+    field: Fields = "text"
+    separator: str | None = None
+    encoding_errors: EncodingErrors = "strict"
+    split: Split = "tail"
+    validation_fraction: float = 0.1
+    validation_sources: Sources = ()
+
+    def __post_init__(self) -> None:
+        for name in ("sources", "validation_sources"):
+            given = getattr(self, name)
+            many = given if isinstance(given, (list, tuple)) else (given,)
+            object.__setattr__(self, name, tuple(str(item) for item in many))
+        if not isinstance(self.field, str):
+            object.__setattr__(self, "field", tuple(self.field))
+        if self.split not in SPLITS:
+            raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
+        if not 0 <= self.validation_fraction < 1:
+            raise DataError(
+                f"validation_fraction={self.validation_fraction} is not allowed; 0 <= fraction < 1"
+            )
+        if self.split == "files" and not self.validation_sources:
+            raise DataError("split='files' needs validation_sources; or choose split='tail' or 'hash'")
+        if self.split != "files" and self.validation_sources:
+            raise DataError(
+                f"validation_sources need split='files'; split='{self.split}' divides the sources"
+            )
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def documents(self, part: Part = "all") -> Iterator[Document]:
+        """The documents of ``part``, in order, without empty ones."""
+        text: list[Any] = []
+        for piece in self.pieces(part):
+            text.append(piece.text)
+            if piece.last:
+                yield Document(type(piece.text)().join(text), piece.source, piece.index)
+                text = []
+
+    def pieces(
+        self,
+        part: Part,
+        *,
+        tally: Tally | None = None,
+        meter: Meter | None = None,
+        workers: int | None = None,
+    ) -> Iterator[Piece]:
+        """As :meth:`documents`, with long ones in several pieces; ``tally`` collects what is left out."""
+        if part not in PARTS:
+            raise DataError(f"part='{part}' is not known; {did_you_mean(part, PARTS)}")
+        tally = Tally() if tally is None else tally
+        found = pieces(
+            self.files(part),
+            field=self.field,
+            separator=self.separator,
+            encoding_errors=self.encoding_errors,
+            tally=tally.dropped,
+            meter=meter,
+            workers=workers,
+        )
+        if part != "all" and self.split == "tail" and (part, self.validation_fraction) != ("train", 0):
+            found = _tail(found, self._training_size, part, tally)
+        elif part != "all" and self.split == "hash":
+            found = _hashed(found, self.validation_fraction, part)
+        fresh = True
+        for piece in found:
+            if fresh and piece.last and not piece.text:
+                tally.dropped[EMPTY] += 1
+            else:
+                yield piece
+            fresh = piece.last
+
+    @cached_property
+    def size(self) -> int:
+        """Characters of the whole corpus (bytes under ``encoding_errors="bytes"``); reads it once."""
+        return sum(len(piece.text) for piece in self.pieces("all"))
+
+    @property
+    def _training_size(self) -> int:
+        return int(self.size * (1 - self.validation_fraction))
+
+    # --------------------------------------------------------------------------------------- files
+
+    def files(self, part: Part = "all") -> list[Source]:
+        """The files that hold ``part``."""
+        if self.split != "files":
+            return self._training_files
+        match part:
+            case "train":
+                return self._training_files
+            case "validation":
+                return self._validation_files
+        return self._training_files + self._validation_files
+
+    @cached_property
+    def skipped(self) -> list[str]:
+        """Files in the folders given that were passed over, as their suffix is not known."""
+        skipped: list[str] = []
+        for given in (self.sources, self.validation_sources):
+            if given:
+                expand(given, skipped=skipped)
+        return skipped
+
+    @cached_property
+    def _found(self) -> tuple[list[Source], list[Source]]:
+        """The files of both parts before anything is read, so that a mistake in either is met at once."""
+        training = expand(self.sources) if self.sources or not self.validation_sources else []
+        validation = expand(self.validation_sources) if self.validation_sources else []
+        trained_on = {os.path.realpath(source.path) for source in training}
+        for source in validation:
+            if os.path.realpath(source.path) in trained_on:
+                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+        return training, validation
+
+    @cached_property
+    def _training_files(self) -> list[Source]:
+        return [self._spooled(source) for source in self._found[0]]
+
+    @cached_property
+    def _validation_files(self) -> list[Source]:
+        return [self._spooled(source) for source in self._found[1]]
+
+    def _spooled(self, source: Source) -> Source:
+        """``source`` itself; standard input, which can be read only once, as a temporary file."""
+        if not source.is_stdin:
+            return source
+        import sys
+
+        file = tempfile.NamedTemporaryFile(prefix="wordloom-stdin-")  # noqa: SIM115  lives as long as self
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        self.__dict__.setdefault("_spools", []).append(file)
+        return replace(source, path=file.name)
+
+    # ----------------------------------------------------------------------------------- identity
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the raw bytes of all files and every setting that changes text or split."""
+        return self.part_fingerprint("all")
+
+    def part_fingerprint(self, part: Part) -> str:
+        """As :attr:`fingerprint`, over what decides ``part``.  File names do not enter, their order does."""
+        files = [
+            {
+                "sha256": self._sha256(source),
+                "format": source.format,
+                "compression": source.compression,
+                "field": source.field if self.field == "text" else self.field,
+                "separator": source.separator if self.separator is None else self.separator,
+            }
+            for source in self.files(part)
+        ]
+        settings: dict[str, Any] = {"encoding_errors": self.encoding_errors, "files": files}
+        if self.split != "files":
+            settings |= {"split": self.split, "validation_fraction": self.validation_fraction}
+        if any(source.format == "wikipedia" for source in self.files(part)):
+            from wordloom.data.text.wiki import require_parser
+
+            settings["mwparserfromhell"] = require_parser()
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    def _sha256(self, source: Source) -> str:
+        known: dict[str, str] = self.__dict__.setdefault("_hashes", {})
+        if source.path not in known:
+            try:
+                with open(source.path, "rb") as file:
+                    known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
+            except OSError as error:
+                raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
+        return known[source.path]
+
+    def describe_split(self) -> str:
+        """The split in words, for the ledger."""
+        unit = "bytes" if self.encoding_errors == "bytes" else "characters"
+        match self.split:
+            case "tail":
+                if self.validation_fraction == 0:
+                    return "tail, fraction 0: everything is training"
+                return (
+                    f"tail: training is the first {self._training_size:,} of {self.size:,} {unit}, "
+                    f"validation the last {self.validation_fraction:g}"
+                )
+            case "hash":
+                return (
+                    f"hash of each document's content, {self.validation_fraction:g} of the hashes validation"
+                )
+        return f"files: validation is {', '.join(map(str, self.validation_sources))}"  # type: ignore[arg-type]
+
+
+def _tail(found: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterator[Piece]:
+    """The pieces before (``train``) or from (``validation``) character ``edge`` of the corpus."""
+    stop = 0
+    whole = True  # the piece before ended its document
+    for piece in found:
+        start, stop = stop, stop + len(piece.text)
+        if part == "train":
+            if start >= edge:
+                return
+            if stop > edge or (stop == edge and not piece.last):
+                tally.cut[CUT] += 1
+                yield piece._replace(text=piece.text[: edge - start], last=True, cut=True)
+                return
+            yield piece
+        elif start >= edge or stop > edge:
+            if start < edge or (start == edge and not whole):
+                tally.cut[CUT] += 1
+            yield piece._replace(text=piece.text[max(0, edge - start) :])
+        whole = piece.last
+
+
+def _hashed(found: Iterator[Piece], fraction: float, part: Part) -> Iterator[Piece]:
+    """The pieces of the documents whose hash falls into ``part``."""
+    held: list[Piece] = []  # the head of a document whose side is not known yet
+    chosen: bool | None = None
+    for piece in found:
+        if chosen is None:
+            held.append(piece)
+            if not piece.last and sum(len(p.text) for p in held) < _HASHED:
+                continue
+            chosen = (_position(held) < fraction) == (part == "validation")
+            if chosen:
+                yield from held
+            held = []
+        elif chosen:
+            yield piece
+        if piece.last:
+            chosen = None
+
+
+def _position(head: list[Piece]) -> float:
+    """Where in [0, 1) the hash of a document falls."""
+    texts: list[Any] = [piece.text for piece in head]
+    content: Any = type(texts[0])().join(texts)[:_HASHED]
+    raw = content.encode() if isinstance(content, str) else content
+    return int.from_bytes(hashlib.sha256(raw).digest()[:8], "big") / 2**64

@@ -1,0 +1,99 @@
+"""The texts of documents, whether they stand in plain text, in rows, or in a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from wordloom.data.files.source import FORMATS, PathLike, _suffixes, expand
+from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.rows.labelled import labelled_rows
+from wordloom.data.sets.info import files_of, names_dataset
+from wordloom.data.text.documents import documents
+from wordloom.errors import DataError
+
+__all__ = ["FILE", "refuse_file_separator", "texts_of"]
+
+TABLES = {".tsv", ".csv"}
+FILE = "file"  # the separator that stands between files alone
+
+
+def texts_of(
+    source: PathLike,
+    *,
+    separator: str | None = None,
+    field: str | int | None = None,
+    encoding_errors: EncodingErrors = "strict",
+) -> Iterator[str]:
+    """The text of each document of ``source``, in order, empty ones included.
+
+    Args:
+        source: a file, folder, glob, ``"-"`` or data set as :func:`documents` takes them, or a table or set
+            of labelled rows (.tsv, .csv), whose labels are not read.
+        separator: what ends a document in plain text: ``"line"``, ``"blank-line"``, the text of one line, or
+            ``"file"``: a file is one document.  None: ``"line"``, and of a data set what it says itself.
+        field: where rows keep their text: a name, or in a .tsv or .csv a number from 1.  None: what a data
+            set says, else ``"text"``.  Several texts of one row are joined by a space.
+        encoding_errors: as :func:`documents`.
+
+    Raises:
+        DataError: as :func:`documents` and :func:`labelled_rows`; a separator where no text is plain, a field
+            where all is; or a folder or glob with tables and other files, which are read by different rules.
+    """
+    source = os.fspath(source)
+    if _is_table(source):
+        if separator is not None:
+            raise DataError(
+                f"'{source}' holds rows, which nothing separates; leave out the separator (--separator)"
+            )
+        rows = labelled_rows(source, text=field, encoding_errors=encoding_errors, labels=False)
+        yield from (" ".join(row.texts) for row in rows)
+        return
+    if separator == FILE:
+        refuse_file_separator(source)
+    if not names_dataset(source):
+        _refuse_misfits(source, separator, field)
+        separator = separator or "line"
+    found = documents(
+        source,
+        field="text" if field is None else str(field),
+        separator=None if separator == FILE else separator,
+        encoding_errors=encoding_errors,
+    )
+    yield from (str(document.text) for document in found)
+
+
+def refuse_file_separator(sources: PathLike | Sequence[PathLike]) -> None:
+    """Raise DataError where a data set is to be divided by its files, which does it by marks of its own."""
+    for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
+        if names_dataset(os.fspath(source)):
+            raise DataError(
+                f"'{source}' says itself what its documents are; leave out the separator 'file' (--separator)"
+            )
+
+
+def _refuse_misfits(source: str, separator: str | None, field: str | int | None) -> None:
+    """Raise DataError for what would be passed over: tables among other files, and settings of no use."""
+    skipped: list[str] = []
+    formats = {file.format for file in expand(source, skipped=skipped)}
+    if tables := [name for name in skipped if _suffixes(name)[0] in TABLES]:
+        raise DataError(
+            f"'{source}' holds tables such as '{tables[0]}' beside other files; name the one or the others"
+        )
+    if field is not None and formats == {"text"}:
+        raise DataError(f"'{source}' is plain text, which has no fields; leave out the field (--field)")
+    if separator is not None and "text" not in formats:
+        raise DataError(
+            f"'{source}' holds rows, which nothing separates; leave out the separator (--separator)"
+        )
+
+
+def _is_table(source: str) -> bool:
+    if names_dataset(source):
+        info = files_of(source)[0]
+        return info.format is None and info.columns is not None
+    path = os.path.expanduser(source)
+    if os.path.isdir(path):  # of tables alone; a folder without anything to read is met later
+        suffixes = {_suffixes(name)[0] for _, _, names in os.walk(path, followlinks=True) for name in names}
+        return bool(suffixes & TABLES) and not suffixes & set(FORMATS)
+    return _suffixes(source)[0] in TABLES

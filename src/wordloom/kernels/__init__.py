@@ -1,0 +1,1 @@
+"""Compiled CPU kernels: numbers in, numbers out; they know no module."""

@@ -1,0 +1,1 @@
+"""Compiled programs that decode one token through a whole model."""

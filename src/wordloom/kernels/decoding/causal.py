@@ -1,0 +1,186 @@
+"""A few tokens through a whole model, one compiled program per family: read beside ``models/*.py``.
+
+Every thread runs a program from its first line to its last.  It writes only its own share of columns or
+heads, and ``meet`` stands wherever one thread reads what another wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from wordloom.kernels.barrier import meet
+from wordloom.kernels.decoding.leaves import (
+    activate,
+    attend,
+    layer_norm,
+    project,
+    remember,
+    rms_norm,
+    rotate,
+    share,
+)
+
+__all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
+
+PATIENCE = 200  # looks for the other threads before another program may have the core: some microseconds
+
+_program = njit(nogil=True, cache=True, error_model="numpy")
+
+
+class Weights(NamedTuple):
+    """A model as the programs see it: where its matrices lie, and small float32 copies of the rest."""
+
+    like: np.ndarray  # [0]: float32, or uint16 for bfloat16
+    matrices: np.ndarray  # [L, 6 or 7] addresses: q, k, v, o, then up, down or gate, up, down
+    biases: np.ndarray  # [L, 6 or 7, widest], or [.., 0]
+    gains: np.ndarray  # [L + 1, 2, D], the last layer's first is the final norm
+    offsets: np.ndarray  # [L + 1, 2, D], or [.., 0]
+    rotary: np.ndarray  # cosine and sine [2, positions, E/2], or [2, 0, E/2]
+    eps: float
+    scale: float
+    activation: int
+
+
+class Memory(NamedTuple):
+    """Where the new tokens go: the cache, and each token's place in it."""
+
+    layers: np.ndarray  # [L, 2] addresses of keys and values [B, K, S, E]
+    capacity: int  # S
+    rows: np.ndarray  # [R, 4]: cache row, column, first column to look at, position
+
+
+class Room(NamedTuple):
+    """Arrays to work in, for R tokens; ``x`` comes in as embeddings and leaves as what the head reads."""
+
+    x: np.ndarray  # [R, D]
+    q: np.ndarray  # [R, H*E]
+    k: np.ndarray  # [R, K*E]
+    v: np.ndarray  # [R, K*E]
+    mixed: np.ndarray  # [R, H*E]
+    gate: np.ndarray  # [R, F]
+    up: np.ndarray  # [R, F], gated feed-forwards only
+    normed: np.ndarray  # [threads, R, D]
+    scores: np.ndarray  # [threads, S]
+
+
+@_program
+def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team: Any, thread: int) -> None:
+    """x += attention(h) in layer i; ends with all threads together."""
+    threads, E = room.normed.shape[0], 2 * w.rotary.shape[2]
+    q, k, v, rows = room.q, room.k, room.v, memory.rows
+    matrix, bias = w.matrices[i], w.biases[i]
+    project(q, h, matrix[0], bias[0], False, w.like, thread, threads)
+    project(k, h, matrix[1], bias[1], False, w.like, thread, threads)
+    project(v, h, matrix[2], bias[2], False, w.like, thread, threads)
+    meet(team, threads, PATIENCE)
+
+    H, K = q.shape[1] // E, k.shape[1] // E
+    keys, values = memory.layers[i, 0], memory.layers[i, 1]
+    for item in range(thread, rows.shape[0] * K, threads):
+        r, group = item // K, item % K
+        if w.rotary.shape[1]:
+            rotate(k, r, group * E, w.rotary[0, rows[r, 3]], w.rotary[1, rows[r, 3]])
+        place = ((rows[r, 0] * K + group) * memory.capacity + rows[r, 1]) * E
+        remember(w.like, keys, place, k, r, group * E, E)
+        remember(w.like, values, place, v, r, group * E, E)
+    meet(team, threads, PATIENCE)
+
+    for item in range(thread, rows.shape[0] * H, threads):
+        r, head = item // H, item % H
+        if w.rotary.shape[1]:
+            rotate(q, r, head * E, w.rotary[0, rows[r, 3]], w.rotary[1, rows[r, 3]])
+        first = (rows[r, 0] * K + head // (H // K)) * memory.capacity * E * w.like.itemsize
+        attend(
+            room.mixed, q, r, head, E, keys + first, values + first, rows[r, 2], rows[r, 1] + 1, w.scale,
+            room.scores[thread], w.like,
+        )  # fmt: skip
+    meet(team, threads, PATIENCE)
+    project(room.x, room.mixed, matrix[3], bias[3], True, w.like, thread, threads)
+    meet(team, threads, PATIENCE)
+
+
+@_program
+def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
+    x, h, gate, up = room.x, room.normed[thread], room.gate, room.up
+    threads = room.normed.shape[0]
+    first, last = share(gate.shape[1], thread, threads)
+    L = memory.layers.shape[0]
+    for i in range(L):
+        rms_norm(h, x, w.gains[i, 0], w.eps)
+        _self_attention(room, h, w, i, memory, team, thread)
+        rms_norm(h, x, w.gains[i, 1], w.eps)
+        project(gate, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
+        project(up, h, w.matrices[i, 5], w.biases[i, 5], False, w.like, thread, threads)
+        activate(gate, w.activation, first, last)
+        for r in range(x.shape[0]):
+            mine, other = gate[r, first:last], up[r, first:last]
+            for f in range(last - first):
+                mine[f] *= other[f]
+        meet(team, threads, PATIENCE)
+        project(x, gate, w.matrices[i, 6], w.biases[i, 6], True, w.like, thread, threads)
+        meet(team, threads, PATIENCE)
+    rms_norm(h, x, w.gains[L, 0], w.eps)
+    _hand_back(room, h, team, thread)
+
+
+@_program
+def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
+    x, h, wide = room.x, room.normed[thread], room.gate
+    threads = room.normed.shape[0]
+    first, last = share(wide.shape[1], thread, threads)
+    L = memory.layers.shape[0]
+    for i in range(L):
+        layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
+        _self_attention(room, h, w, i, memory, team, thread)
+        layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
+        project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
+        activate(wide, w.activation, first, last)
+        meet(team, threads, PATIENCE)
+        project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
+        meet(team, threads, PATIENCE)
+    layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
+    _hand_back(room, h, team, thread)
+
+
+@_program
+def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
+    x, h, wide = room.x, room.normed[thread], room.gate
+    threads = room.normed.shape[0]
+    first, last = share(wide.shape[1], thread, threads)
+    for r in range(x.shape[0]):
+        for d in range(x.shape[1]):
+            h[r, d] = x[r, d]
+    for i in range(memory.layers.shape[0]):
+        _self_attention(room, h, w, i, memory, team, thread)
+        layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
+        _hand_back(room, h, team, thread)
+        project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
+        activate(wide, w.activation, first, last)
+        meet(team, threads, PATIENCE)
+        project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
+        meet(team, threads, PATIENCE)
+        layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
+        _hand_back(room, h, team, thread)
+
+
+@_program
+def _hand_back(room: Room, h: Any, team: Any, thread: int) -> None:
+    """x = h, once every thread has read the old x; each writes the columns that it alone adds to."""
+    threads = room.normed.shape[0]
+    meet(team, threads, PATIENCE)
+    first, last = share(h.shape[1], thread, threads)
+    for r in range(h.shape[0]):
+        for d in range(first, last):
+            room.x[r, d] = h[r, d]
+
+
+@_program
+def head(like: Any, address: int, bias: Any, out: Any, x: Any, threads: int, team: Any, thread: int) -> None:
+    """out [R, V] = x [R, D] @ lm_head^T + bias."""
+    project(out, x, address, bias, False, like, thread, threads)
+
+
+PROGRAMS = {"gpt": _gpt, "gpt2": _gpt2, "llama": _llama}

@@ -1,0 +1,355 @@
+"""A token of every row through the whole decoder of a Transformer, compiled: read beside
+``models/transformer.py``.
+
+A row needs nothing of another one, so each thread takes a share of the rows from the first layer to the last
+and meets nobody.  Many rows are computed at once (the beams of a batch), so products count more than memory:
+their weights are laid out anew for each search, :func:`pack`, and multiplied panel by panel, each fetched
+once for all rows of a thread.  A row's sums are made in one order whatever stands beside it, so a batch
+computes each of its rows as alone, bit for bit.
+
+Keys and values stay where they were written: beams that change places exchange the addresses of their
+tokens' keys, ``Step.places``, and the beams of a source share its keys.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from torch import Tensor
+
+from wordloom.kernels.decoding.leaves import (
+    activate,
+    attend,
+    layer_norm,
+    load,
+    remember,
+    rotate,
+    share,
+    softmax,
+)
+from wordloom.kernels.primitives import exp
+from wordloom.kernels.registers import LANES, panel
+from wordloom.kernels.rows import dot_at, mix_at
+
+__all__ = [
+    "LANES", "PANEL", "Choice", "Head", "Room", "Step", "Weights", "decode", "likeliest", "logits", "pack",
+]  # fmt: skip
+
+_SUMS = {"contract", "reassoc", "nsz", "arcp"}  # as in wordloom.kernels.decoding.leaves
+_leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
+_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_inlined: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
+_unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
+_intrinsic: Any = intrinsic
+_program: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+VECTORS = 4 if LANES == 16 else 2  # of a panel: beside 4 rows, as many as registers hold sums of
+PANEL = VECTORS * LANES  # columns
+LINE = 64  # bytes that come from memory at once
+LOWEST = np.float32(-3e38)
+
+_four_wide, _one_wide = panel(4, VECTORS), panel(1, VECTORS)
+_four_narrow, _one_narrow = panel(4, 1), panel(1, 1)
+
+
+@_intrinsic
+def _fetch(_typing: Any, address: Any) -> Any:
+    """Ask for what lies at ``address``, which need not be memory of ours, to be brought near."""
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        i8, i32 = ir.IntType(8), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
+        place = builder.inttoptr(args[0], i8.as_pointer())
+        builder.call(prefetch, [place, *(ir.Constant(i32, flag) for flag in (0, 2, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+def _width(N: int) -> int:
+    return PANEL if N % PANEL == 0 else LANES
+
+
+_panel_width: Any = njit(nogil=True, cache=True)(_width)
+
+
+def pack(weight: Tensor) -> Tensor:
+    """weight [N, K], N a multiple of LANES, as float32 panels [N / width, K, width]: what a product reads."""
+    N, K = weight.shape
+    width = _width(N)
+    return weight.detach().view(N // width, width, K).transpose(1, 2).float().contiguous()
+
+
+class Weights(NamedTuple):
+    """A decoder as the program sees it; all float32."""
+
+    matrices: np.ndarray  # [L, 6] addresses of packed q k v, o, cross q, cross o, up, down
+    biases: np.ndarray  # [L, 6, widest], or [.., 0]
+    gains: np.ndarray  # [L + 1, 3, D]: of attention, cross-attention, feed-forward; then the final norm's
+    offsets: np.ndarray  # [L + 1, 3, D]
+    rotary: np.ndarray  # cosine and sine [2, positions, E/2], or [2, 0, E/2]
+    heads: int
+    scale: float
+    eps: float
+    activation: int
+    pre_norm: bool
+
+
+class Step(NamedTuple):
+    """What the rows stand at."""
+
+    places: np.ndarray  # [R, T] addresses of each token's keys and values [L, 2, D], the new ones' last
+    sources: np.ndarray  # [R, 3] which source a row reads, its first real token and the one after its last
+    crossing: np.ndarray  # [L, 2] addresses of the sources' keys and values [N, H, S, E]
+    source_length: int  # S
+
+
+class Room(NamedTuple):
+    """Arrays to work in, for R rows; ``x`` comes in as embeddings and leaves as what the head reads."""
+
+    x: np.ndarray  # [R, D]
+    normed: np.ndarray  # [R, D]
+    qkv: np.ndarray  # [R, 3 * D]
+    queries: np.ndarray  # [R, D]
+    mixed: np.ndarray  # [R, D]
+    wide: np.ndarray  # [R, F]
+    weights: np.ndarray  # [threads, H, longest], whole vectors of them
+
+
+# -- products ------------------------------------------------------------------------------------------------
+
+
+@_leaf
+def _multiply(out: int, out_row: int, x: int, R: int, K: int, matrix: int, N: int) -> None:
+    """out [R, N] += x [R, K] times panels of N columns; by address.  The next panel is fetched meanwhile."""
+    one, width = np.float32(1), _panel_width(N)
+    whole = R - R % 4
+    lines = 4 * K * width // LINE
+    share_of = lines // max(R // 4, 1) + 1
+    for n in range(0, N, width):
+        here, to = matrix + 4 * n * K, out + 4 * n
+        ahead = here + 4 * K * width
+        for r in range(0, whole, 4):
+            at = x + 4 * r * K, to + 4 * r * out_row
+            first = r // 4 * share_of
+            for line in range(first, min(first + share_of, lines)):
+                _fetch(ahead + LINE * line)
+            if width == PANEL:
+                _four_wide(at[0], K, 1, here, width, K, one, True, at[1], out_row)
+            else:
+                _four_narrow(at[0], K, 1, here, width, K, one, True, at[1], out_row)
+        for r in range(whole, R):
+            at = x + 4 * r * K, to + 4 * r * out_row
+            if width == PANEL:
+                _one_wide(at[0], K, 1, here, width, K, one, True, at[1], out_row)
+            else:
+                _one_narrow(at[0], K, 1, here, width, K, one, True, at[1], out_row)
+
+
+@_exact
+def project(out: Any, x: Any, matrix: int, bias: Any, add: bool) -> None:
+    """out [R, N] = (out +) x [R, K] @ weight^T + bias, the weight as :func:`pack` lays it out."""
+    R, N = out.shape
+    biased = bias.shape[0] > 0
+    for r in range(R):
+        if not add:
+            for n in range(N):
+                out[r, n] = bias[n] if biased else np.float32(0)
+        elif biased:
+            for n in range(N):
+                out[r, n] += bias[n]
+    _multiply(out.ctypes.data, N, x.ctypes.data, R, x.shape[1], matrix, N)
+
+
+# -- the decoder ---------------------------------------------------------------------------------------------
+
+
+@_leaf
+def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weights: Any) -> None:
+    """Every row's new query on its own tokens' keys; the new token's are written first."""
+    R, D = mixed.shape
+    T, H, like = places.shape[1], w.heads, mixed[0, :0]
+    E = D // H
+    whole = E - E % LANES
+    for r in range(R):
+        if w.rotary.shape[1]:
+            for head in range(2 * H):  # of queries and keys
+                rotate(qkv, r, head * E, w.rotary[0, T - 1], w.rotary[1, T - 1])
+        remember(like, places[r, T - 1] + offset, 0, qkv, r, D, 2 * D)
+        query, out, there = qkv[r].ctypes.data, mixed[r].ctypes.data, places[r].ctypes.data
+        for h in range(H):
+            head = weights[h]
+            at, factors = 4 * h * E, head.ctypes.data
+            dot_at(factors, there, T, offset + at, query + at, whole)
+            for e in range(h * E + whole, (h + 1) * E):
+                for t in range(T):
+                    head[t] += qkv[r, e] * load(like, places[r, t] + offset, e)
+            softmax(head, T, w.scale)
+            mix_at(out + at, there, T, offset + 4 * D + at, factors, whole)
+            for e in range(h * E + whole, (h + 1) * E):
+                mixed[r, e] = np.float32(0)
+                for t in range(T):
+                    mixed[r, e] += head[t] * load(like, places[r, t] + offset + 4 * D, e)
+
+
+@_program
+def _read(mixed: Any, queries: Any, step: Step, sources: Any, i: int, w: Weights, weights: Any) -> None:
+    """Every row's query on the keys of its source in layer i."""
+    H, S, like = w.heads, step.source_length, mixed[0, :0]
+    E = mixed.shape[1] // H
+    keys, values = step.crossing[i, 0], step.crossing[i, 1]
+    for r in range(mixed.shape[0]):
+        for h in range(H):
+            at = 4 * (sources[r, 0] * H + h) * S * E
+            attend(
+                mixed, queries, r, h, E, keys + at, values + at, sources[r, 1], sources[r, 2], w.scale,
+                weights[h], like,
+            )  # fmt: skip
+
+
+@_program
+def decode(w: Weights, step: Step, room: Room, team: Any, thread: int) -> None:
+    """x [R, D] through all layers; this thread's share of the rows."""
+    first, last = share(step.places.shape[0], thread, room.weights.shape[0])
+    if first == last:
+        return
+    x, normed, qkv = room.x[first:last], room.normed[first:last], room.qkv[first:last]
+    queries, mixed, wide = room.queries[first:last], room.mixed[first:last], room.wide[first:last]
+    places, sources, weights = step.places[first:last], step.sources[first:last], room.weights[thread]
+    D, L, pre = x.shape[1], w.matrices.shape[0], w.pre_norm
+    given = normed if pre else x  # what a layer reads; its norm stands before it, or after the one before it
+    for i in range(L):
+        matrix, bias, gains, offsets = w.matrices[i], w.biases[i], w.gains[i], w.offsets[i]
+        if pre:
+            layer_norm(given, x, gains[0], offsets[0], w.eps)
+        project(qkv, given, matrix[0], bias[0], False)
+        _look_back(mixed, qkv, places, 8 * i * D, w, weights)
+        project(x, mixed, matrix[1], bias[1], True)
+        norm = 1 if pre else 0
+        layer_norm(given, x, gains[norm], offsets[norm], w.eps)
+        project(queries, given, matrix[2], bias[2], False)
+        _read(mixed, queries, step, sources, i, w, weights)
+        project(x, mixed, matrix[3], bias[3], True)
+        norm += 1
+        layer_norm(given, x, gains[norm], offsets[norm], w.eps)
+        project(wide, given, matrix[4], bias[4], False)
+        activate(wide, w.activation, 0, wide.shape[1])
+        project(x, wide, matrix[5], bias[5], True)
+        if not pre:
+            layer_norm(x, x, gains[2], offsets[2], w.eps)
+    if pre:
+        layer_norm(x, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
+
+
+# -- the head ------------------------------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """What turns hidden vectors into logits, its ids filled up to whole panels."""
+
+    matrix: np.ndarray  # [V / PANEL, D, PANEL]
+    bias: np.ndarray  # [V], -inf for what is no id
+    forbidden: np.ndarray  # [V] bool: ids that are not chosen
+
+
+class Choice(NamedTuple):
+    """The k likeliest ids of each row and what is needed to find them."""
+
+    values: np.ndarray  # [R, k] log-probabilities
+    ids: np.ndarray  # [R, k] ascending
+    largest: np.ndarray  # [R] the largest logit
+    total: np.ndarray  # [R] the sum of exp(logit - largest); NaN where a logit is, or the largest is infinite
+    tiles: np.ndarray  # [threads, R, PANEL] logits
+
+
+@_program
+def logits(head: Head, hidden: Any, out: Any, threads: int, team: Any, thread: int) -> None:
+    """out [R, V] = the logits of hidden [R, D]; this thread's share of the rows."""
+    first, last = share(out.shape[0], thread, threads)
+    R, K = last - first, hidden.shape[1]
+    for r in range(first, last):
+        out[r] = head.bias
+    for p in range(head.matrix.shape[0]):
+        to = out.ctypes.data + 4 * (first * out.shape[1] + p * PANEL)
+        here = hidden.ctypes.data + 4 * first * K
+        _multiply(to, out.shape[1], here, R, K, head.matrix[p].ctypes.data, PANEL)
+
+
+@_program
+def likeliest(head: Head, hidden: Any, choice: Choice, team: Any, thread: int) -> None:
+    """Logits, their softmax and its largest in one pass: panel by panel, none kept; a share of the rows."""
+    first, last = share(hidden.shape[0], thread, choice.tiles.shape[0])
+    R, K, k, tile = last - first, hidden.shape[1], choice.values.shape[1], choice.tiles[thread]
+    values, ids = choice.values[first:last], choice.ids[first:last]
+    largest, total = choice.largest[first:last], choice.total[first:last]
+    values[:], ids[:], largest[:], total[:] = -np.inf, 0, LOWEST, 0
+    here = hidden.ctypes.data + 4 * first * K
+    for p in range(head.matrix.shape[0]):
+        bias = head.bias[p * PANEL : (p + 1) * PANEL]
+        for r in range(R):
+            for c in range(PANEL):
+                tile[r, c] = bias[c]
+        _multiply(tile.ctypes.data, PANEL, here, R, K, head.matrix[p].ctypes.data, PANEL)
+        for r in range(R):
+            highest = _highest(tile[r])
+            _add_exponentials(tile[r], highest, largest, total, r)
+            if highest > values[r, k - 1]:
+                _choose(tile[r], p * PANEL, head.forbidden, values[r], ids[r])
+    for r in range(R):
+        _finish(values[r], ids[r], largest[r], total[r])
+
+
+@_unordered
+def _highest(logits: Any) -> Any:
+    """The largest; where there is a NaN, any number: the sum of exponentials tells."""
+    largest = logits[0]
+    for c in range(PANEL):
+        largest = logits[c] if logits[c] > largest else largest
+    return largest
+
+
+@_inlined
+def _add_exponentials(logits: Any, highest: Any, largest: Any, total: Any, r: int) -> None:
+    if highest > largest[r]:
+        total[r] *= exp(largest[r] - highest)
+        largest[r] = highest
+    base, more = largest[r], np.float32(0)
+    for c in range(PANEL):
+        more += exp(logits[c] - base)
+    total[r] += more
+
+
+@_program
+def _choose(logits: Any, before: int, forbidden: Any, values: Any, ids: Any) -> None:
+    """Put what is above the least of ``values`` among them, the largest first, of equals the lowest id."""
+    k = values.shape[0]
+    for c in range(PANEL):
+        value = logits[c]
+        if value > values[k - 1] and not forbidden[before + c]:
+            place = k - 1
+            while place > 0 and values[place - 1] < value:
+                values[place], ids[place] = values[place - 1], ids[place - 1]
+                place -= 1
+            values[place], ids[place] = value, before + c
+
+
+@_program
+def _finish(values: Any, ids: Any, largest: Any, total: Any) -> None:
+    """Make log-probabilities of logits, NaN where none is finite, and put them in the order of their ids."""
+    base = largest + np.float32(math.log(total))
+    if largest == LOWEST:
+        base = np.float32(np.nan)
+    for i in range(values.shape[0]):
+        value, token = values[i] - base, ids[i]
+        place = i
+        while place > 0 and ids[place - 1] > token:
+            values[place], ids[place] = values[place - 1], ids[place - 1]
+            place -= 1
+        values[place], ids[place] = value, token

@@ -1,0 +1,283 @@
+"""The leaves of fast decoding, compiled by numba: what a few tokens pass through, on a team of threads.
+
+One token reads every weight once, so decoding is bound by memory: these kernels read a model's own
+tensors where they lie, in float32 or bfloat16, and compute in float32.  Every thread runs the same
+program on its share of the output rows and meets the others (:mod:`wordloom.kernels.barrier`); one call does a
+whole token, so nothing is scheduled, allocated or traced in between.
+
+Letters as in :mod:`wordloom.nn`; R is the number of tokens computed at once, one row each.  ``like`` is an
+empty array whose type tells how weights and cache are stored: float32, or uint16 for the bits of bfloat16.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic as numba_intrinsic
+
+from wordloom.kernels.primitives import exp
+from wordloom.kernels.registers import LANES, tile
+from wordloom.kernels.rows import add_rows
+
+__all__ = [
+    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project",
+    "remember", "rms_norm", "rotate", "share", "softmax",
+]  # fmt: skip
+
+# sums may be reordered, which vectors need, but NaN and infinity stay what they are
+_SUMS = {"contract", "reassoc", "nsz", "arcp"}
+# (types end where numba's begin: what these decorate is Any)
+_leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
+_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
+
+_intrinsic: Any = numba_intrinsic
+
+RELU, GELU, GELU_TANH, SILU = range(4)
+
+
+def _element(builder: Any, like: Any, address: Any, index: Any) -> Any:
+    stored = ir.FloatType() if like.dtype == types.float32 else ir.IntType(16)
+    return builder.gep(builder.inttoptr(address, stored.as_pointer()), [index])
+
+
+@_intrinsic
+def load(_typing: Any, like: Any, address: Any, index: Any) -> Any:
+    """Element ``index`` of the tensor at ``address``, as float32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        value = builder.load(_element(builder, like, args[1], args[2]))
+        if like.dtype == types.float32:
+            return value
+        # a bfloat16 is the upper half of a float32
+        wide = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(wide, ir.FloatType())
+
+    return types.float32(like, types.int64, types.int64), generate
+
+
+@_intrinsic
+def _store(_typing: Any, like: Any, address: Any, index: Any, value: Any) -> Any:
+    """Put a stored value: a float32, or the 16 bits of a bfloat16."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        builder.store(args[3], _element(builder, like, args[1], args[2]))
+        return builder.bitcast(ir.Constant(ir.IntType(32), 0), ir.IntType(32))
+
+    return types.uint32(like, types.int64, types.int64, like.dtype), generate
+
+
+@_exact
+def share(n: int, thread: int, threads: int) -> tuple[int, int]:
+    """The part of range(n) that is this thread's; bounds are multiples of four, as rows are computed."""
+    fours = (n + 3) // 4
+    return min(n, 4 * (fours * thread // threads)), min(n, 4 * (fours * (thread + 1) // threads))
+
+
+# How many rows of the weight go beside four tokens: with AVX512 there are 32 registers to hold sums in, else
+# 16.  Two leave time in which to fetch what comes next; so do eight tokens, which pays where a vector of the
+# weight is half as many bytes (bfloat16: a tenth more tokens a second on Zen 4; float32: a fifth fewer).
+_WIDE = LANES == 16
+_BESIDE_FOUR = 4 if _WIDE else 2
+_eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ahead=1024)
+_two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
+
+
+@_leaf
+def project(
+    out: Any, x: Any, address: int, bias: Any, add: bool, like: Any, thread: int, threads: int
+) -> None:
+    """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns.
+
+    Four rows of the weight are read at once, a quarter of the share apart: each is then one long stream,
+    which the processor fetches ahead of us.  Short rows side by side share pages, and Zen 4 seems to follow
+    only one stream in a page: of 768 floats they arrive at half the pace, of 2,048 at two thirds.
+    """
+    R, K = x.shape
+    N = out.shape[1]
+    size = like.itemsize
+    first, last = share(N, thread, threads)
+    quarter = (last - first + 3) // 4
+    apart = quarter * K
+    at_x, at_out = x.ctypes.data, out.ctypes.data
+    for n in range(first, first + quarter):
+        there = (last - n + quarter - 1) // quarter
+        weight = address + n * K * size
+        r = 0
+        while r < R:
+            token, place = at_x + 4 * r * K, at_out + 4 * (r * N + n)
+            if _WIDE and size == 2 and r == 0 and R >= 8:
+                for j in range(0, there, 2):
+                    rows, to, few = weight + j * apart * size, place + 4 * j * quarter, there - j
+                    _eights(like, rows, apart, min(2, few), token, K, to, N, quarter, add)
+                r += 8
+            elif R - r >= 4:
+                for j in range(0, there, _BESIDE_FOUR):
+                    rows, to, few = weight + j * apart * size, place + 4 * j * quarter, there - j
+                    _fours(like, rows, apart, min(_BESIDE_FOUR, few), token, K, to, N, quarter, add)
+                r += 4
+            elif R - r >= 2:
+                _two_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 2
+            else:
+                _one_by_four(like, weight, apart, there, token, K, place, N, quarter, add)
+                r += 1
+    if bias.shape[0]:
+        for r in range(R):
+            for n in range(first, last):
+                out[r, n] += bias[n]
+
+
+@_leaf
+def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
+    """out [R, D] = x / sqrt(mean(x^2) + eps) * gain; every thread does it all, into a buffer of its own."""
+    R, D = x.shape
+    for r in range(R):
+        squares = np.float32(0)
+        for d in range(D):
+            squares += x[r, d] * x[r, d]
+        scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
+        for d in range(D):
+            out[r, d] = x[r, d] * scale * gain[d]
+
+
+@_leaf
+def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
+    """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`.
+
+    ``out`` may be ``x``.  It is all that is read: of two arrays that may be one, no vectors would be made.
+    """
+    R, D = x.shape
+    copied = out.ctypes.data != x.ctypes.data
+    for r in range(R):
+        if copied:
+            for d in range(D):
+                out[r, d] = x[r, d]
+        mean = np.float32(0)
+        for d in range(D):
+            mean += out[r, d]
+        mean /= np.float32(D)
+        squares = np.float32(0)
+        for d in range(D):
+            squares += (out[r, d] - mean) * (out[r, d] - mean)
+        scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
+        if offset.shape[0]:
+            for d in range(D):
+                out[r, d] = (out[r, d] - mean) * scale * gain[d] + offset[d]
+        else:
+            for d in range(D):
+                out[r, d] = (out[r, d] - mean) * scale * gain[d]
+
+
+@_exact
+def activate(x: Any, kind: int, first: int, last: int) -> None:
+    """x [R, F] = activation(x) in columns first to last, in place."""
+    one, half, n = np.float32(1), np.float32(0.5), last - first
+    for r in range(x.shape[0]):
+        row = x[r, first:last]  # from zero on: numba tests any other start for being negative, one by one
+        if kind == SILU:
+            for f in range(n):
+                row[f] = row[f] / (one + exp(-row[f]))
+        elif kind == GELU_TANH:
+            for f in range(n):
+                v = row[f]
+                t = np.float32(0.7978845608) * (v + np.float32(0.044715) * v * v * v)
+                # 0.5 (1 + tanh t) is the logistic function of 2t
+                row[f] = v / (one + exp(np.float32(-2) * t))
+        elif kind == GELU:
+            for f in range(n):
+                row[f] = half * row[f] * (one + np.float32(math.erf(row[f] * np.float32(0.70710678))))
+        else:
+            for f in range(n):
+                row[f] = np.float32(0) if row[f] < np.float32(0) else row[f]  # NaN stays, and max() no vector
+
+
+@_exact
+def rotate(x: Any, r: int, offset: int, cos: Any, sin: Any) -> None:
+    """Turn the halves of one head, x[r, offset : offset + E], by angles cos and sin [E/2]."""
+    half = cos.shape[0]
+    for i in range(half):
+        a, b = x[r, offset + i], x[r, offset + half + i]
+        x[r, offset + i] = a * cos[i] - b * sin[i]
+        x[r, offset + half + i] = b * cos[i] + a * sin[i]
+
+
+@_exact
+def remember(like: Any, address: int, index: int, x: Any, r: int, offset: int, E: int) -> None:
+    """Write x[r, offset : offset + E] into the cache from element ``index`` on, rounded to nearest even."""
+    for e in range(E):
+        _store(like, address, index + e, _stored(like, x[r, offset + e]))
+
+
+@_intrinsic
+def _stored(_typing: Any, like: Any, value: Any) -> Any:
+    """A float32 as it is stored: itself, or the bits of the nearest bfloat16 (of a tie, the even one)."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        if like.dtype == types.float32:
+            return args[1]
+        i32 = ir.IntType(32)
+        bits = builder.bitcast(args[1], i32)
+        odd = builder.and_(builder.lshr(bits, ir.Constant(i32, 16)), ir.Constant(i32, 1))
+        rounded = builder.add(bits, builder.add(odd, ir.Constant(i32, 0x7FFF)))
+        is_nan = builder.fcmp_unordered("uno", args[1], args[1])
+        rounded = builder.select(is_nan, ir.Constant(i32, 0x7FC00000), rounded)
+        return builder.trunc(builder.lshr(rounded, ir.Constant(i32, 16)), ir.IntType(16))
+
+    return like.dtype(like, types.float32), generate
+
+
+@_unordered
+def _highest(weights: Any, n: int) -> Any:
+    """The largest; where there is a NaN, any number: their softmax is NaN whatever was taken off."""
+    highest = weights[0]
+    for s in range(n):
+        highest = weights[s] if weights[s] > highest else highest
+    return highest
+
+
+@_leaf
+def softmax(weights: Any, n: int, scale: float) -> None:
+    """weights [n] = softmax(weights * scale), scale > 0; ``weights`` is a whole number of vectors long.
+
+    With -inf behind the last, the loops below are vectors to their end: of few weights, as most texts have,
+    the rest of a loop would take longer than its vectors.
+    """
+    whole = (n + LANES - 1) // LANES * LANES
+    for s in range(n, whole):
+        weights[s] = -np.inf
+    highest, factor, total = _highest(weights, whole), np.float32(scale), np.float32(0)
+    for s in range(whole):
+        weights[s] = exp((weights[s] - highest) * factor)
+        total += weights[s]
+    for s in range(whole):
+        weights[s] /= total
+
+
+@_leaf
+def attend(
+    out: Any, q: Any, r: int, head: int, E: int, keys: int, values: int, start: int, stop: int,
+    scale: float, weights: Any, like: Any,
+) -> None:  # fmt: skip
+    """out[r, head] = softmax(q[r, head] . keys * scale) values over cached positions start to stop.
+
+    ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S, as
+    :func:`softmax` wants it.  No positions at all give zeros.
+    """
+    n, size, at = stop - start, like.itemsize, head * E
+    query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)
+    first, factors = keys + start * E * size, weights.ctypes.data
+    for s in range(0, n, 4):
+        _one_by_four(like, first + s * E * size, E, min(4, n - s), query, E, factors + 4 * s, 0, 1, False)
+    softmax(weights, n, scale)
+    for e in range(E):
+        out[r, at + e] = np.float32(0)
+    first, whole = values + start * E * size, E - E % LANES
+    add_rows(like, mixed, first, n, E, factors, 1, whole)
+    for e in range(whole, E):
+        for s in range(n):
+            out[r, at + e] += weights[s] * load(like, first, s * E + e)

@@ -1,0 +1,173 @@
+"""A token through a whole recurrent model, compiled: read beside ``nn/recurrent.py``.
+
+As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last, writes
+its own share of columns only, and ``meet`` stands where one thread reads what another wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from wordloom.kernels.barrier import meet
+from wordloom.kernels.decoding.leaves import project, share
+from wordloom.kernels.primitives import exp
+
+__all__ = ["State", "Weights", "step"]
+
+PATIENCE = 200  # as in wordloom.kernels.decoding.causal
+
+RNN_TANH, RNN_RELU, LSTM, LSTM_1997, GRU, GRU_RESET_AFTER = range(6)  # in the order of nn.recurrent.CELLS
+
+_program: Any = njit(nogil=True, cache=True, error_model="numpy")
+_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+
+
+class Weights(NamedTuple):
+    """A model as the program sees it: where its matrices lie, and small float32 copies of the rest."""
+
+    like: np.ndarray  # [0]: float32, or uint16 for bfloat16
+    cell: int
+    matrices: np.ndarray  # [L, 3] addresses: W, U, and P or 0
+    biases: np.ndarray  # [L, G * H], or [L, 0]
+    candidates: np.ndarray  # [L, H], or [L, 0]: the bias of n behind the reset gate
+    peepholes: np.ndarray  # [L, G - 1, H], or [L, 0, 0]
+
+
+class State(NamedTuple):
+    """Arrays to work in, for B rows: what they remember, and what stands between."""
+
+    x: np.ndarray  # [B, D], comes in as embeddings
+    h: np.ndarray  # [L, B, R]
+    c: np.ndarray  # [L, B, H], or [L, B, 0]
+    gates: np.ndarray  # [B, G * H]; a GRU's r and z alone [B, 2 * H]
+    inner: np.ndarray  # [B, G * H] or [B, 0]: what h brings where it does not simply add
+    n: np.ndarray  # [B, H] or [B, 0]: a GRU's candidate
+    wide: np.ndarray  # [B, H] what is projected to h, or r * h
+
+
+@_exact
+def _sigmoid(x: Any) -> Any:
+    return np.float32(1) / (np.float32(1) + exp(-x))
+
+
+@_exact
+def _tanh(x: Any) -> Any:
+    return np.float32(2) / (np.float32(1) + exp(np.float32(-2) * x)) - np.float32(1)
+
+
+@_program
+def step(w: Weights, s: State, threads: int, team: Any, thread: int) -> None:
+    """x through every layer; h and c become the next state."""
+    for layer in range(s.h.shape[0]):
+        if w.cell == GRU:
+            _gru(w, s, layer, threads, team, thread)
+        elif w.cell == GRU_RESET_AFTER:
+            _gru_reset_after(w, s, layer, threads, team, thread)
+        else:
+            _one_product(w, s, layer, threads, team, thread)
+        meet(team, threads, PATIENCE)
+
+
+@_program
+def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, threads: int) -> None:
+    """out [B, N] = W x + b, of the gates' rows from ``first`` on; this thread's share."""
+    bias = w.biases[layer]
+    if bias.shape[0]:
+        bias = bias[first : first + out.shape[1]]
+    if layer == 0:
+        row = first * s.x.shape[1] * w.like.itemsize
+        project(out, s.x, w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
+    else:
+        row = first * s.h.shape[2] * w.like.itemsize
+        project(out, s.h[layer - 1], w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
+
+
+@_program
+def _one_product(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+    """Elman's network and LSTMs, whose sums are W x + U h + b."""
+    none = w.biases[layer, :0]
+    _input(s.gates, w, s, layer, 0, thread, threads)
+    project(s.gates, s.h[layer], w.matrices[layer, 1], none, True, w.like, thread, threads)
+    meet(team, threads, PATIENCE)
+    if w.cell == RNN_TANH or w.cell == RNN_RELU:
+        first, last = share(s.gates.shape[1], thread, threads)
+        for b in range(s.gates.shape[0]):
+            for j in range(first, last):
+                x = s.gates[b, j]
+                s.h[layer, b, j] = _tanh(x) if w.cell == RNN_TANH else max(x, np.float32(0))
+        return
+    out = s.wide if w.matrices[layer, 2] else s.h[layer]
+    _lstm(w, s, layer, out, threads, thread)
+    if w.matrices[layer, 2]:
+        meet(team, threads, PATIENCE)
+        project(s.h[layer], s.wide, w.matrices[layer, 2], none, False, w.like, thread, threads)
+
+
+@_exact
+def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int) -> None:
+    H = s.c.shape[2]
+    forgets, sees = w.cell == LSTM, w.peepholes.shape[2] > 0
+    at_g = 2 * H if forgets else H
+    first, last = share(H, thread, threads)
+    for b in range(s.gates.shape[0]):
+        gates, c = s.gates[b], s.c[layer, b]
+        for j in range(first, last):
+            i, old = gates[j], c[j]
+            kept = old
+            if sees:
+                i += w.peepholes[layer, 0, j] * old
+            if forgets:
+                f = gates[H + j]
+                if sees:
+                    f += w.peepholes[layer, 1, j] * old
+                kept = _sigmoid(f) * old
+            new = kept + _sigmoid(i) * _tanh(gates[at_g + j])
+            o = gates[at_g + H + j]
+            if sees:
+                o += w.peepholes[layer, w.peepholes.shape[1] - 1, j] * new
+            c[j] = new
+            out[b, j] = _sigmoid(o) * _tanh(new)
+
+
+@_program
+def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+    """The reset gate before the product: r and z first, then n."""
+    none, H = w.biases[layer, :0], s.n.shape[1]
+    h = s.h[layer]
+    _input(s.gates, w, s, layer, 0, thread, threads)
+    project(s.gates, h, w.matrices[layer, 1], none, True, w.like, thread, threads)
+    _input(s.n, w, s, layer, 2 * H, thread, threads)
+    meet(team, threads, PATIENCE)
+    first, last = share(H, thread, threads)
+    for b in range(h.shape[0]):
+        for j in range(first, last):
+            s.wide[b, j] = _sigmoid(s.gates[b, j]) * h[b, j]
+    meet(team, threads, PATIENCE)
+    of_n = w.matrices[layer, 1] + 2 * H * H * w.like.itemsize
+    project(s.n, s.wide, of_n, none, True, w.like, thread, threads)
+    for b in range(h.shape[0]):
+        for j in range(first, last):
+            z = _sigmoid(s.gates[b, H + j])
+            h[b, j] = (np.float32(1) - z) * h[b, j] + z * _tanh(s.n[b, j])
+
+
+@_program
+def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+    none, H = w.biases[layer, :0], s.h.shape[2]
+    h = s.h[layer]
+    _input(s.gates, w, s, layer, 0, thread, threads)
+    project(s.inner, h, w.matrices[layer, 1], none, False, w.like, thread, threads)
+    meet(team, threads, PATIENCE)
+    first, last = share(H, thread, threads)
+    for b in range(h.shape[0]):
+        gates, inner = s.gates[b], s.inner[b]
+        for j in range(first, last):
+            r, z = _sigmoid(gates[j] + inner[j]), _sigmoid(gates[H + j] + inner[H + j])
+            candidate = inner[2 * H + j]
+            if w.candidates.shape[1]:
+                candidate += w.candidates[layer, j]
+            n = _tanh(gates[2 * H + j] + r * candidate)
+            h[b, j] = z * h[b, j] + (np.float32(1) - z) * n

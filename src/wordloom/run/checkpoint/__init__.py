@@ -1,0 +1,1 @@
+"""Checkpoints: load a model from its folder, average several."""

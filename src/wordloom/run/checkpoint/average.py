@@ -1,0 +1,147 @@
+"""The mean of several checkpoints' weights, as a model of its own (Vaswani et al. 2017, section 6.1)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wordloom.errors import CheckpointError
+from wordloom.models import family_of
+from wordloom.run.checkpoint.sentence_folder import pooling_of, write_pooling
+from wordloom.training.checkpoint import checkpoint_steps
+from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights.configs import TOKEN_IDS
+from wordloom.weights.tensors import read_json
+
+__all__ = ["average", "mean_weights"]
+
+# What decides a model's ids or words: equal in all checkpoints, or their mean is of nothing.
+_VOCABULARIES = ("tokenizer.json", "vocabulary.json", "source_tokenizer/tokenizer.json")
+# What reads a model's inputs, of ours and of others' formats; copied as it is.
+_READERS = ("*token*.json", "vocab*", "merges.txt", "encoder.json", "*.model", "chat_template*")
+
+
+def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None = None) -> list[Path]:
+    """Write the mean of checkpoints into the folder ``out``, with their tokenizer; returns those checkpoints.
+
+    ``sources`` are checkpoint folders or runs, a run standing for all checkpoints that it keeps (the newest
+    ``train.keep_last``), or for its ``last`` ones.  The sum is made in float32 and rounded once, to the type
+    of the weights.  ``average.json`` says what went in, ``recipe.toml`` is the run's.
+
+    Raises CheckpointError for fewer than two checkpoints or than ``last``, for those of different models or
+    vocabularies, and for an ``out`` that holds a checkpoint.
+    """
+    found = _checkpoints(list(map(Path, sources)), last)
+    if Path(out).parent.name == "checkpoints" and Path(out).name.startswith("step-"):
+        raise CheckpointError(f"{out} would be taken for a checkpoint of the run; name another folder")
+    config, state = mean_weights(found)
+    newest = found[-1]
+    steps = [int(path.name.removeprefix("step-")) for path in found if path.name.startswith("step-")]
+    facts = {"average": "mean", "checkpoints": list(map(str, found)), "steps": steps}
+    notes = {"average.json": json.dumps(facts, indent=1) + "\n"}
+    in_run = newest.parent.name == "checkpoints"
+    recipe = (newest.parent.parent if in_run else newest) / "recipe.toml"
+    if recipe.exists():
+        notes["recipe.toml"] = recipe.read_text(encoding="utf-8")
+    generation = newest / "generation_config.json"
+    told = read_json(newest / "config.json")
+    beside = told.get("source_tokenizer")
+    save_model(
+        (config, state),
+        Path(out),
+        tokenizer=_Copied(newest, notes, told.get("vocabulary")),
+        source_tokenizer=None
+        if beside is None
+        else _Copied(newest / str(beside), {}, told.get("source_vocabulary")),
+        generation=read_json(generation) if generation.exists() else None,
+    )
+    if (said := pooling_of(newest)) is not None:
+        write_pooling(Path(out), config.dim, said)
+    return found
+
+
+def mean_weights(folders: Sequence[Path]) -> tuple[Any, dict[str, Tensor]]:
+    """Config and state of the mean of checkpoints; raises CheckpointError unless all are of one model."""
+    first = folders[0]
+    config = load_config(first)
+    for folder in folders[1:]:
+        _require_alike(folder, first, config)
+    types: dict[str, torch.dtype] = {}
+    total: dict[str, Tensor] = {}
+    for folder in folders:
+        for name, tensor in load_model(folder).state_dict().items():
+            wide = torch.promote_types(tensor.dtype, torch.float32)
+            total[name] = total[name].to(wide).add_(tensor) if name in total else tensor.to(wide, copy=True)
+            types[name] = torch.promote_types(tensor.dtype, types.get(name, tensor.dtype))
+    return config, {name: (sums / len(folders)).to(types[name]) for name, sums in total.items()}
+
+
+def _checkpoints(sources: list[Path], last: int | None) -> list[Path]:
+    found: list[Path] = []
+    for source in sources:
+        steps = checkpoint_steps(source)
+        if last is not None and last > len(steps):
+            kept = f"keeps {len(steps)} checkpoints" if steps else "is no run that keeps checkpoints"
+            raise CheckpointError(
+                f"{source} {kept}, and --last asks for {last}: ask for fewer, or train with train.save_every "
+                f"and train.keep_last={last}"
+            )
+        names = [f"checkpoints/step-{step}" for step in steps[-last if last else 0 :]]
+        found += [source / name for name in names] or [source]
+    if len({path.resolve() for path in found}) < max(2, len(found)):
+        named = ", ".join(map(str, found))
+        raise CheckpointError(
+            f"a mean is of at least two checkpoints, each once, not of {named}; name more, or train with "
+            "train.save_every and train.keep_last"
+        )
+    return found
+
+
+def _require_alike(folder: Path, first: Path, config: Any) -> None:
+    """Raise CheckpointError unless ``folder`` has the config and vocabulary of ``first``."""
+    other = load_config(folder)
+    differs = ""
+    if type(other) is not type(config):
+        differs = f"holds a {family_of(other)} and {first} a {family_of(config)}"
+    elif other != config:
+        name = next(f.name for f in fields(other) if getattr(other, f.name) != getattr(config, f.name))
+        differs = f"has {name} {getattr(other, name)!r} and {first} {getattr(config, name)!r}"
+    else:
+        for file in _VOCABULARIES:
+            if _bytes(folder / file) != _bytes(first / file):
+                differs = f"has another {file} than {first}"
+    if differs:
+        raise CheckpointError(f"{folder} {differs}; only checkpoints of one model and vocabulary have a mean")
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+class _Copied:
+    """What reads a checkpoint's inputs, as it lies there, with ``notes`` beside it; for save_model."""
+
+    vocab_size = 0  # it fits the model it comes from
+
+    def __init__(self, folder: Path, notes: dict[str, str], vocabulary: dict[str, Any] | None) -> None:
+        self.folder, self.notes, self.vocabulary_facts = folder, notes, vocabulary
+        facts = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+        self.bos_id, self.eos_id, self.pad_id = (facts.get(key) for key in TOKEN_IDS)
+
+    def save_pretrained(self, place: Path) -> None:
+        place.mkdir(exist_ok=True)
+        for path in self._files():
+            shutil.copy(path, place / path.name)
+        for name, text in self.notes.items():
+            (place / name).write_text(text, encoding="utf-8")
+
+    def _files(self) -> Iterator[Path]:
+        known = {path for pattern in _READERS for path in self.folder.glob(pattern)}
+        yield from (path for path in sorted(known) if path.is_file())

@@ -1,0 +1,140 @@
+"""A trained encoder from its folder, and what one does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from wordloom.data.batches.masked import Marks
+from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
+from wordloom.evaluate.masked import hidden_by, pseudo_perplexity
+from wordloom.evaluate.score import Scores
+from wordloom.models import encodes
+from wordloom.nn.evaluating import evaluating
+from wordloom.run.checkpoint.dtypes import choose_dtype
+from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
+from wordloom.run.checkpoint.sentence_folder import pooling_of, write_pooling
+from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
+from wordloom.text import Tokenizer
+from wordloom.training.precision import choose_device
+from wordloom.weights import load_config, load_model, save_model
+
+__all__ = ["Filling", "TextEncoder", "is_encoder", "load_encoder"]
+
+
+class Filling(NamedTuple):
+    """A token that may stand in place of a mask, and how likely that is."""
+
+    token: str
+    probability: float
+
+
+@dataclass(kw_only=True)
+class TextEncoder:
+    """An encoder and its tokenizer, as :func:`wordloom.load` gives them."""
+
+    model: Any
+    tokenizer: Tokenizer
+    config: Any
+    folder: Path | None = None
+
+    # -- vectors -----------------------------------------------------------------------------------------
+
+    def embedder(self, **settings: Any) -> Embedder:
+        """What makes vectors of texts: :class:`~wordloom.run.models.embedder.Embedder`'s settings, which default to
+        what a sentence-transformers folder says of itself."""
+        said = None if self.folder is None else pooling_of(self.folder)
+        if said is not None:
+            own = {"pooling": said.pooling, "normalize": said.normalize, "limit": said.limit}
+            settings = {**own, **settings}
+        return Embedder(self.model, self.tokenizer, **settings)
+
+    def embed(self, texts: Iterable[str], **settings: Any) -> Embedded:
+        """The vectors of N texts, [N, D] float32, and what became of them; see :meth:`embedder`."""
+        return self.embedder(**settings)(texts)
+
+    def embed_tokens(
+        self, texts: Sequence[str], ledger: EmbedLedger | None = None, **settings: Any
+    ) -> list[TokenVectors]:
+        """The vectors of the tokens of each text; see :meth:`embedder`.  What becomes of texts is added to
+        ``ledger``; without one, the log tells of those that are cut, as asked."""
+        return self.embedder(**settings).tokens(texts, ledger)
+
+    # -- hidden tokens -----------------------------------------------------------------------------------
+
+    def fill(self, text: str, k: int = 5) -> list[list[Filling]]:
+        """The ``k`` likeliest tokens for each mask in ``text``, written as the tokenizer spells it, or for
+        each [EMPTY] if the model learnt with that.
+
+        Raises CheckpointError for a model saved without the head, DataError for a text without a mask or too
+        long for the model, ConfigError for a k out of range.
+        """
+        if not self.config.masked_lm_head:
+            raise CheckpointError(
+                f"{self.folder or 'the model'} has no head to fill in masked tokens: it was saved without it"
+            )
+        if not 1 <= k <= self.tokenizer.vocab_size:
+            raise ConfigError(f"{k} tokens are asked for of {self.tokenizer.vocab_size}; give 1 or more")
+        mask = hidden_by(self.model, self.tokenizer)
+        ids = self.tokenizer.encode_ids(text, specials="interpret")
+        if mask is None or mask not in ids:
+            spelled = "a mask token" if mask is None else self.tokenizer.id_to_token(mask)
+            raise DataError(f"the text has no {spelled} to fill in: {text!r}")
+        marks = Marks.of(self.tokenizer)
+        whole = [marks.cls, *ids, marks.sep]
+        if len(whole) > self.config.max_seq_len:
+            raise DataError(
+                f"the text has {len(ids):,} tokens and the model reads {self.config.max_seq_len - 2:,} at "
+                "once; shorten it"
+            )
+        device = next(self.model.parameters()).device
+        tokens = torch.tensor([whole], device=device)
+        with evaluating(self.model):
+            states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
+            logits = self.model.lm_head(self.model.mlm_hidden(states)).float()
+            logits = logits[:, : self.tokenizer.vocab_size]  # beyond, there are no tokens
+        values, found = logits.softmax(-1).topk(k, dim=-1)
+        if not values.isfinite().all():
+            raise NonFiniteError("the model gives no finite probability; its weights are damaged")
+        return [
+            [Filling(self.tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
+            for row, shares in zip(found.tolist(), values.tolist(), strict=True)
+        ]
+
+    def pseudo_perplexity(self, texts: Iterable[Any], **settings: Any) -> Scores:
+        """See :func:`wordloom.evaluate.masked.pseudo_perplexity`."""
+        return pseudo_perplexity(self.model, self.tokenizer, texts, **settings)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder that transformers, and :func:`wordloom.load`, read as it is; of a
+        sentence-transformers model with its pooling."""
+        said = None if self.folder is None else pooling_of(self.folder)
+        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
+        if said is not None:
+            write_pooling(Path(folder), self.config.dim, said)
+
+
+def is_encoder(folder: str | Path) -> bool:
+    """Whether the model in ``folder`` reads in both directions; raises CheckpointError as
+    :func:`wordloom.load`."""
+    return encodes(load_config(folder))
+
+
+def load_encoder(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextEncoder:
+    """As :func:`wordloom.load`, for encoders; raises CheckpointError for another model."""
+    folder, kept = Path(folder), choose_dtype(dtype)
+    if not is_encoder(folder):
+        raise CheckpointError(f"{folder} holds no encoder: its model reads in one direction")
+    model: Any = load_model(folder, dtype=kept, device=choose_device(device))
+    tokenizer = Tokenizer.from_pretrained(folder)
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
+            f"{model.config.vocab_size}; they do not belong together"
+        )
+    check_vocabulary(folder, tokenizer)
+    return TextEncoder(model=model.eval(), tokenizer=tokenizer, config=model.config, folder=folder)

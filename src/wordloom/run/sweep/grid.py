@@ -1,0 +1,173 @@
+"""A grid of settings: ``key=v1,v2`` taken apart, and every combination as a recipe with a readable name."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from wordloom.errors import RecipeError
+from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.reading import override_value
+
+__all__ = ["Combination", "combinations", "split_settings"]
+
+_CLOSING = {"[": "]", "{": "}"}
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+=,-]+")
+_LONGEST = 120  # characters of a folder's name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """One point of a grid: the swept ``settings`` alone, the whole ``recipe``, the ``name`` of its folder."""
+
+    name: str
+    settings: dict[str, Any]
+    recipe: Recipe
+
+
+def split_settings(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """(keys with several values, overrides with one) of what stands on a command line.
+
+    Commas within brackets, braces and quotes belong to a value: ``data.train=["a","b"],c`` has two.
+
+    >>> split_settings(["train.epochs=2,3", "seed=1"])
+    ({'train.epochs': ['2', '3']}, ['seed=1'])
+
+    Raises RecipeError for a key that is given twice, an empty value, or a bracket or quote left open.
+    """
+    grid: dict[str, list[str]] = {}
+    overrides: list[str] = []
+    given: set[str] = set()
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        key = key.strip()
+        if not equals:  # what is wrong with it is said where overrides are read
+            overrides.append(argument)
+            continue
+        if key in given:
+            raise RecipeError(f"{key} is given twice; write its values as one list: {key}=v1,v2")
+        given.add(key)
+        values = list(_alternatives(argument, text))
+        if len(values) == 1:
+            overrides.append(argument)
+        elif "" in values:
+            raise RecipeError(f"an empty value in {argument!r}: there is a comma too many")
+        else:
+            grid[key] = values
+    return grid, overrides
+
+
+def _alternatives(argument: str, text: str) -> Iterator[str]:
+    """``text`` cut at commas that stand in no brackets, braces or quotes."""
+    open_: list[str] = []
+    quote, began = "", 0  # quotes open where a value begins, so that don't is a word
+    for at, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote and (text[at - 1] != "\\" or quote == "'") else quote
+        elif letter in "'\"" and (open_ or not text[began:at].strip()):
+            quote = letter
+        elif letter in _CLOSING and (open_ or not text[began:at].strip()):
+            open_.append(_CLOSING[letter])
+        elif open_ and letter == open_[-1]:
+            open_.pop()
+        elif letter == "," and not open_:
+            yield text[began:at].strip()
+            began = at + 1
+    if open_ or quote:
+        raise RecipeError(f"cannot read {argument!r}: {quote or open_[-1]} is missing at its end")
+    yield text[began:].strip()
+
+
+def combinations(
+    recipe: str | Path | Recipe,
+    grid: Mapping[str, Sequence[Any]],
+    overrides: Sequence[str] = (),
+    *,
+    start_from: str | Path | None = None,
+) -> list[Combination]:
+    """Every combination of ``grid``, the last key's values changing fastest; all recipes are validated.
+
+    Values are what overrides take: text is read as there (``"2e-5"`` is a number), others as they are.
+
+    Raises RecipeError for whatever is wrong with any of them, for values or whole recipes that are equal, and
+    where there is nothing to choose from.
+    """
+    if not grid or all(len(values) < 2 for values in grid.values()):
+        raise RecipeError(
+            "nothing to sweep: give a key several values, e.g. train.learning_rate=1e-4,3e-4; for a single "
+            "run there is `wordloom train`"
+        )
+    texts = {key: [_text(value) for value in values] for key, values in grid.items()}
+    for key, alternatives in texts.items():
+        _refuse_equal(key, alternatives)
+    labels = _labels(list(grid))
+    found: list[Combination] = []
+    known: dict[str, str] = {}
+    for chosen in itertools.product(*texts.values()):
+        pairs = [f"{key}={text}" for key, text in zip(texts, chosen, strict=True)]
+        loaded = load_recipe(recipe, [*overrides, *pairs])
+        if start_from is not None:
+            loaded = loaded.model_copy(update={"start_from": str(start_from)})
+        settings = {key: override_value(text) for key, text in zip(texts, chosen, strict=True)}
+        exact = " ".join(pairs)
+        name = _name({labels[key]: value for key, value in settings.items()}, exact)
+        if any(name == one.name for one in found):  # other values that are written alike
+            name = f"{name}-{_digest(exact)}"
+        same = known.setdefault(json.dumps(loaded.as_dict(), sort_keys=True), name)
+        if same != name:
+            raise RecipeError(f"{same} and {name} are one run: the recipe is the same; leave one of them out")
+        found.append(Combination(name=name, settings=settings, recipe=loaded))
+    return found
+
+
+def _text(value: Any) -> str:
+    """A value as an override has it."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "none"
+    return tomli_w.dumps({"value": value}).partition("=")[2].strip()
+
+
+def _refuse_equal(key: str, texts: Sequence[str]) -> None:
+    seen: list[tuple[Any, str]] = []
+    for text in texts:
+        value = override_value(text)
+        for other, written in seen:
+            if value == other:
+                same = f"twice {text}" if text == written else f"{written} and {text}, which are equal"
+                raise RecipeError(f"{key} has {same}; leave one of them out")
+        seen.append((value, text))
+
+
+def _labels(keys: Sequence[str]) -> dict[str, str]:
+    """The last part of each key where that tells it from all others, else the key."""
+    last = [key.rpartition(".")[2] for key in keys]
+    return {key: part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)}
+
+
+def _name(settings: Mapping[str, Any], exact: str) -> str:
+    """A folder's name; what a name cannot hold is told apart by the digest of ``exact``."""
+    plain = ",".join(f"{label}={_plain(value)}" for label, value in settings.items())
+    safe = _UNSAFE.sub("-", plain)
+    if safe == plain and len(plain) <= _LONGEST:
+        return plain
+    return f"{safe[:_LONGEST]}-{_digest(exact)}"
+
+
+def _digest(exact: str) -> str:
+    return hashlib.sha256(exact.encode()).hexdigest()[:6]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(_plain, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

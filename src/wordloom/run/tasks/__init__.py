@@ -1,0 +1,1 @@
+"""What each kind of training run brings: data, batches, objective, scores."""

@@ -1,0 +1,229 @@
+"""Causal language models in a training run: windows of tokens, attention kernels, samples of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data.batches.causal import to_device
+from wordloom.errors import RecipeError
+from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.generate import Sampling, generate_text
+from wordloom.models import (
+    MODELS,
+    TaskConfig,
+    build,
+    config_from,
+    context_limit,
+    encodes,
+    family_of,
+    translates,
+)
+from wordloom.nn import set_attention_backend
+from wordloom.nn.recurrent import Recurrent
+from wordloom.objectives import objective
+from wordloom.recipe import Recipe
+from wordloom.run.prepare import Prepared, prepare_recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import check_fits
+from wordloom.training.precision import compile_blocks
+from wordloom.weights import load_config, load_model, load_state, save_model, start_from
+
+__all__ = ["causal_task"]
+
+
+def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Next-token prediction on the recipe's text; ``given`` is a checkpoint to begin with."""
+    tokenizer = Tokenizer.from_pretrained(given) if given else None
+    prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
+
+    def build_model() -> Any:
+        model = _model(recipe, prepared, given, progress)
+        _check_family(recipe, model)
+        set_attention_backend(model, recipe.train.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=prepared.tokenizer, overwrite=overwrite)
+
+    return Task(
+        settings=recipe.train,
+        batches=prepared.batches,
+        fingerprints={"data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint},
+        ledger=prepared.ledger_json(),
+        build_model=build_model,
+        settle=lambda trainer: _settle(trainer, recipe),
+        evaluate=None if prepared.validation is None else _evaluator(recipe, prepared),
+        scored={} if prepared.validation is None else _scored(recipe, prepared),
+        sample=_sampler(recipe, prepared.tokenizer),
+        save=save,
+    )
+
+
+def _settle(trainer: Trainer, recipe: Recipe) -> str:
+    """Gradient checkpointing and compilation, and which kernel of attention or of recurrent layers runs."""
+    s, model = recipe.train, trainer.model
+    rows = s.micro_batch_size or s.batch_size
+    layer: Any = model.blocks[0]  # type: ignore[index]
+    if not isinstance(layer, Recurrent):
+        return settle_blocks(trainer, s, masked=recipe.data.document_mask, tokens=rows * s.seq_len)
+    if s.gradient_checkpointing:
+        checkpoint_blocks(model)
+    compiled = compile_blocks(model, s, trainer.device)
+    x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
+    with trainer.precision.autocast():
+        kernel = layer.kernel_for(x, starts=recipe.data.document_mask)
+    return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
+
+
+def _model(recipe: Recipe, prepared: Prepared, given: Path | None, progress: TrainingProgress) -> Any:
+    """The recipe's model, fresh or with the weights of the checkpoint ``given``.
+
+    A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
+    everything but dropout and max_seq_len.  Of a checkpoint with a head for a task the body is taken.
+    """
+    config = None if given is None else load_config(given)
+    if given is None or config is None or recipe.model:
+        model: Any = _new_model(recipe, prepared)
+    elif isinstance(config, TaskConfig):
+        _require_causal(config.body, recipe)
+        model = build(config.body, generator=_generator(recipe))
+    else:
+        _require_causal(config, recipe)
+        model = load_model(given, dtype=torch.float32)
+    if given is not None and isinstance(config, TaskConfig):
+        progress.say(start_from(model, given).lines())
+    elif given is not None and recipe.model:
+        load_state(model, given)
+    if model.config.vocab_size < prepared.tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "
+            f"{prepared.tokenizer.vocab_size}; raise it, or leave it out"
+        )
+    return model
+
+
+def _check_family(recipe: Recipe, model: Any) -> None:
+    """Raise RecipeError for settings of the loop that ``model`` has no use for."""
+    family, s = family_of(model.config), recipe.train
+    recurrent = isinstance(model.blocks[0], Recurrent)
+    if s.objective == "truncated_bptt" and not recurrent:
+        raise RecipeError(
+            f"train.objective 'truncated_bptt' carries the state of a recurrent model over, and model.family "
+            f"'{family}' has none; take 'causal_lm', or model.family 'rnn'"
+        )
+    if recurrent and s.attention_backend != "auto":
+        raise RecipeError(
+            f"train.attention_backend '{s.attention_backend}' has no meaning for model.family '{family}', "
+            "which has no attention; leave it out"
+        )
+
+
+def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
+    family, settings = model_settings(recipe)
+    settings["vocab_size"] = recipe.model.get("vocab_size", prepared.tokenizer.vocab_size)
+    if family in MODELS and hasattr(MODELS[family].config, "max_seq_len"):
+        settings.setdefault("max_seq_len", recipe.train.seq_len)
+    config = config_from(family, **settings)
+    _require_causal(config, recipe)
+    longest = context_limit(config)
+    if longest is not None and longest < recipe.train.seq_len:
+        raise RecipeError(
+            f"train.seq_len {recipe.train.seq_len} is above model.max_seq_len {longest}; "
+            "raise the one or lower the other"
+        )
+    check_fits(config, recipe.train)
+    return build(config, generator=_generator(recipe))
+
+
+def _generator(recipe: Recipe) -> torch.Generator:
+    """Of a model's first weights."""
+    return torch.Generator().manual_seed(recipe.seed)
+
+
+def _require_causal(config: Any, recipe: Recipe) -> None:
+    """Raise RecipeError for a model that does not continue texts."""
+    family = family_of(config)
+    if encodes(config):
+        raise RecipeError(
+            f"model.family '{family}' reads texts in both directions and writes none; take "
+            "train.objective 'masked_lm', or a model.family that writes: gpt, gpt2, llama or rnn"
+        )
+    if translates(config):
+        raise RecipeError(
+            f"model.family '{family}' turns one text into another, and train.objective "
+            f"'{recipe.train.objective}' learns to continue one; take gpt, gpt2, llama or rnn"
+        )
+
+
+def _windows(recipe: Recipe, prepared: Prepared) -> int:
+    """How many windows of the validation part are scored."""
+    assert prepared.validation is not None
+    whole = prepared.validation.samples_per_epoch
+    return min(whole, recipe.train.evaluate_windows or whole)
+
+
+def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
+    assert prepared.validation is not None
+    assert prepared.validation_shards is not None
+    return {
+        "data": prepared.validation_shards.fingerprint[:8],
+        "tok": tokenizer_name(prepared.tokenizer),
+        "window": recipe.train.seq_len,
+        "stride": recipe.train.seq_len,
+        "windows": _windows(recipe, prepared),
+        **({"state": "carried"} if recipe.train.objective == "truncated_bptt" else {}),
+        "documents": "apart" if recipe.data.document_mask else "open",
+        "starts": "unscored" if prepared.validation.mask_document_starts else "scored",
+    }
+
+
+def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, float]]:
+    """Validation loss over sequential windows, each target scored once with the context its window gives."""
+    s = recipe.train
+    validation, shards = prepared.validation, prepared.validation_shards
+    assert validation is not None
+    assert shards is not None
+    windows = _windows(recipe, prepared)
+    rows = 1 if s.objective == "truncated_bptt" else s.micro_batch_size or s.batch_size
+    whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
+    counts_bytes = prepared.tokenizer.byte_lengths() is not None
+
+    def evaluate(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        cut = ((start, min(rows, windows - start)) for start in range(0, windows, rows))
+        batches = (to_device(validation.batch(start, count), device) for start, count in cut)
+        loss = evaluate_batches(model, objective(s.objective), batches).value
+        assert loss is not None
+        figures = {"loss": loss}
+        if whole and counts_bytes:
+            # the text's first token has nothing before it and costs what a uniform guess does
+            nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
+            figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
+        return figures
+
+    return evaluate
+
+
+def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
+    s = recipe.train
+    sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
+
+    specials = "interpret" if recipe.data.label_prefix else "refuse"
+
+    def sample(model: Any) -> str:
+        text = generate_text(model, tokenizer, s.sample_prompt, sampling, specials=specials)
+        return s.sample_prompt + str(text)
+
+    return sample

@@ -1,0 +1,1 @@
+"""Fine-tuning tasks: a head on a pretrained model."""

@@ -1,0 +1,35 @@
+"""How well a model that writes texts after their labels predicts the held-out ones of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wordloom.data.text.labelled_documents import LabelledDocuments, label_token
+from wordloom.errors import EvaluationError
+from wordloom.evaluate import Scores, perplexity
+
+__all__ = ["scores_after_labels"]
+
+
+def scores_after_labels(lm: Any, corpus: LabelledDocuments, **settings: Any) -> Scores:
+    """:func:`wordloom.evaluate.perplexity` of the validation texts after their labels, which are given:
+    neither scored, nor counted among the bytes.
+
+    The notes, and ``labels`` in the details, hold the loss and the number of texts of each label.
+
+    Raises EvaluationError for a ``start`` other than "auto", "label" and "none".
+    """
+    if (start := settings.pop("start", "auto")) not in ("auto", "label", "none"):
+        raise EvaluationError(f"start '{start}': nothing stands before a label; leave it out")
+    pieces = list(corpus.pieces("validation"))
+    whole = perplexity(lm.model, lm.tokenizer, pieces, start="label", **settings)
+    notes, found = [], {}
+    for label in corpus.labels:
+        own = [piece for piece in pieces if piece.prefix == label_token(label)]
+        if not own:
+            continue
+        scores = perplexity(lm.model, lm.tokenizer, own, start="label", **settings)
+        loss, n = scores["loss"].value, len(own)
+        found[label] = {"loss": loss, "texts": n}
+        notes.append(f"{label}: loss {loss:.4f} a token, {n:,} {'text' if n == 1 else 'texts'}")
+    return Scores(whole.scores, whole.counts, (*whole.notes, *notes), {**whole.details, "labels": found})

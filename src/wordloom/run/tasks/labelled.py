@@ -1,0 +1,342 @@
+"""What every classifier's run has in common: labelled rows, their account, its config, its evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from wordloom.data.batches.bags import LabelBatches, LabelLedger
+from wordloom.data.files.source import Sources, is_stdin
+from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.rows.digest import RowDigest
+from wordloom.data.rows.labelled import REPEATED, LabelledCorpus, refuse_empty, unseen_label
+from wordloom.data.sets.info import names_dataset
+from wordloom.errors import RecipeError, position
+from wordloom.evaluate.agreement import class_values
+from wordloom.evaluate.classification import judge, macro_f1
+from wordloom.evaluate.glue import glue_task
+from wordloom.models import config_from
+from wordloom.recipe import Recipe
+from wordloom.run.models.text_readers import ReadTexts, TextReader
+from wordloom.run.progress import TrainingProgress
+from wordloom.weights import load_config, save_model
+
+__all__ = [
+    "HeldOut",
+    "Rows",
+    "account_of",
+    "check_apart",
+    "check_files",
+    "classifier_config",
+    "corpus_of",
+    "cut_or_error",
+    "divided",
+    "held_out",
+    "labelled_batches",
+    "labelled_corpus",
+    "ledger",
+    "positive_of",
+    "row_errors",
+    "saver",
+    "some_or_error",
+]
+
+_SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
+
+
+Corpus = TypeVar("Corpus", bound=LabelledCorpus)
+Item = TypeVar("Item")
+
+
+def row_errors(recipe: Recipe) -> EncodingErrors:
+    """``data.encoding_errors``, of rows; raises RecipeError for "bytes"."""
+    if recipe.data.encoding_errors == "bytes":
+        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
+    return recipe.data.encoding_errors
+
+
+def cut_or_error(recipe: Recipe) -> Literal["error", "cut"]:
+    """``data.too_long`` of rows with one answer, which are never read in windows."""
+    return "cut" if recipe.data.too_long == "cut" else "error"
+
+
+def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
+    """The rows that ``[data]`` names."""
+    return corpus_of(recipe, LabelledCorpus)
+
+
+def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
+    """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
+    d = recipe.data
+    check_files(recipe)
+    split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
+    return kind(
+        sources=d.train,
+        validation_sources=d.validation or (),
+        split=split,
+        validation_fraction=d.validation_fraction,
+        unique=d.unique,
+        text=d.text_column,
+        label=d.label_column,
+        header=d.header,
+        encoding_errors=row_errors(recipe),
+    )
+
+
+def check_files(recipe: Recipe) -> None:
+    """Raises RecipeError for rows from standard input."""
+    for name in ("train", "validation"):
+        given = getattr(recipe.data, name) or ()
+        if any(map(is_stdin, [given] if isinstance(given, str) else given)):
+            raise RecipeError(
+                f"data.{name}: rows are read more than once, standard input only once; name a file"
+            )
+
+
+def check_apart(recipe: Recipe) -> None:
+    """Raises RecipeError for a file that is both learnt from and held out."""
+    learnt, held_out = (_places(given or ()) for given in (recipe.data.train, recipe.data.validation))
+    for place, name in held_out.items():
+        if any(place == other or place.startswith(other + os.sep) for other in learnt):
+            raise RecipeError(f"{name}: is both a training and a validation file; take it from one")
+
+
+def _places(sources: str | Sequence[str]) -> dict[str, str]:
+    """Where each of ``sources`` is, and how it was given; named sets are where their name is."""
+    found = {}
+    for name in [sources] if isinstance(sources, str) else sources:
+        if names_dataset(name):
+            found[name] = name
+        else:
+            found |= {os.path.realpath(path): name for path in glob(os.path.expanduser(name)) or [name]}
+    return found
+
+
+def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dict[str, list[Item]]:
+    """What ``read`` makes of the recipe's sources: "train", and "validation", the last ones where no source
+    of its own is named; ``what`` they are called."""
+    d = recipe.data
+    check_files(recipe)
+    check_apart(recipe)
+    every = read(d.train)
+    if d.validation is not None:
+        return {"train": every, "validation": some_or_error(read(d.validation), recipe, what)}
+    if not d.validation_fraction:
+        return {"train": every}
+    if d.split != "tail":
+        raise RecipeError(f"data.split: the last {what} are held out; leave it out")
+    edge = len(every) - int(len(every) * d.validation_fraction)
+    return {"train": every[:edge], "validation": some_or_error(every[edge:], recipe, what)}
+
+
+def some_or_error(held_out: list[Item], recipe: Recipe, what: str) -> list[Item]:
+    """What is held out; raises RecipeError where that is nothing."""
+    if not held_out:
+        d = recipe.data
+        which = "data.validation" if d.validation else f"data.validation_fraction {d.validation_fraction:g}"
+        raise RecipeError(f"{which}: holds no {what}; give more of them, or data.validation_fraction = 0")
+    return held_out
+
+
+@dataclass
+class Rows:
+    """Labelled rows as they go by: their texts are handed on, all else is kept."""
+
+    labels: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    digest: RowDigest = field(default_factory=RowDigest)
+
+    def texts(self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = ()) -> Iterator[str]:
+        """The texts of ``part``, one of each row; raises DataError for a label that is not ``known``."""
+        return (text for (text,) in self.rows(corpus, part, known))
+
+    def rows(
+        self,
+        corpus: LabelledCorpus,
+        part: Any,
+        known: Sequence[str] = (),
+        *,
+        most_texts: int = 1,
+        whole: bool = False,
+    ) -> Iterator[tuple[str, ...]]:
+        """As :meth:`texts`, of rows of up to ``most_texts``; ``whole``: none of which may be empty."""
+        for row in corpus.rows(part, self.dropped):
+            if len(row.texts) > most_texts:
+                allowed = "one" if most_texts == 1 else f"{most_texts} at most"
+                raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies {allowed}")
+            if whole:
+                refuse_empty(row)
+            if known and row.label not in known:
+                raise unseen_label(row, known)
+            self.labels.append(str(row.label))
+            self.places.append(position(row.source, row.line))
+            self.digest.add((row.texts, row.label))
+            yield row.texts
+
+    def targets(self, labels: Sequence[str]) -> Any:
+        number = {label: index for index, label in enumerate(labels)}
+        return np.fromiter((number[label] for label in self.labels), np.int64, len(self.labels))
+
+
+def ledger(
+    part: str, corpus: LabelledCorpus, rows: Rows, labels: Sequence[str], reader: TextReader, read: ReadTexts
+) -> LabelLedger:
+    """The account of the rows of ``part``."""
+    by_label = np.bincount(rows.targets(labels), minlength=len(labels)).tolist()
+    return LabelLedger(
+        part=part,
+        split=corpus.describe_split(),
+        rows=len(rows.labels),
+        terms=read.terms,
+        unknown=read.unknown,
+        empty=read.empty,
+        labels=dict(zip(labels, by_label, strict=True)),
+        unit=reader.unit,
+        cut=read.cut,
+        repeated=rows.dropped[REPEATED],
+        text=str(rows.digest),
+    )
+
+
+def labelled_batches(
+    reader: TextReader, labels: Sequence[str], corpus: LabelledCorpus, part: Any, *, seed: int | None = None
+) -> tuple[LabelBatches, LabelLedger]:
+    """The rows of ``part``, permuted by ``seed`` or (None) for one pass, and their account.
+
+    Raises DataError for a label not among ``labels``.
+    """
+    rows = Rows()
+    given: Any = rows.rows(corpus, part, labels, most_texts=reader.most_texts, whole=reader.whole)
+    if reader.most_texts == 1:
+        given = (text for (text,) in given)
+    read = reader.read(given, lambda row: rows.places[row])
+    batches = reader.batches(read, rows.targets(labels), places=rows.places, seed=seed)
+    return batches, ledger(part, corpus, rows, labels, reader, read)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The validation rows, if any, and what a task says of them beside its training rows.
+
+    Attributes:
+        ledger: JSON of what became of both parts.
+        fingerprint: of the labels and both parts.
+        evaluate, scored: as in :class:`~wordloom.run.tasks.task.Task`.
+    """
+
+    ledger: str
+    fingerprint: str
+    evaluate: Callable[[Any], dict[str, float]] | None
+    scored: dict[str, object]
+
+
+def held_out(
+    recipe: Recipe,
+    reader: TextReader,
+    labels: Sequence[str],
+    corpus: LabelledCorpus,
+    train: tuple[LabelBatches, LabelLedger],
+    progress: TrainingProgress,
+) -> HeldOut:
+    """Read the validation rows of ``recipe``, and give the account of both parts; ``train`` is the other."""
+    parts = {"train": train}
+    progress.say(train[1].lines())
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        parts["validation"] = labelled_batches(reader, labels, corpus, "validation")
+        progress.say(parts["validation"][1].lines())
+    positive = positive_of(recipe.data.train, labels)
+    return account_of(
+        parts,
+        lambda validation: _evaluator(validation, labels, positive),
+        labels=labels,
+        signature=reader.signature,
+    )
+
+
+def positive_of(sources: Sources, labels: Sequence[str]) -> str | None:
+    """The label that F1 is of: GLUE's of such a set, of other pairs of labels the second (None)."""
+    named = [sources] if isinstance(sources, str | os.PathLike) else sources
+    found = {glue_task(str(source)) for source in named}
+    task = found.pop() if len(found) == 1 else None
+    return task.positive if task is not None and task.positive in labels else None
+
+
+class Account(Protocol):
+    """What became of the rows of a part; ``text`` tells them from others, whatever reads them."""
+
+    @property
+    def text(self) -> str: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+def account_of(
+    parts: Mapping[str, tuple[Any, Account]],
+    evaluator: Callable[[Any], Callable[[Any], dict[str, float]]],
+    *,
+    labels: Sequence[str] = (),
+    signature: Mapping[str, object],
+) -> HeldOut:
+    """What ``parts`` are, batches and account of "train" and, if any, "validation"; ``evaluator`` makes of
+    the batches of the latter what scores a model by them, of which ``signature`` is said."""
+    ledgers = {part: account.as_dict() for part, (_, account) in parts.items()}
+    marks = [*labels, *(batches.fingerprint for batches, _ in parts.values())]
+    validation, account = parts.get("validation", (None, None))
+    scored: dict[str, object] = {}
+    if validation is not None and account is not None:
+        named = {"labels": len(labels)} if labels else {}
+        scored = {"data": validation.fingerprint[:8], "text": account.text, **named, **signature}
+    return HeldOut(
+        ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
+        fingerprint=hashlib.sha256("/".join(marks).encode()).hexdigest(),
+        evaluate=None if validation is None else evaluator(validation),
+        scored=scored,
+    )
+
+
+def _evaluator(
+    validation: LabelBatches, labels: Sequence[str], positive: str | None
+) -> Callable[[Any], dict[str, float]]:
+    """Loss, accuracy, F1 of two classes or the mean of more, and Matthews' correlation."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        judged = judge(model, (validation.batch(*cut) for cut in validation.passes()))
+        figures = {"loss": float(judged.nats.mean()), "accuracy": judged.accuracy}
+        if len(labels) > 2:
+            figures["macro_f1"] = macro_f1(judged.confusion)
+        return {**figures, **class_values(judged.confusion, labels, positive)}
+
+    return evaluate
+
+
+def classifier_config(
+    recipe: Recipe, given: Path | None, family: str, vocab_size: int, labels: Sequence[str]
+) -> Any:
+    """The config of the recipe's model, or that of the checkpoint ``given`` where it has no [model]."""
+    settings = {key: value for key, value in recipe.model.items() if key != "family"}
+    if given is not None and not settings:
+        return load_config(given)
+    for name in _SETTLED:
+        if name in settings:
+            raise RecipeError(f"model.{name} is settled by the training rows; leave it out")
+    id2label = {str(number): label for number, label in enumerate(labels)}
+    return config_from(family, vocab_size=vocab_size, id2label=id2label, **settings)
+
+
+def saver(reader: TextReader) -> Callable[[Any, Path, bool], None]:
+    """Writes a model with what reads texts for it; the third argument is overwrite."""
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=reader.vocabulary, overwrite=overwrite)
+
+    return save

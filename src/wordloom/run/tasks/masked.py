@@ -1,0 +1,275 @@
+"""Masked language models in a training run: windows or sentence pairs, and the accuracy of each task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from wordloom.data import (
+    Corpus,
+    Marks,
+    MaskedBatch,
+    MaskedBatches,
+    Masker,
+    Masking,
+    SentencePairBatches,
+    Sentences,
+    prepare,
+)
+from wordloom.data.batches.length_schedule import LengthSchedule
+from wordloom.data.batches.masking import EMPTY
+from wordloom.errors import RecipeError
+from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.masked import masked_scores
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.evaluate.score import Scores
+from wordloom.models import MODELS, BertConfig, body_config, build, config_from, encodes, family_of
+from wordloom.models.cost import flops_per_token
+from wordloom.nn import set_attention_backend
+from wordloom.recipe import MaskingSettings, Recipe, load_recipe
+from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training.plan import Costs, check_fits
+from wordloom.weights import load_config, save_model, start_from
+from wordloom.weights.configs import format_of
+
+__all__ = ["masked_part", "masked_task", "training_flops", "validation_scores"]
+
+AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
+
+
+def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Hidden tokens of the recipe's text, and following sentences; ``given``: a checkpoint to begin with."""
+    data = _prepared(recipe, given, progress)
+    config = _config(recipe, data.tokenizer, given)
+
+    def build_model() -> Any:
+        check_fits(config, recipe.train)
+        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        if given is not None:
+            progress.say(start_from(model, given).lines())
+        set_attention_backend(model, recipe.train.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=data.tokenizer, overwrite=overwrite)
+
+    validation, s = data.validation, recipe.train
+    rows = s.micro_batch_size or s.batch_size
+    return Task(
+        settings=s,
+        batches=data.batches,
+        fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
+        ledger=ledger_json(data.batches, data.validation),
+        build_model=build_model,
+        settle=lambda trainer: settle_blocks(
+            trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
+        ),
+        evaluate=None if validation is None else _evaluator(recipe, validation),
+        scored={} if validation is None else _scored(recipe, validation, data.tokenizer),
+        save=save,
+        costs=_costs(recipe, config),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    tokenizer: Tokenizer
+    batches: AnyBatches | LengthSchedule
+    validation: AnyBatches | None
+
+    @property
+    def fingerprint(self) -> str:
+        parts = [self.batches.fingerprint] + ([self.validation.fingerprint] if self.validation else [])
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def validation_scores(encoder: Any) -> Scores:
+    """The scores of ``encoder`` (:class:`~wordloom.run.models.text_encoder.TextEncoder`) on the validation part of the
+    recipe in its folder, hidden as in training.
+
+    Raises RecipeError where that recipe trains no masked language model, or holds nothing out.
+    """
+    recipe = load_recipe(str(encoder.folder / "recipe.toml"))
+    if not recipe.train.objective.startswith("masked_lm"):
+        vectors = recipe.train.objective in ("contrastive", "cosine_similarity")
+        raise RecipeError(
+            f"{encoder.folder} was trained with objective '{recipe.train.objective}', which hides no tokens; "
+            + ("give scored pairs and --task similarity" if vectors else "give a file")
+        )
+    data = _prepared(recipe, encoder.folder, TrainingProgress())
+    if data.validation is None:
+        raise RecipeError(f"the recipe of {encoder.folder} holds nothing out; give a file")
+    kind = DTYPE_NAMES.get(next(encoder.model.parameters()).dtype, "other")
+    settings = {**_scored(recipe, data.validation, data.tokenizer), "dtype": kind}
+    return masked_scores(encoder.model, _validation_batches(recipe, data.validation), settings=settings)
+
+
+def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> _Prepared:
+    corpus = recipe_corpus(recipe)
+    assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
+    tokenizer = Tokenizer.from_pretrained(given) if given else corpus_tokenizer(recipe, corpus, progress)
+    d, s = recipe.data, recipe.train
+
+    def batches(part: Any, seq_len: int) -> AnyBatches:
+        return masked_part(recipe, corpus, tokenizer, part, seq_len, progress)
+
+    train: AnyBatches | LengthSchedule = batches("train", s.seq_len)
+    if s.long_seq_len is not None:
+        long = batches("train", s.long_seq_len)
+        train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
+    validation = None
+    if d.validation is not None or d.validation_fraction > 0:
+        validation = batches("validation", s.long_seq_len or s.seq_len)
+    progress.say(train.ledger.lines())
+    if validation is not None:
+        progress.say(validation.ledger.lines())
+    return _Prepared(tokenizer=tokenizer, batches=train, validation=validation)
+
+
+def masked_part(
+    recipe: Recipe,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    part: Literal["train", "validation"],
+    seq_len: int,
+    progress: TrainingProgress,
+) -> AnyBatches:
+    """Rows of a part of ``corpus``, hidden as the recipe says: permuted, of validation one after another."""
+    d, m, pairs = recipe.data, recipe.masking, recipe.train.objective == "masked_lm+next_sentence"
+    settings = m.model_dump(exclude={"dynamic"})
+    masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
+    marks = Marks.of(tokenizer)
+    with progress.data(part) as show:
+        source = Sentences(corpus, d.sentences) if pairs else corpus
+        end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
+        shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
+    kind = SentencePairBatches if pairs else MaskedBatches
+    return kind(
+        shards,
+        seq_len=seq_len,
+        marks=marks,
+        masker=masker,
+        seed=recipe.seed,
+        order="permutation" if part == "train" else "sequential",
+        dynamic=m.dynamic,
+    )
+
+
+def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
+    """The sample from which on rows are long: at the beginning of a step."""
+    s = recipe.train
+    assert s.long_seq_len is not None
+    steps = s.steps or max(1, round((s.epochs or 0.0) * samples_per_epoch / s.batch_size))
+    return (steps - round(s.long_share * steps)) * s.batch_size
+
+
+_SETTLED = ("masked_lm_head", "next_sentence_head", "empty_id")
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
+    """The recipe's encoder, or that of the checkpoint ``given``, with the heads that the objective needs."""
+    s, pairs = recipe.train, recipe.train.objective == "masked_lm+next_sentence"
+    for name in _SETTLED:
+        if name in recipe.model:
+            raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
+    heads: dict[str, Any] = {"masked_lm_head": True, "next_sentence_head": pairs}
+    if given is not None and not recipe.model:
+        config = body_config(load_config(given))
+        _require_encoder(config, recipe)
+        heads["pooler"] = pairs or config.pooler
+    else:
+        family, settings = model_settings(recipe)
+        settings["vocab_size"] = recipe.model.get("vocab_size", tokenizer.vocab_size)
+        settings.setdefault("max_seq_len", max(s.seq_len, s.long_seq_len or 0))
+        config = config_from(family, **settings)
+        _require_encoder(config, recipe)
+        heads["pooler"] = recipe.model.get("pooler", pairs)
+    empty = recipe.masking.placeholder == "empty"  # else also of a checkpoint that learnt with it
+    heads["empty_id"] = tokenizer.token_to_id(EMPTY) if empty else None
+    config = replace(config, **heads)
+    if pairs and config.type_vocab_size < 2:
+        raise RecipeError(
+            f"next sentences are of two segments and model.type_vocab_size is {config.type_vocab_size}; give "
+            'it 2, or take train.objective = "masked_lm"'
+        )
+    longest = max(s.seq_len, s.long_seq_len or 0)
+    if config.max_seq_len < longest:
+        raise RecipeError(
+            f"rows of {longest} tokens are longer than model.max_seq_len {config.max_seq_len}; raise the one "
+            "or lower train.seq_len (train.long_seq_len)"
+        )
+    if config.vocab_size < tokenizer.vocab_size:
+        raise RecipeError(
+            f"model.vocab_size {config.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; raise "
+            "it, or leave it out"
+        )
+    format_of(config).token_settings({"pad_token_id": tokenizer.pad_id})  # refuses before the work
+    return config
+
+
+def _require_encoder(config: Any, recipe: Recipe) -> None:
+    if not encodes(config):
+        able = " or ".join(name for name, each in MODELS.items() if issubclass(each.config, BertConfig))
+        raise RecipeError(
+            f"model.family '{family_of(config)}' does not read in both directions, as train.objective "
+            f"'{recipe.train.objective}' asks; take {able}"
+        )
+
+
+def _costs(recipe: Recipe, config: Any) -> Costs:
+    """Operations of a token: of the layers, and of the head for the share of tokens that it sees."""
+    s = recipe.train
+
+    def of(length: int, longer: tuple[float, Costs] | None = None) -> Costs:
+        each = round(training_flops(config, recipe.masking, length))
+        return Costs(flops_per_token=each, tokens_per_sample=length, dense=True, longer=longer)
+
+    return of(s.seq_len, (s.long_share, of(s.long_seq_len)) if s.long_seq_len is not None else None)
+
+
+def training_flops(config: Any, masking: MaskingSettings, seq_len: int) -> float:
+    """Operations to train on a token of a row of so many, of which the head sees a share."""
+    m = masking
+    share = m.share if m.kind == "bert" else 1.0 if m.scored == "all" else m.mask_words + m.substitute_words
+    flops = flops_per_token(config, context=seq_len)
+    hidden = flops.head + 2 * config.dim**2  # lm_head and mlm_transform
+    return 3 * (flops.forward - hidden + share * hidden)
+
+
+def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dict[str, object]:
+    return {
+        "data": validation.fingerprint[:8],
+        "tok": tokenizer_name(tokenizer),
+        "window": validation.seq_len,
+        "windows": _windows(recipe, validation),
+    }
+
+
+def _windows(recipe: Recipe, validation: AnyBatches) -> int:
+    whole = validation.samples_per_epoch
+    return min(whole, recipe.train.evaluate_windows or whole)
+
+
+def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and accuracy of each task on the validation part, hidden in the same way every time."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        scores = masked_scores(model, _validation_batches(recipe, validation), settings={})
+        return {name: score.value for name, score in scores.items() if score.value is not None}
+
+    return evaluate
+
+
+def _validation_batches(recipe: Recipe, validation: AnyBatches) -> Iterator[MaskedBatch]:
+    rows, windows = recipe.train.micro_batch_size or recipe.train.batch_size, _windows(recipe, validation)
+    return (validation.batch(at, min(rows, windows - at)) for at in range(0, windows, rows))

@@ -1,0 +1,226 @@
+"""The old task of a run: what a checkpoint had learnt before, measured by its own head and its own loss, and
+gone on with beside the new one (McCloskey & Cohen 1989; French 1999; Robins 1995)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wordloom.data import prepare
+from wordloom.data.batches.mixed import RehearsedBatches
+from wordloom.errors import CheckpointError, RecipeError
+from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
+from wordloom.models.cost import flops_per_token
+from wordloom.objectives import objective
+from wordloom.recipe import Recipe
+from wordloom.recipe.reading import read_recipe
+from wordloom.run.folder import write_text
+from wordloom.run.prepare import causal_batches, recipe_corpus
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.heads.fine_tuning import given_tokenizer
+from wordloom.run.tasks.masked import masked_part, training_flops
+from wordloom.run.tasks.task import Task
+from wordloom.text import Tokenizer
+from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of
+from wordloom.training.plan import Costs
+from wordloom.weights import load_config
+
+__all__ = ["FILE", "Measured", "check_old_head", "with_old_task", "write_losses"]
+
+FILE = "old_task.json"  # of a finished run: the losses before and after
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How the old task is measured.
+
+    Attributes:
+        loss: of the model without a head for the new task: its mean loss on the old text.
+        scored: the settings that decide it, for its signature.
+    """
+
+    loss: Callable[[Any], float]
+    scored: dict[str, object]
+
+
+def check_old_head(given: Path) -> None:
+    """Raise CheckpointError where the checkpoint ``given`` has no head of a language model."""
+    config = load_config(given)
+    body = body_config(config)
+    lacks = ""
+    if encodes(body):
+        if not body.masked_lm_head:
+            lacks = "head that fills in hidden tokens (mlm_transform, mlm_norm, lm_head)"
+    elif isinstance(config, TaskConfig) and not (config.language_model or body.tie_embeddings):
+        lacks = "head of its language model (lm_head)"
+    if lacks:
+        raise CheckpointError(
+            f"{given} holds no {lacks}, by whose loss [old_task] measures; begin with a checkpoint that was "
+            "saved with it, or leave [old_task] out"
+        )
+
+
+def with_old_task(
+    recipe: Recipe, given: Path | None, model: Any, task: Task, progress: TrainingProgress
+) -> tuple[Task, Measured]:
+    """``task`` of ``model`` with the old one beside it as ``[train]`` asks, and how that is measured.
+
+    The old text is read with the tokenizer of the checkpoint ``given``, or of ``tokenizer.path``.
+    """
+    old, s, config = recipe.old_task, task.settings, body_of(model).config
+    assert old is not None
+    encoder = encodes(config)
+    if not (config.masked_lm_head if encoder else hasattr(body_of(model), "lm_head")):
+        raise RecipeError(
+            f"[old_task] is of a language model, and the {family_of(config)} of this run has no head of one; "
+            "leave it out"
+        )
+    length = old.seq_len or s.seq_len
+    longest = context_limit(config)
+    if longest is not None and length > longest:
+        raise RecipeError(f"rows of [old_task] have {length} tokens and the model reads {longest}; give "
+                          "old_task.seq_len")  # fmt: skip
+    tokenizer = _tokenizer(recipe, given, progress)
+    about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
+    corpus: Any = recipe_corpus(about)
+    if old.train is None:  # the whole text is measured
+        corpus = replace(corpus, sources=(), split="files", validation_sources=corpus.sources)
+
+    def read(part: Any, seed: int) -> Any:
+        if encoder:
+            seeded = about.model_copy(update={"seed": seed})
+            return masked_part(seeded, corpus, tokenizer, part, length, progress)
+        with progress.data(part) as show:
+            shards = prepare(corpus, tokenizer, part=part, specials=old.specials, progress=show)
+        seeded = about.model_copy(update={"seed": seed})
+        return causal_batches(
+            seeded, shards, rows=1, order="permutation" if part == "train" else "sequential"
+        )
+
+    validation = read("validation", old.seed)
+    windows = min(validation.samples_per_epoch, old.evaluate_windows or validation.samples_per_epoch)
+    step = s.micro_batch_size or s.batch_size
+    learnt = objective(about.train.objective)
+
+    def loss(body: Any) -> float:
+        rows = (validation.batch(at, min(step, windows - at)) for at in range(0, windows, step))
+        found = evaluate_batches(body, learnt, rows).value
+        assert found is not None
+        return found
+
+    scored = {
+        "objective": about.train.objective,
+        "data": validation.fingerprint[:8],
+        "tok": tokenizer_name(tokenizer),
+        "window": length,
+        "windows": windows,
+    }
+    progress.say(f"old task    {about.train.objective} on {windows:,} windows of {length} tokens, held out")
+    ledgers = {"validation": validation.ledger.as_dict()}
+    parts = [task.fingerprints["data"], validation.fingerprint]
+    if s.rehearsal_share is not None or (s.language_model_texts == "old" and s.language_model_weight):
+        train = read("train", recipe.seed)
+        ledgers["train"] = train.ledger.as_dict()
+        parts.append(train.fingerprint)
+        task = _beside(recipe, task, train, learnt, model, length, progress)
+    data = hashlib.sha256("/".join(parts).encode()).hexdigest()
+    ledger = {**json.loads(task.ledger), "old_task": ledgers}
+    task = replace(
+        task,
+        fingerprints={**task.fingerprints, "data": data},
+        ledger=json.dumps(ledger, indent=1, ensure_ascii=False),
+    )
+    return task, Measured(loss=loss, scored=scored)
+
+
+def _tokenizer(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Tokenizer:
+    """As the run has it, with what it adds."""
+    if given is None and recipe.tokenizer.path is None:
+        raise RecipeError(
+            "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
+            "to learn both tasks afresh, name that of the old one as tokenizer.path"
+        )
+    return given_tokenizer(recipe, given, (), progress, "rows")
+
+
+def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
+    """``[old_task]`` as the recipe that would learn it by the objective ``kind``."""
+    old, s = recipe.old_task, recipe.train
+    assert old is not None
+    text = old.model_dump(
+        exclude={"masking", "seed", "seq_len", "evaluate_windows", "every_evaluation"}, exclude_none=True
+    )
+    values = {
+        "name": recipe.name,
+        "seed": old.seed,
+        "data": {"train": text.pop("validation"), **text} if old.train is None else text,
+        "masking": old.masking.model_dump(),
+        "train": {
+            "objective": kind,
+            "steps": 1,
+            "seq_len": old.seq_len or s.seq_len,
+            "batch_size": s.batch_size,
+        },
+    }
+    try:
+        return read_recipe(Recipe, {}, values)
+    except RecipeError as error:
+        told = str(error).removeprefix("settings: ")
+        for table in ("data.", "masking."):
+            told = told.replace(table, f"old_task.{table.removeprefix('data.')}")
+        raise RecipeError(told) from None
+
+
+def _beside(
+    recipe: Recipe, task: Task, old: Any, learnt: Any, model: Any, length: int, progress: TrainingProgress
+) -> Task:
+    """``task`` with steps of the batches ``old``, or rows of them in every step, of as many tokens as a step
+    of its own has."""
+    s = task.settings
+    costs = task.costs or Costs(
+        flops_per_token=flops_per_token(model, context=s.seq_len).training,
+        tokens_per_sample=s.seq_len,
+        dense=True,
+    )
+    tokens = s.batch_size * costs.tokens_per_sample
+    cuts = -(-s.batch_size // (s.micro_batch_size or s.batch_size))
+    rows = max(cuts, round(tokens / length))
+    share, weight = s.rehearsal_share, s.language_model_weight
+    auxiliary = 0.0 if share is None else weight  # of the task's own texts
+    new = task.objective or objective(s.objective, language_model_weight=auxiliary)
+    config, masking = body_of(model).config, recipe.old_task.masking  # type: ignore[union-attr]
+    each = (
+        training_flops(config, masking, length)
+        if encodes(config)
+        else flops_per_token(config, context=length).training
+    )
+    of_new, of_old = (1.0, 1.0) if share is None else (1.0 - share, share)
+    together = of_new * tokens + of_old * rows * length
+    flops = (of_new * tokens * costs.flops_per_token + of_old * rows * length * each) / together
+    how = f"{share:.4g} of the steps" if share is not None else f"every step, by {weight:g}"
+    progress.say(
+        f"old task    in {how}: {rows} rows, {rows * length:,} tokens; a step of the new one has "
+        f"{tokens:,.0f}"
+    )
+    return replace(
+        task,
+        batches=RehearsedBatches(task.batches, old, batch_size=s.batch_size, rows=rows, share=share),
+        objective=WithOldTask(new, learnt, weight if share is None else 1.0),
+        costs=Costs(
+            flops_per_token=round(flops), tokens_per_sample=together / s.batch_size, dense=costs.dense
+        ),
+    )
+
+
+def write_losses(hook: OldTaskLoss, folder: Path, step: int, progress: TrainingProgress) -> None:
+    """Leave in ``folder``, which holds the weights of ``step``, what was measured."""
+    before, after = hook.losses[0], hook.losses[step]
+    told = {"before": before, "after": after, "step": step, "signature": hook.signature}
+    write_text(folder / FILE, json.dumps(told, indent=1) + "\n")
+    progress.say(f"old task    loss {before:.4f} before, {after:.4f} after ({after - before:+.4f})")

@@ -1,0 +1,373 @@
+"""Vectors of texts in a training run: an encoder whose pooled vectors of texts that belong together come
+nearer than others, or as near as people's scores say; see :mod:`wordloom.sentence_objectives`.
+
+The finished folder is a plain encoder's with the files of sentence-transformers beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.data.batches.framed_rows import Frame, MarkedRows, marked_rows
+from wordloom.data.rows.digest import RowDigest
+from wordloom.data.rows.groups import GroupCorpus, GroupLedger, TextGroupBatches, text_numbers
+from wordloom.data.rows.labelled import REPEATED, LabelledCorpus
+from wordloom.data.rows.scored import ScoredCorpus
+from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean, position
+from wordloom.evaluate import number_agreement
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.models import build, encodes, family_of
+from wordloom.models.cost import flops_per_token
+from wordloom.nn import set_attention_backend
+from wordloom.nn.evaluating import evaluating
+from wordloom.recipe import Recipe
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_of, write_pooling
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.heads.fine_tuning import check_body, given_tokenizer, recipe_body
+from wordloom.run.tasks.labelled import account_of, corpus_of, cut_or_error
+from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.task import Task, figures_in
+from wordloom.sentence_objectives import (
+    TEXT_POOLINGS,
+    Contrastive,
+    CosineSimilarity,
+    TextPooling,
+    contrast,
+    text_vectors,
+)
+from wordloom.text import Tokenizer
+from wordloom.training.plan import Costs, check_fits
+from wordloom.training.trainer import to_device
+from wordloom.weights import save_model, start_from
+
+__all__ = ["sentence_task"]
+
+_HEADS = ("head_dropout", "pooler", "masked_lm_head", "next_sentence_head")
+
+
+def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """Vectors of the recipe's texts by an encoder; ``given`` is a checkpoint to begin with."""
+    s, pooling = recipe.train, _pooling(recipe, given)
+    corpus = _corpus(recipe)
+    texts = (text for row in corpus.rows("train") for text in row.texts)
+    tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
+    config = _config(recipe, tokenizer, given)
+    reader = _Reader(tokenizer, s.seq_len, cut_or_error(recipe), corpus)
+    groups = {"train": reader.read("train")}
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        groups["validation"] = reader.read("validation")
+    for group in groups.values():
+        progress.say(group.ledger.lines())
+    targets = _targets(recipe, groups)
+    parts = {
+        part: (group.batches(targets[part], recipe.seed), group.ledger) for part, group in groups.items()
+    }
+    objective: Contrastive | CosineSimilarity
+    if s.objective == "contrastive":
+        objective = Contrastive(pooling, scale=s.similarity_scale, symmetric=s.symmetric)
+        against: dict[str, object] = {"scale": s.similarity_scale, "of": s.batch_size}
+    else:
+        objective, against = CosineSimilarity(pooling), {}
+    signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **against}
+    rest = account_of(
+        parts,
+        lambda batches: _evaluator(objective, batches, groups["validation"], s.batch_size),
+        signature=signature,
+    )
+
+    def build_model() -> Any:
+        check_fits(config, s)
+        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        if given is not None:
+            progress.say(start_from(model, given).lines())
+        set_attention_backend(model, s.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(model, folder, tokenizer=tokenizer, overwrite=overwrite)
+        write_pooling(folder, config.dim, SentenceSettings(pooling, True, s.seq_len))
+
+    ledger = groups["train"].ledger
+    tokens = ledger.tokens / ledger.rows
+    flops = flops_per_token(config, context=max(1, round(tokens / ledger.texts)))
+    return Task(
+        settings=s,
+        batches=parts["train"][0],
+        fingerprints={"data": rest.fingerprint, "tokenizer": tokenizer.fingerprint},
+        ledger=rest.ledger,
+        objective=objective,
+        build_model=build_model,
+        settle=lambda trainer: settle_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
+        evaluate=rest.evaluate,
+        scored=rest.scored,
+        save=save,
+        costs=Costs(
+            flops_per_token=3 * (flops.layers + flops.attention), tokens_per_sample=tokens, dense=True
+        ),
+    )
+
+
+# -- the model -------------------------------------------------------------------------------------------
+
+
+def _pooling(recipe: Recipe, given: Path | None) -> TextPooling:
+    """The recipe's, or that of the folder to begin with, or the mean."""
+    said = None if given is None else pooling_of(given)
+    pooling = recipe.model.get("pooling") or ("mean" if said is None else said.pooling)
+    if pooling not in TEXT_POOLINGS:
+        raise RecipeError(f"unknown model.pooling {pooling!r}; {did_you_mean(str(pooling), TEXT_POOLINGS)}")
+    found: TextPooling = pooling
+    return found
+
+
+def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
+    """The recipe's encoder, or that of ``given`` with what the recipe changes of it; of the heads it has that
+    of an old task alone."""
+    for name in _HEADS:
+        if name in recipe.model:
+            raise RecipeError(f"model.{name} is of a head, and vectors of texts need none; leave it out")
+    settings = {key: value for key, value in recipe.model.items() if key != "pooling"}
+    body = recipe_body(recipe.model_copy(update={"model": settings}), tokenizer, given)
+    if not encodes(body):
+        raise RecipeError(
+            f"train.objective '{recipe.train.objective}' is for an encoder, which a {family_of(body)} is "
+            "not; begin with a BERT or a RoBERTa"
+        )
+    check_body(recipe, tokenizer, body)
+    kept = recipe.old_task is not None
+    return replace(body, pooler=False, masked_lm_head=kept, next_sentence_head=False)
+
+
+# -- the texts -------------------------------------------------------------------------------------------
+
+
+def _corpus(recipe: Recipe) -> LabelledCorpus:
+    """The rows of the recipe: with scores, or with texts that belong together."""
+    d = recipe.data
+    if recipe.train.objective != "contrastive":
+        return corpus_of(recipe, ScoredCorpus)
+    if d.label_column is not None and d.positive is None:
+        raise RecipeError(
+            "data.label_column says nothing without data.positive: the label of rows whose texts belong "
+            "together, or their least score; give both or none"
+        )
+    return replace(corpus_of(recipe, GroupCorpus), positive=d.positive)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Groups:
+    """N rows of K texts.
+
+    Attributes:
+        texts: all of them, those of a row one after another; ``numbers`` [N, K] of them, equal ones alike.
+        scores: [N], None without any; ``belong`` [N]: whether the texts of a row belong together.
+        places: of each row.
+    """
+
+    texts: MarkedRows
+    numbers: NDArray[np.int64]
+    scores: NDArray[np.float32] | None
+    belong: NDArray[np.bool_]
+    places: Sequence[str]
+    pad: int
+    ledger: GroupLedger
+
+    def batches(self, targets: Any, seed: int) -> TextGroupBatches:
+        return TextGroupBatches(self.texts, targets, pad_id=self.pad, places=self.places, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    tokenizer: Tokenizer
+    longest: int
+    too_long: Literal["error", "cut"]
+    corpus: LabelledCorpus
+
+    def read(self, part: Literal["train", "validation"]) -> _Groups:
+        """The rows of ``part``; of those to train on, where their texts belong together.
+
+        Raises DataError for rows of one text or of different numbers of them, an empty text and one that is
+        too long.
+        """
+        dropped: Counter[str] = Counter()
+        rows: list[Any] = list(self.corpus.rows(part, dropped))
+        scored = isinstance(self.corpus, ScoredCorpus) or (
+            isinstance(self.corpus, GroupCorpus) and isinstance(self.corpus.positive, float | int)
+        )
+        belong = np.ones(len(rows), np.bool_)
+        if isinstance(self.corpus, GroupCorpus):
+            belong = np.array([self.corpus.belongs(row) for row in rows], np.bool_)
+            self._refuse_few(part, rows, belong)
+        others = int((~belong).sum())
+        if part == "train" or not scored:  # the others' scores are compared with, too
+            rows = [row for row, keep in zip(rows, belong, strict=True) if keep]
+            belong = belong[belong]
+        if not rows:
+            raise DataError(f"the {part} part holds no row; give more rows, or data.validation_fraction = 0")
+        self._refuse_uneven(rows)
+        texts = len(rows[0].texts)
+        frame = Frame.of_encoder(self.tokenizer)
+        read = marked_rows(
+            self.tokenizer,
+            ((text,) for row in rows for text in row.texts),
+            frame,
+            longest=self.longest,
+            too_long=self.too_long,
+            place=lambda n: f"{rows[n // texts].place}, column {rows[n // texts].columns[n % texts]!r}",
+        )
+        numbers = text_numbers([row.texts for row in rows])
+        scores = np.array([row.score for row in rows], np.float32) if scored else None
+        ledger = GroupLedger(
+            part=part,
+            split=self.corpus.describe_split(),
+            rows=len(rows),
+            texts=texts,
+            tokens=len(read.ids),
+            unknown=read.unknown,
+            others=others if belong.all() else 0,
+            beside=int((~belong).sum()),
+            repeated=dropped[REPEATED],
+            shared=_shared(numbers),
+            cut=read.cut,
+            lowest=None if scores is None else float(scores.min()),
+            highest=None if scores is None else float(scores.max()),
+            text=str(RowDigest((row.texts, row.score if scored else None) for row in rows)),
+        )
+        return _Groups(
+            texts=read,
+            numbers=numbers,
+            scores=scores,
+            belong=belong,
+            places=[position(row.source, row.line) for row in rows],
+            pad=frame.pad,
+            ledger=ledger,
+        )
+
+    def _refuse_few(self, part: str, rows: Sequence[Any], belong: NDArray[np.bool_]) -> None:
+        found = int(belong.sum())
+        if found >= 2:
+            return
+        positive = getattr(self.corpus, "positive", None)
+        hint = ""
+        if isinstance(positive, str) and rows:
+            labels = sorted({str(row.label) for row in rows})
+            hint = f"; data.positive is {positive!r} and the labels there: {', '.join(labels[:8])}"
+        elif positive is not None and rows:
+            hint = f"; data.positive is {positive:g} and the scores go to {max(row.score for row in rows):g}"
+        raise DataError(
+            f"the {part} part has {found} row(s) whose texts belong together, and a text is to be found "
+            f"among others: give 2 or more{hint}"
+        )
+
+    def _refuse_uneven(self, rows: Sequence[Any]) -> None:
+        scored = isinstance(self.corpus, ScoredCorpus)
+        for row in rows:
+            n = len(row.texts)
+            if n < 2 or (scored and n > 2):
+                takes = "two" if scored else "two or more"
+                raise DataError(
+                    f"{row.place}: has {n} text(s), and {takes} are compared; name their columns: "
+                    'data.text_column = ["one", "two"]'
+                )
+            if n != len(rows[0].texts):
+                raise DataError(
+                    f"{row.place}: has {n} texts and the first row {len(rows[0].texts)}; give all alike"
+                )
+
+
+def _shared(numbers: NDArray[np.int64]) -> int:
+    """Rows with a text that another row has, too."""
+    owners = Counter(number for row in numbers.tolist() for number in set(row))
+    return sum(any(owners[number] > 1 for number in row) for row in numbers.tolist())
+
+
+def _targets(
+    recipe: Recipe, groups: dict[str, _Groups]
+) -> dict[str, NDArray[np.int64] | NDArray[np.float32]]:
+    """By part, the numbers of texts to tell apart, or scores from 0 to 1."""
+    if recipe.train.objective == "contrastive":
+        return {part: group.numbers for part, group in groups.items()}
+    ledger = groups["train"].ledger
+    low, high = recipe.data.score_range or (ledger.lowest or 0.0, ledger.highest or 0.0)
+    if low >= high:
+        raise DataError(
+            f"scores from {low:g} to {high:g} tell nothing apart; give rows of several, or data.score_range "
+            "from the least alike to the most"
+        )
+    scaled: dict[str, NDArray[np.int64] | NDArray[np.float32]] = {}
+    for part, group in groups.items():
+        assert group.scores is not None
+        outside = (group.scores < low) | (group.scores > high)
+        if outside.any():
+            row = int(outside.argmax())
+            raise DataError(
+                f"{group.places[row]}: the score {group.scores[row]:g} is outside of {low:g} to {high:g}; "
+                "say data.score_range, from the least alike to the most"
+            )
+        scaled[part] = (group.scores - np.float32(low)) / np.float32(high - low)
+    return scaled
+
+
+# -- evaluation ------------------------------------------------------------------------------------------
+
+
+def _vectors(model: Any, batches: TextGroupBatches, pooling: TextPooling) -> Tensor:
+    """[N, K, D] of all rows, on the CPU; raises NonFiniteError for what is no number."""
+    device = next(model.parameters()).device
+    alone = batches.alone()
+    found = torch.empty(alone.samples_per_epoch, model.config.dim)
+    with evaluating(model):
+        for start, count in alone.passes():
+            tokens, attend = to_device(alone.batch(start, count), device).inputs
+            found[torch.from_numpy(alone.rows(start, count))] = text_vectors(
+                model, tokens, attend, pooling
+            ).cpu()
+    if not torch.isfinite(found).all():
+        raise NonFiniteError("the model gives vectors that are no finite numbers; its weights are damaged")
+    return found.view(batches.samples_per_epoch, batches.each, -1)
+
+
+def _evaluator(
+    objective: Contrastive | CosineSimilarity, batches: TextGroupBatches, groups: _Groups, batch_size: int
+) -> Callable[[Any], dict[str, float]]:
+    """Loss; by contrast also accuracy, each row's second text being found among about ``batch_size``; where
+    there are scores the correlations of the cosines of first and second texts with them."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        vectors = _vectors(model, batches, objective.pooling)
+        cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1).numpy()
+        if isinstance(objective, Contrastive):
+            figures = _contrasted(objective, batches, groups, vectors, batch_size)
+        else:
+            errors = cosines.astype(np.float64) - batches.targets
+            figures = {"loss": float(np.mean(errors**2))}
+        if groups.scores is None:
+            return figures
+        agreement = number_agreement(groups.scores, cosines, metrics=("pearson", "spearman"), settings={})
+        return {**figures, **figures_in(agreement, agreement)}
+
+    return evaluate
+
+
+def _contrasted(
+    objective: Contrastive, batches: TextGroupBatches, groups: _Groups, vectors: Tensor, batch_size: int
+) -> dict[str, float]:
+    """Loss and accuracy of the rows whose texts belong together, in fixed groups as near to ``batch_size`` as
+    makes them alike."""
+    order = batches.rows(0, batches.samples_per_epoch)
+    order = order[groups.belong[order]]
+    nats, right = 0.0, 0
+    for rows in np.array_split(order, max(1, round(len(order) / batch_size))):
+        logits = contrast(vectors[rows], torch.from_numpy(groups.numbers[rows]), objective.scale)
+        nats += float(objective.nats(logits).sum())
+        right += int((logits.argmax(1) == torch.arange(len(rows))).sum())
+    return {"loss": nats / len(order), "accuracy": right / len(order)}

@@ -1,0 +1,1 @@
+"""Translation: training task, scores, views and vocabularies."""

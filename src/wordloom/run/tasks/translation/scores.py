@@ -1,0 +1,168 @@
+"""How well a model translates pairs of texts: what it writes, and what it gives the references."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wordloom.data import PairCorpus
+from wordloom.data.rows.pairs import Pair
+from wordloom.errors import CheckpointError, EvaluationError
+from wordloom.evaluate import Score, Scores, bleu, chrf, signature
+from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.score import RatioStatistics, perplexity_interval, perplexity_of
+from wordloom.generate import score_targets
+from wordloom.models import context_limit
+from wordloom.recipe import load_recipe
+from wordloom.run.models.translator import Translator
+from wordloom.run.tasks.translation.task import pair_corpus
+from wordloom.run.tasks.translation.vocabularies import Vocabularies
+from wordloom.version import __version__
+
+__all__ = ["pairs_to_score", "translated_by", "translation_scores"]
+
+
+def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iterator[Pair]:
+    """The pairs of files, tables or named sets; without ``sources`` the validation pairs of the recipe.
+
+    ``reading`` are settings of :class:`~wordloom.data.PairCorpus` that are not None; columns that it leaves
+    open are those of the recipe.
+    """
+    path = folder / "recipe.toml"
+    recipe = load_recipe(str(path)) if path.exists() else None
+    if not sources:
+        if recipe is None:
+            raise CheckpointError(f"{folder} has no recipe.toml that names validation pairs; give files")
+        return pair_corpus(recipe).pairs("validation")
+    if recipe is not None and not reading.get("targets"):
+        d = recipe.data
+        columns = {"source_column": d.source_column, "target_column": d.target_column, "header": d.header}
+        reading = {name: value for name, value in columns.items() if value is not None} | reading
+    return PairCorpus(sources=list(sources), validation_fraction=0.0, **reading).pairs()
+
+
+def translation_scores(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    *,
+    beams: int = 5,
+    length_penalty: float = 1.0,
+    max_new_tokens: int | None = None,
+    batch_size: int = 32,
+    tokenize: str = "13a",
+    progress: Callable[[], None] | None = None,
+) -> tuple[Scores, list[str]]:
+    """Loss and perplexity of the references, BLEU and chrF of the translations; and the translations.
+
+    ``bleu`` minds case and ``bleu_lowercase`` does not; ``tokenize`` is sacrebleu's.  Loss is nats per token
+    of the references, their ends included, given the sources; pairs with an empty side or a reference longer
+    than the model takes are left out of it, and counted.  ``beams`` 1 is greedy.  ``progress`` is called
+    after each translation.
+
+    Raises EvaluationError where there is no pair, GenerationError for a source of more tokens than the model
+    takes.
+    """
+    if not pairs:
+        raise EvaluationError("there is no pair to score; give at least one")
+    search = {"beams": beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+    scores, counts, notes = _likelihood(translator, pairs, batch_size)
+    found = []
+    for best in translator.translate(
+        [pair.source for pair in pairs],
+        batch_size=batch_size,
+        place=lambda number: pairs[number - 1].place,
+        **search,  # type: ignore[arg-type]
+    ):
+        found.append(best[0].line)
+        if progress is not None:
+            progress()
+    references = [pair.target for pair in pairs]
+    made = [
+        bleu(found, references, tokenize=tokenize),
+        replace(bleu(found, references, tokenize=tokenize, lowercase=True), name="bleu_lowercase"),
+        chrf(found, references),
+    ]
+    signed = [translated_by(translator, pairs, score, **search) for score in made]
+    return Scores((*scores, *signed), counts, tuple(notes)), found
+
+
+def translated_by(translator: Translator, pairs: Sequence[Pair], score: Score, **search: Any) -> Score:
+    """``score``, its signature followed by how the translations of ``pairs`` were made."""
+    how = "|".join(f"{name}:{value}" for name, value in search.items() if value is not None)
+    how += f"|data:{_digest(pairs)}|dtype:{_dtype(translator)}|wordloom:{__version__}"
+    return replace(score, signature=f"{score.signature}|{how}")
+
+
+def _likelihood(
+    translator: Translator, pairs: Sequence[Pair], batch_size: int
+) -> tuple[list[Score], dict[str, int | float], list[str]]:
+    """Loss and perplexity, with what they were counted over."""
+    longest, tokenizer = context_limit(translator.config), translator.tokenizer
+    filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
+    ids = tokenizer.encode_batch([pair.target for pair in filled], specials="text")
+    kept = [i for i, some in enumerate(ids) if longest is None or len(some) < longest]
+    targets = [[*map(int, ids[i]), translator.eos_id] for i in kept]
+    sources = translator.source_rows([filled[i].source for i in kept], [filled[i].place for i in kept])
+    nats, tokens = np.zeros(len(kept)), np.array([len(target) for target in targets], dtype=float)
+    order = sorted(range(len(kept)), key=lambda i: len(sources[i]))
+    for start in range(0, len(order), batch_size):
+        some = order[start : start + batch_size]
+        memory = translator.read([sources[i] for i in some])
+        scored = score_targets(
+            translator.model, memory, [targets[i] for i in some], start_id=translator.start_id
+        )
+        nats[some] = [-math.fsum(logprobs) for logprobs, _ in scored]
+    unknown = sum(target.count(tokenizer.unk_id) for target in targets) if tokenizer.unk_id is not None else 0
+    notes = [
+        f"{count:,} {'pair' if count == 1 else 'pairs'} {why}: not in loss and perplexity"
+        for count, why in (
+            (len(pairs) - len(filled), "with an empty side"),
+            (len(filled) - len(kept), f"whose target has more than {longest} tokens with its end"),
+        )
+        if count
+    ]
+    if unknown:
+        share = unknown / tokens.sum()
+        notes.append(
+            f"{unknown:,} target tokens ({share:.2%}) are unknown, and guessing that is right there: compare "
+            "loss and perplexity with the same tokenizer only"
+        )
+    statistics = RatioStatistics.of(nats, tokens)
+    interval = statistics.interval() if kept else None
+    settings = {
+        "data": _digest(pairs),
+        "tok": Vocabularies(translator.source_tokenizer, tokenizer).name,
+        "pairs": len(kept),
+        "dtype": _dtype(translator),
+        "ci": f"{len(kept)}-pairs" if interval else "no",
+    }
+    loss = statistics.ratio if kept else None
+    why = "" if kept else "no pair has two sides that the model takes"
+    found = [
+        Score("loss", loss, interval, signature("loss", **settings), why),
+        Score(
+            "perplexity",
+            None if loss is None else perplexity_of(loss),
+            perplexity_interval(interval),
+            signature("perplexity", **settings),
+            why,
+        ),
+    ]
+    counts = {"pairs": len(pairs), "target_tokens": int(tokens.sum()), "nats": float(nats.sum())}
+    return found, counts, notes
+
+
+def _digest(pairs: Sequence[Pair]) -> str:
+    """Eight hex digits of the SHA-256 of the texts of both sides."""
+    texts = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
+    return hashlib.sha256(texts.encode()).hexdigest()[:8]
+
+
+def _dtype(translator: Translator) -> str:
+    return DTYPE_NAMES[next(translator.model.parameters()).dtype]

@@ -1,0 +1,279 @@
+"""Sequence-to-sequence models in a training run: pairs of texts, batches by tokens, the loss of what is held
+out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wordloom.data import PairBatches, PairCorpus, prepare_pairs
+from wordloom.data.batches.causal import to_device
+from wordloom.errors import RecipeError
+from wordloom.evaluate import evaluate_batches
+from wordloom.evaluate.score import perplexity_of
+from wordloom.models import (
+    MODELS,
+    BertGenerationConfig,
+    body_config,
+    build,
+    config_from,
+    context_limit,
+    encodes,
+    family_of,
+    translates,
+)
+from wordloom.models.cost import flops_per_token
+from wordloom.nn import set_attention_backend
+from wordloom.objectives import objective
+from wordloom.recipe import Recipe
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.translation.vocabularies import Vocabularies, read_vocabularies, recipe_vocabularies
+from wordloom.training import Trainer
+from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import Costs, check_fits
+from wordloom.weights import config_from_bert, load_config, load_state, save_model, start_from_bert
+from wordloom.weights.configs import FORMATS, format_of
+from wordloom.weights.formats import Format
+
+__all__ = ["pair_corpus", "translation_task"]
+
+#: The only sizes that the data decide.
+_SETTLED = ("vocab_size", "source_vocab_size")
+
+
+def pair_corpus(recipe: Recipe) -> PairCorpus:
+    """The pairs that ``[data]`` names."""
+    d = recipe.data
+    if d.encoding_errors == "bytes":
+        raise RecipeError('data.encoding_errors = "bytes" is for running text; pairs take strict or replace')
+    settings: dict[str, Any] = {
+        key: value
+        for key, value in (
+            ("source_column", d.source_column),
+            ("target_column", d.target_column),
+            ("targets", d.targets),
+        )
+        if value is not None
+    }
+    if d.validation is not None:
+        settings |= {"split": "files", "validation_sources": d.validation}
+        if d.validation_targets is not None:
+            settings["validation_targets"] = d.validation_targets
+    elif d.split != "hash":
+        raise RecipeError(
+            "pairs are split by a hash of the source, so that one text is on one side: set data.split = "
+            '"hash", or name data.validation'
+        )
+    else:
+        settings["validation_fraction"] = d.validation_fraction
+    return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.encoding_errors, **settings)
+
+
+def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
+    """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs."""
+    s, corpus = recipe.train, pair_corpus(recipe)
+    form = _form(recipe, given)
+    if given is not None:
+        vocabularies = read_vocabularies(given, load_config(given), form)
+    else:
+        vocabularies = recipe_vocabularies(recipe, corpus, progress).begun(form)
+    if vocabularies.lacks is not None:
+        raise RecipeError(
+            f"the tokenizer has no {vocabularies.lacks} token, which pairs need to end and to begin with; "
+            "take tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
+        )
+    config = _config(recipe, given, vocabularies)
+    longest = context_limit(config)
+    limits: dict[str, Any] = {
+        "max_source_tokens": recipe.data.max_source_tokens or longest,
+        "max_target_tokens": recipe.data.max_target_tokens or longest,
+    }
+    for name, limit in limits.items():
+        if longest is not None and limit is not None and limit > longest:
+            raise RecipeError(f"data.{name} {limit} is above model.max_seq_len {longest}; lower it")
+    begins: dict[str, Any] = {name: getattr(vocabularies, name) for name in ("start_id", "source_start_id")}
+    if vocabularies.source_start_id is not None and limits["max_source_tokens"] is not None:
+        limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
+    made, ledgers = {}, {}
+    parts: dict[str, Any] = {"train": {"seed": recipe.seed}}
+    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+        parts["validation"] = {"order": "sequential"}
+    for part, settings in parts.items():
+        with progress.data(part) as show:
+            shards = prepare_pairs(
+                corpus,
+                vocabularies.source,
+                vocabularies.target,
+                part=part,  # type: ignore[arg-type]
+                overlong=recipe.data.overlong,
+                specials=recipe.data.specials,
+                progress=show,
+                **limits,
+            )
+        made[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **begins, **settings)
+        progress.say(made[part].ledger.lines())
+        ledgers[part] = made[part].ledger.as_dict()
+    train, held_out = made["train"], made.get("validation")
+    _, target_tokens = train.tokens_per_sample
+
+    def build_model() -> Any:
+        check_fits(config, s)
+        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        if given is not None and _begins_as_bert(config, given):
+            for started in start_from_bert(model, given, cross_attention=s.cross_attention):
+                progress.say(started.lines())
+        elif given is not None:
+            load_state(model, given)
+        set_attention_backend(model, s.attention_backend)
+        return model
+
+    def save(model: Any, folder: Path, overwrite: bool) -> None:
+        save_model(
+            model,
+            folder,
+            tokenizer=vocabularies.target,
+            source_tokenizer=vocabularies.beside,
+            generation=_generation(model.config, vocabularies),
+            overwrite=overwrite,
+        )
+
+    fingerprints = [batches.fingerprint for batches in made.values()]
+    mean_length = max(1, round(target_tokens / max(1.0, _rows(train))))
+    return Task(
+        settings=s.model_copy(update={"micro_batch_size": 1}),
+        batches=train,
+        fingerprints={
+            "data": hashlib.sha256("/".join(fingerprints).encode()).hexdigest(),
+            "tokenizer": vocabularies.fingerprint,
+        },
+        ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
+        build_model=build_model,
+        settle=_settle,
+        evaluate=None if held_out is None else _evaluator(held_out),
+        scored={} if held_out is None else _scored(held_out, vocabularies),
+        save=save,
+        costs=Costs(
+            flops_per_token=flops_per_token(config, context=mean_length).training,
+            tokens_per_sample=target_tokens,
+            dense=True,
+        ),
+    )
+
+
+def _rows(batches: PairBatches) -> float:
+    """Pairs of a batch, on the mean."""
+    return len(batches.shards) / batches.samples_per_epoch
+
+
+def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> Any:
+    """The recipe's model, or where it names none, that of the checkpoint ``given``, or two of its encoder."""
+    if given is not None and not recipe.model:
+        config = load_config(given)
+        config = config_from_bert(given) if encodes(body_config(config)) else config
+        family = family_of(config)
+    else:
+        family, settings = model_settings(recipe)
+        for name in _SETTLED:
+            if name in recipe.model:
+                raise RecipeError(f"model.{name} is the tokenizer's; leave it out")
+        settings |= {"vocab_size": vocabularies.target.vocab_size}
+        if vocabularies.beside is not None:
+            settings |= {"source_vocab_size": vocabularies.source.vocab_size}
+            settings |= _unshared(recipe, family)
+        if given is not None and family == "bert_generation" and encodes(body_config(load_config(given))):
+            of_bert = vars(config_from_bert(given))
+            settings = of_bert | settings | {name: of_bert[name] for name in _SETTLED}
+        if _has(family, "padding_idx"):
+            settings.setdefault("padding_idx", _padding(vocabularies))
+        config = config_from(family, **settings)
+    if not translates(config):
+        able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
+        raise RecipeError(
+            f"model.family '{family}' turns no text into another, as train.objective 'translation' asks; "
+            f"take {' or '.join(able)}"
+        )
+    return config
+
+
+def _form(recipe: Recipe, given: Path | None) -> Format:
+    """How the recipe's model lies in a folder, or that of the checkpoint ``given``, or two of its encoder."""
+    if given is None or recipe.model:
+        family, _ = model_settings(recipe)
+        # an unknown family has no config, and the error names those that are known
+        return FORMATS[family] if family in FORMATS else format_of(config_from(family))
+    config = load_config(given)
+    return FORMATS["bert_generation"] if encodes(body_config(config)) else format_of(config)
+
+
+def _begins_as_bert(config: Any, given: Path) -> bool:
+    """Whether both sides of the model of ``config`` begin with the encoder in ``given``."""
+    return isinstance(config, BertGenerationConfig) and encodes(body_config(load_config(given)))
+
+
+def _has(family: str, setting: str) -> bool:
+    known = fields(MODELS[family].config) if family in MODELS else ()
+    return any(field.name == setting for field in known)
+
+
+def _padding(vocabularies: Vocabularies) -> int | None:
+    """The padding of both sides, where they have one."""
+    pad_id = vocabularies.target.pad_id
+    return pad_id if vocabularies.source.pad_id == pad_id else None
+
+
+def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
+    """What makes other tools search as :meth:`~wordloom.run.models.translator.Translator.translate` does."""
+    longest, target = context_limit(config), vocabularies.target
+    begun = {token for token in (target.pad_id, vocabularies.start_id) if token is not None}
+    silent = begun - {target.eos_id}  # as Translator.silent_ids
+    return {
+        "num_beams": 5,
+        "bad_words_ids": [[token] for token in sorted(silent)],
+        **({} if longest is None else {"max_length": longest}),
+        **({} if vocabularies.start_id is None else {"decoder_start_token_id": vocabularies.start_id}),
+    }
+
+
+def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:
+    """The setting that gives each side's vocabulary a matrix of its own, of families that share one."""
+    if recipe.model.get("share_embeddings"):
+        raise RecipeError(
+            "model.share_embeddings needs one vocabulary for both sides; leave it out, or tokenizer.separate "
+            "(tokenizer.source_path)"
+        )
+    return {"share_embeddings": False} if _has(family, "share_embeddings") else {}
+
+
+def _settle(trainer: Trainer) -> str:
+    if trainer.settings.gradient_checkpointing:
+        checkpoint_blocks(trainer.model)
+    return "eager"
+
+
+def _scored(held_out: PairBatches, vocabularies: Vocabularies) -> dict[str, object]:
+    return {
+        "data": held_out.fingerprint[:8],
+        "tok": vocabularies.name,
+        "pairs": len(held_out.shards),
+    }
+
+
+def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
+    """Loss and perplexity of every target token of the validation pairs, given those before it."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        device = next(model.parameters()).device
+        batches = (to_device(held_out.batch(i, 1), device) for i in range(held_out.samples_per_epoch))
+        loss = evaluate_batches(model, objective("translation"), batches).value
+        assert loss is not None
+        return {"loss": loss, "perplexity": perplexity_of(loss)}
+
+    return evaluate

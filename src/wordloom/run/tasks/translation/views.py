@@ -1,0 +1,55 @@
+"""Looking into a translator: what it attends to, and how it does on texts of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wordloom.data.rows.pairs import Pair
+from wordloom.errors import GenerationError
+from wordloom.evaluate import LengthBin, bleu_by_length
+from wordloom.inspect import Alignment, alignment_map
+from wordloom.run.models.translator import Translator
+from wordloom.run.tasks.translation.scores import translated_by
+from wordloom.text import Tokenizer
+
+__all__ = ["align", "lengths"]
+
+_END = "</s>"
+
+
+def align(translator: Translator, source: str, target: str | None = None, *, beams: int = 5) -> Alignment:
+    """What ``translator`` attends to while it writes ``target``, or its own translation by ``beams``.
+
+    Both sides end in their end tokens.  Raises GenerationError for an empty or too long text, ConfigError for
+    a model without attention.
+    """
+    if not source.strip():
+        raise GenerationError("the source is empty, and nothing aligns with it; give a text")
+    row = translator.source_rows([source])[0]
+    if target is not None:
+        ids = [*translator.tokenizer.encode_ids(target, specials="text"), translator.eos_id]
+    else:
+        ids = translator.search([row], beams=beams)[0][0].ids
+    return alignment_map(
+        translator.model,
+        row,
+        ids,
+        start_id=translator.start_id,
+        source=_names(translator.source_tokenizer, row, translator.source_eos_id),
+        target=_names(translator.tokenizer, ids, translator.eos_id),
+    )
+
+
+def lengths(
+    translator: Translator, pairs: Sequence[Pair], *, beams: int = 5, width: int = 5, batch_size: int = 32
+) -> list[LengthBin]:
+    """BLEU of the translations of ``pairs`` by the words of their sources, in bins of ``width`` words."""
+    sources = [pair.source for pair in pairs]
+    found = [best[0].text for best in translator.translate(sources, beams=beams, batch_size=batch_size)]
+    bins = bleu_by_length(sources, found, [pair.target for pair in pairs], width=width)
+    return [part._replace(score=translated_by(translator, pairs, part.score, beams=beams)) for part in bins]
+
+
+def _names(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> list[str]:
+    """Each token as text, the end by a short name whatever it is called."""
+    return [_END if i == end else tokenizer.decode([i]) or tokenizer.id_to_token(i) for i in ids]

@@ -1,0 +1,1 @@
+"""Train word vectors by a recipe."""

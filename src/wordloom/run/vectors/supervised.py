@@ -1,0 +1,70 @@
+"""Train a fastText classifier by a recipe: count words and labels, prepare ids, learn, save."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wordloom.data import TokenShards
+from wordloom.data.shards.prepare import SEGMENT
+from wordloom.data.shards.segments import Cutter
+from wordloom.run.vectors.memory import check_memory
+from wordloom.run.vectors.train import VectorRun
+from wordloom.vectors import save_fasttext
+from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
+from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
+
+__all__ = ["SupervisedRun"]
+
+
+class SupervisedRun(VectorRun):
+    """A run that leaves ``model.bin``, in fastText's own format."""
+
+    def _vocabulary(self) -> LabelledVocabulary:
+        w, prefix = self.recipe.words, self.recipe.vectors.label_prefix
+        if self.run.resume and (self.path / "vocabulary.tsv").exists():
+            return LabelledVocabulary.load(self.path, lower=w.lower, label_prefix=prefix)
+        with self.progress.counting("counting words") as show:
+            vocabulary = LabelledVocabulary.count(
+                self._lines(),
+                min_count=w.min_count,
+                max_words=w.max_words,
+                lower=w.lower,
+                label_prefix=prefix,
+                progress=show,
+            )
+        rare = f", and {len(vocabulary.rare):,} rarer ones without a row" if vocabulary.rare else ""
+        self.progress.say(
+            f"vocabulary  {len(vocabulary.words):,} words{rare}, {len(vocabulary.labels):,} labels "
+            f"(min_count {w.min_count})"
+        )
+        return vocabulary
+
+    def _lines(self) -> Iterator[str]:
+        """The corpus in stretches cut where no word is; the last line of a document ends like any other."""
+        cutter = Cutter(SEGMENT, "words")
+        for piece in self.corpus.pieces("all"):
+            last = ""
+            for text in cutter.push(piece.text, last=piece.last):
+                assert isinstance(text, str)
+                yield text
+                last = text
+            if piece.last and not last.endswith("\n"):
+                yield "\n"
+
+    def _trainer(self, vocabulary: LabelledVocabulary, shards: TokenShards, s: Any) -> SupervisedTrainer:
+        V, L = len(vocabulary.words), len(vocabulary.labels)
+        rows = V + (s.buckets if self._subwords() or s.word_ngrams > 1 else 0)
+        check_memory(s.dim, rows + L, f"{rows:,} rows of inputs and {L:,} of labels")
+        corpus = cut_lines(shards, vocabulary.eos_id)
+        return SupervisedTrainer(
+            corpus,
+            vocabulary,
+            s,
+            seed=self.recipe.seed,
+            threads=s.threads,
+            min_count=self.recipe.words.min_count,
+        )
+
+    def _finish(self, trainer: SupervisedTrainer, vocabulary: LabelledVocabulary) -> None:
+        save_fasttext(trainer.model(), self.path / "model.bin")

@@ -1,0 +1,1 @@
+"""Tokenizer files: read and written in the formats that other tools use."""

@@ -1,0 +1,206 @@
+"""Reading tokenizers as others wrote them: four formats, one definition."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from wordloom.errors import TokenizerError
+from wordloom.text.encoding import build
+from wordloom.text.formats.checks import check
+from wordloom.text.formats.definition import Definition, bytes_to_characters
+from wordloom.text.formats.sentencepiece import read_model
+from wordloom.text.special import ROLE_NAMES
+from wordloom.text.training.kinds import bert_template
+
+_BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+_MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
+_EXPECTED = "tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, tokenizer.model or vocab.txt"
+
+Read = tuple[Definition, dict[str, Any], str | None]  # definition, tokenizer_config, chat template
+
+
+def read(path: Path) -> Read:
+    """Read the tokenizer of a folder, or of one file with what lies beside it.
+
+    A folder with several formats is read from the first of: ``tokenizer.json``; ``vocab.json`` +
+    ``merges.txt``; ``encoder.json`` + ``vocab.bpe``; ``tokenizer.model``; ``vocab.txt``.
+    """
+    if path.is_file():
+        folder, names = path.parent, [path.name]
+    elif path.is_dir():
+        folder, names = path, [file.name for file in sorted(path.iterdir())]
+    else:
+        raise TokenizerError(f"no tokenizer at '{path}': give a folder or file that has {_EXPECTED}")
+    config = _read_config(folder)
+    template_file = folder / "chat_template.jinja"
+    template = _text(template_file) if template_file.is_file() else None
+
+    definition, defaults = _read_format(folder, names, path, config)
+    definition.setdefault("added_tokens", [])
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder", "truncation", "padding"):
+        definition.setdefault(part, None)
+    try:
+        check(definition)
+        backend = build(definition)
+    except TokenizerError as error:
+        raise TokenizerError(f"'{path}': {error}") from error.__cause__
+    for token in definition["added_tokens"]:  # the library's word counts where a file contradicts itself
+        token["id"] = backend.token_to_id(token["content"])
+    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] is not None]
+    return definition, {**defaults, **config}, template
+
+
+def _read_format(
+    folder: Path, names: list[str], path: Path, config: dict[str, Any]
+) -> tuple[Definition, dict[str, Any]]:
+    """The definition, and what the format itself says of special tokens."""
+    single = names[0] if path.is_file() else None
+    if "tokenizer.json" in names or (single and _is_definition(path)):
+        return _definition(folder / (single or "tokenizer.json")), {}
+    for vocabulary, merges in _BPE_FILES:
+        if vocabulary in names or merges in names:
+            return _read_bpe(folder / vocabulary, folder / merges)
+    model = next(
+        (name for name in names if name in _MODEL_FILES or (name == single and name.endswith(".model"))), None
+    )
+    if model:
+        return read_model(folder / model)
+    if "vocab.txt" in names or (single and single.endswith(".txt")):
+        return _read_wordpiece(folder / (single or "vocab.txt"), config)
+    raise TokenizerError(f"no tokenizer in '{path}': expected {_EXPECTED}")
+
+
+def _is_definition(path: Path) -> bool:
+    return path.suffix == ".json" and path.name not in {file for pair in _BPE_FILES for file in pair}
+
+
+def _definition(path: Path) -> Definition:
+    definition = _json(path)
+    model = definition.get("model")
+    if not isinstance(model, dict):
+        raise TokenizerError(f"'{path}' is no tokenizer.json (it has no 'model'): expected {_EXPECTED}")
+    if "type" not in model:  # files written before the library named the model's type
+        model["type"] = "BPE" if "merges" in model else "Unigram" if "unk_id" in model else "WordPiece"
+    return definition
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """``tokenizer_config.json``, on top of the older ``special_tokens_map.json``."""
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            config |= {key: value for key, value in _json(folder / name).items() if value is not None}
+    return config
+
+
+def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dict[str, Any]]:
+    """GPT-2's byte-level BPE, or the first GPT's, whose words end in ``</w>``."""
+    vocabulary = _json(vocabulary_file)
+    if not all(isinstance(index, int) for index in vocabulary.values()):
+        raise TokenizerError(f"'{vocabulary_file}' is no vocabulary: expected an object of token to id")
+    lines = [line.removesuffix("\r") for line in _text(merges_file).split("\n")]
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    for number, merge in enumerate(merges, 1):
+        if len(merge) != 2:
+            raise TokenizerError(f"'{merges_file}': merge {number} is not two tokens: {' '.join(merge)!r}")
+    definition: Definition = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "post_processor": None,
+    }
+    model = {"type": "BPE", "vocab": vocabulary, "merges": merges}
+    if all(character in vocabulary for character in bytes_to_characters()):
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        definition |= {"pre_tokenizer": byte_level, "decoder": byte_level, "model": model}
+        if "<|endoftext|>" in vocabulary:  # GPT-2 has this one token for everything
+            return definition, {f"{role}_token": "<|endoftext|>" for role in ("bos", "eos", "unk")}
+        names = {role: next((n for n in ROLE_NAMES[role] if n in vocabulary), None) for role in ROLE_NAMES}
+        return definition, {f"{role}_token": name for role, name in names.items() if name}
+    if any(token.endswith("</w>") for token in vocabulary):
+        bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+        definition["normalizer"] = bert | {"strip_accents": None, "lowercase": True}
+        definition["pre_tokenizer"] = {"type": "BertPreTokenizer"}
+        definition["decoder"] = {"type": "BPEDecoder", "suffix": "</w>"}
+        definition["model"] = model | {"unk_token": "<unk>", "end_of_word_suffix": "</w>"}
+        return definition, {"unk_token": "<unk>"}
+    raise TokenizerError(
+        f"'{vocabulary_file}' is neither byte-level BPE (it lacks some of the 256 byte characters) nor the "
+        "first GPT's (no token ends in '</w>'): give a tokenizer.json instead"
+    )
+
+
+def _read_wordpiece(path: Path, config: dict[str, Any]) -> tuple[Definition, dict[str, Any]]:
+    """BERT's ``vocab.txt``: one token a line.  Lower-cases if ``do_lower_case`` says so or, where no
+    ``tokenizer_config.json`` does, if no token but the special ones has an upper-case letter."""
+    tokens = _text(path).split("\n")
+    tokens = [token.removesuffix("\r") for token in (tokens[:-1] if tokens[-1] == "" else tokens)]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if "[UNK]" not in vocabulary:
+        raise TokenizerError(f"'{path}' is no WordPiece vocabulary: it has no line '[UNK]'")
+    if len(vocabulary) < len(tokens):
+        twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
+        raise TokenizerError(f"'{path}' has the token {twice!r} twice: ids would be ambiguous")
+    lower = config.get("do_lower_case")
+    if lower is None:
+        lower = not any(
+            token != token.lower() for token in tokens if not (token[:1] == "[" and token[-1:] == "]")
+        )
+    definition = _wordpiece_definition(vocabulary, lower=lower, strip_accents=config.get("strip_accents"))
+    names = {role: f"[{role.upper()}]" for role in ("pad", "unk", "mask", "cls", "sep")}
+    return definition, {f"{r}_token": name for r, name in names.items() if name in vocabulary}
+
+
+def _wordpiece_definition(
+    vocabulary: dict[str, int], *, lower: bool, strip_accents: bool | None
+) -> Definition:
+    """BERT's tokenizer as transformers writes it."""
+    definition: Definition = {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": strip_accents,
+            "lowercase": lower,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None,
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": vocabulary,
+        },
+    }
+    if "[CLS]" in vocabulary and "[SEP]" in vocabulary:
+        definition["post_processor"] = bert_template({name: vocabulary[name] for name in ("[CLS]", "[SEP]")})
+    return definition
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(
+            f"'{path}' is not valid JSON ({error}): it is truncated or no tokenizer"
+        ) from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"'{path}' does not hold a JSON object: it is no tokenizer file")
+    return value
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise TokenizerError(
+            f"'{path}' is not UTF-8 (byte {error.start}): it is no tokenizer file"
+        ) from error
+    except OSError as error:
+        raise TokenizerError(f"cannot read '{path}': {error.strerror}") from error

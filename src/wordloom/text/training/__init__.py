@@ -1,0 +1,1 @@
+"""Train a tokenizer of each kind on a stream of text."""

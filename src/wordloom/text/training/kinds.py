@@ -1,0 +1,311 @@
+"""How each kind learns its vocabulary, by the trainers of the ``tokenizers`` library.
+
+Each ``learn_*`` takes the corpus and the settings and returns a definition in which every special
+token is an added token.  Special tokens come first, except in the byte kind, whose first 256 ids are
+the byte values, and in the char kind, whose characters come first, sorted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from wordloom.errors import TokenizerError
+from wordloom.text.formats.definition import PATTERNS, Definition, bytes_to_characters, frame_template
+from wordloom.text.special import added_token
+from wordloom.text.training.corpus import Corpus
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_ALL = 2**31 - 1  # as a vocabulary size: every one that occurs
+
+# Scores of Unigram's byte pieces: never chosen in place of characters, only fallen back to.
+_NEVER = -1e6
+
+
+class Settings(NamedTuple):
+    """What a ``learn_*`` function is told; ``notes`` is where it leaves what the user should know."""
+
+    vocab_size: int | None
+    lower: bool
+    min_frequency: int | None
+    special_tokens: list[str]
+    roles: dict[str, str]
+    split: str | None
+    limit_alphabet: int
+    notes: list[str]
+
+
+def learn_word(corpus: Corpus, settings: Settings) -> Definition:
+    """Whole words: a ``WordLevel`` model over BERT's split (or white space)."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    _require_size(settings, 1, "one word")
+    unknown = settings.roles.get("unk")
+    backend = Tokenizer(models.WordLevel(unk_token=unknown or ""))
+    backend.pre_tokenizer = (
+        pre_tokenizers.BertPreTokenizer() if settings.split == "words" else pre_tokenizers.WhitespaceSplit()
+    )
+    special = settings.special_tokens
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=_ALL if settings.vocab_size is None else settings.vocab_size + len(special),
+        min_frequency=settings.min_frequency or 1,
+        special_tokens=special,
+        show_progress=False,
+    )
+    definition = _trained(backend, trainer, corpus.texts(), settings)
+    # a word that is spelt like a special token (PTB's <unk>) was given an id of its own and took the token's
+    learnt = definition["model"]["vocab"]
+    words = [word for word in sorted(learnt, key=learnt.__getitem__) if word not in special]
+    vocabulary = {word: i for i, word in enumerate([*special, *words][: settings.vocab_size])}
+    definition["model"]["vocab"] = vocabulary
+    definition["added_tokens"] = [added_token(token, vocabulary[token]) for token in special]
+    return definition
+
+
+def learn_char(corpus: Corpus, settings: Settings) -> Definition:
+    """Characters: BPE without merges, which looks up each code point."""
+    counts = _normalized(corpus.characters, settings)
+    wanted = [c for c, count in counts.most_common() if count >= (settings.min_frequency or 1)]
+    if settings.vocab_size is not None:
+        _require_size(settings, 1, "one character")
+        wanted = wanted[: settings.vocab_size - len(settings.special_tokens)]
+    if len(wanted) < len(counts):
+        left_out = sorted(counts.keys() - set(wanted))
+        if "unk" not in settings.roles:
+            raise TokenizerError(
+                f"{len(left_out)} of the text's {len(counts)} characters would be left out and there is no "
+                "unknown token: raise vocab_size, lower min_frequency, or add '<unk>' to special_tokens"
+            )
+        share = sum(counts[c] for c in left_out) / counts.total()
+        settings.notes.append(
+            f"{len(left_out):,} of {len(counts):,} characters ({share:.3%} of the text) are left out and "
+            "become the unknown token"
+        )
+    vocabulary = {token: i for i, token in enumerate([*sorted(wanted), *settings.special_tokens])}
+    normalizer = {"type": "Lowercase"} if settings.lower else None
+    return _lookup(vocabulary, settings, None, {"type": "Fuse"}, settings.roles.get("unk")) | {
+        "normalizer": normalizer
+    }
+
+
+def learn_byte(corpus: Corpus, settings: Settings) -> Definition:
+    """Bytes: byte-level BPE without merges, with id = byte value."""
+    size = 256 + len(settings.special_tokens)
+    if settings.vocab_size not in (None, size):
+        raise TokenizerError(
+            f"vocab_size={settings.vocab_size} is impossible for a byte tokenizer, which has 256 bytes and "
+            f"{len(settings.special_tokens)} special tokens: give {size} or leave it out"
+        )
+    vocabulary = {token: i for i, token in enumerate([*bytes_to_characters(), *settings.special_tokens])}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return _lookup(vocabulary, settings, byte_level, byte_level, None)
+
+
+def learn_bpe(corpus: Corpus, settings: Settings) -> Definition:
+    """Byte-level BPE over the split of GPT-2 or Llama 3."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    _require_size(settings, 256, "the 256 bytes")
+    backend = Tokenizer(models.BPE())
+    if settings.split == "gpt2":
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        steps = [_split(settings), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=settings.vocab_size or 0,
+        min_frequency=settings.min_frequency or 1,
+        special_tokens=settings.special_tokens,
+        initial_alphabet=bytes_to_characters(),
+        show_progress=False,
+    )
+    return _stripping_masks(_trained(backend, trainer, corpus.texts(), settings), settings)
+
+
+def learn_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
+    """WordPiece over BERT's normaliser and split.
+
+    The library numbers continuing characters (``##a``) in the random order of its hash table, and equal
+    counts are then merged in that order.  Handing it all of them, sorted, makes training repeatable.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.WordPiece(unk_token=settings.roles["unk"]))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=settings.lower)
+    backend.pre_tokenizer = split = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    counts = Counter[str]()
+    for character, count in corpus.characters.items():
+        for normal in backend.normalizer.normalize_str(character):
+            if split.pre_tokenize_str(normal):  # not white space
+                counts[normal] += count
+    alphabet = _alphabet(counts, settings, "the unknown token")
+    within = [f"##{c}" for c in alphabet if len(split.pre_tokenize_str(f"a{c}")) == 1]
+    _require_size(
+        settings, len(alphabet) + len(within), f"the {len(alphabet)} characters kept (limit_alphabet)"
+    )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=settings.vocab_size or 0,
+        min_frequency=settings.min_frequency or 1,
+        special_tokens=[*settings.special_tokens, *alphabet, *within],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix="##",
+        show_progress=False,
+    )
+    definition = _trained(backend, trainer, corpus.texts(), settings)
+    if {"cls", "sep"} <= settings.roles.keys():
+        vocabulary = definition["model"]["vocab"]
+        cls, sep = settings.roles["cls"], settings.roles["sep"]
+        definition["post_processor"] = bert_template({name: vocabulary[name] for name in (cls, sep)})
+    return definition
+
+
+def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
+    """Unigram whose pieces keep their spaces and whose unknown characters fall back to bytes.
+
+    SentencePiece's visible space would make a literal U+2581 and a leading space ambiguous; with the
+    space itself in the pieces and the split of GPT-2 or Llama 3, decoding is mere concatenation.
+    """
+    from tokenizers import Tokenizer, models, trainers
+
+    counts = _normalized(corpus.characters, settings)
+    counts.pop("\0", None)  # the library's own separator
+    alphabet = _alphabet(counts, settings, "their UTF-8 bytes")
+    alphabet = sorted({*alphabet, *map(chr, range(0x20, 0x7F)), "\n"})
+    _require_size(settings, 256 + len(alphabet), f"256 bytes and the {len(alphabet)} characters kept")
+    backend = Tokenizer(models.Unigram())
+    backend.pre_tokenizer = _split(settings)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=(settings.vocab_size or 0) - 256,
+        special_tokens=settings.special_tokens,
+        unk_token=settings.roles["unk"],
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    rest = counts.keys() - set(alphabet) | {"\0"}
+    texts: Iterable[str] = corpus.texts()
+    if settings.lower:
+        texts = (_lowercase().normalize_str(text) for text in texts)
+    outside = re.compile(f"[{re.escape(''.join(sorted(rest)))}]+")
+    parts = (part for text in texts for part in outside.split(text) if part)
+    definition = _stripping_masks(_trained(backend, trainer, parts, settings), settings)
+    n_special = len(settings.special_tokens)
+    pieces = definition["model"]["vocab"]
+    fallback = [[f"<0x{byte:02X}>", _NEVER] for byte in range(256)]
+    definition["model"] |= {
+        "vocab": pieces[:n_special] + fallback + pieces[n_special:],
+        "byte_fallback": True,
+    }
+    definition["decoder"] = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
+    return definition
+
+
+def bert_template(ids: dict[str, int]) -> Definition:
+    """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, the second text as segment 1, with these tokens."""
+    cls, sep = ids.items()
+    return frame_template([cls], [sep], [sep], second_segment=1)
+
+
+def _trained(
+    backend: tokenizers.Tokenizer,
+    trainer: tokenizers.trainers.Trainer,
+    texts: Iterable[str],
+    settings: Settings,
+) -> Definition:
+    if settings.lower and backend.normalizer is None:
+        backend.normalizer = _lowercase()
+    backend.train_from_iterator(texts, trainer=trainer)
+    definition: Definition = json.loads(backend.to_str())
+    special = settings.special_tokens
+    definition["added_tokens"] = [t for t in definition["added_tokens"] if t["content"] in special]
+    return definition
+
+
+def _stripping_masks(definition: Definition, settings: Settings) -> Definition:
+    """The mask with the space before it, as RoBERTa has it, where pieces keep theirs: it stands for one."""
+    for token in definition["added_tokens"]:
+        token["lstrip"] = token["content"] == settings.roles.get("mask")
+    return definition
+
+
+def _lookup(
+    vocabulary: dict[str, int],
+    settings: Settings,
+    pre_tokenizer: Definition | None,
+    decoder: Definition,
+    unknown: str | None,
+) -> Definition:
+    """A BPE definition without merges, whose units are looked up one by one."""
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [added_token(token, vocabulary[token]) for token in settings.special_tokens],
+        "normalizer": None,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": unknown,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    }
+
+
+def _split(settings: Settings) -> tokenizers.pre_tokenizers.Split:
+    from tokenizers import Regex, pre_tokenizers
+
+    return pre_tokenizers.Split(Regex(PATTERNS[str(settings.split)]), behavior="isolated")
+
+
+def _lowercase() -> tokenizers.normalizers.Lowercase:
+    from tokenizers import normalizers
+
+    return normalizers.Lowercase()
+
+
+def _normalized(counts: Counter[str], settings: Settings) -> Counter[str]:
+    """How often each character occurs once the text is lower-cased, if it is."""
+    if not settings.lower:
+        return Counter(counts)
+    normalizer, lowered = _lowercase(), Counter[str]()
+    for character, count in counts.items():
+        for normal in normalizer.normalize_str(character):
+            lowered[normal] += count
+    return lowered
+
+
+def _alphabet(counts: Counter[str], settings: Settings, become: str) -> list[str]:
+    """The ``limit_alphabet`` most frequent characters, sorted; a note tells what the others become."""
+    kept = sorted(counts, key=lambda c: (-counts[c], c))[: settings.limit_alphabet]
+    if len(kept) < len(counts):
+        share = 1 - sum(counts[c] for c in kept) / counts.total()
+        settings.notes.append(
+            f"{len(counts) - len(kept):,} of {len(counts):,} characters ({share:.3%} of the text) are beyond "
+            f"limit_alphabet={settings.limit_alphabet} and become {become}"
+        )
+    return sorted(kept)
+
+
+def _require_size(settings: Settings, units: int, what: str) -> None:
+    least = units + len(settings.special_tokens)
+    if settings.vocab_size is not None and settings.vocab_size < least:
+        raise TokenizerError(
+            f"vocab_size={settings.vocab_size} is too small: {what} and {len(settings.special_tokens)} "
+            f"special tokens need {least}"
+        )

@@ -1,0 +1,187 @@
+"""Training a tokenizer: what the kinds have in common, and the table of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text.formats.definition import LARGEST, Definition
+from wordloom.text.special import ROLES, roles_given
+from wordloom.text.tokenizer import Tokenizer
+from wordloom.text.training import kinds
+from wordloom.text.training.corpus import Corpus, Progress
+from wordloom.text.training.kinds import Settings
+
+
+class TrainingReport(NamedTuple):
+    """What a training saw and made."""
+
+    kind: str
+    texts: int  # documents, or parts of them, as they were given
+    bytes_seen: int
+    bytes_used: int  # less than bytes_seen where the corpus was sampled
+    vocab_size: int
+    requested_vocab_size: int | None
+    notes: tuple[str, ...]  # what is not as one might think, a sentence each
+
+
+class Kind(NamedTuple):
+    """One kind of tokenizer that can be trained."""
+
+    summary: str
+    learn: Callable[[Corpus, Settings], Definition]
+    special_tokens: tuple[str, ...]
+    splits: tuple[str, ...] = ()  # the first is the default
+    vocab_size: int | None = None  # the default; None: all that occur
+    min_frequency: int | None = None  # the default; None: the kind has no such setting
+    limit_alphabet: int | None = None
+    counts_characters: bool = False
+    learns: bool = True
+
+
+_GPT = ("<|endoftext|>", "<|pad|>")
+
+TOKENIZERS: dict[str, Kind] = {
+    "word": Kind(
+        "words and punctuation marks; unknown words become <unk>",
+        kinds.learn_word,
+        ("<unk>", *_GPT),
+        splits=("words", "whitespace"),
+        min_frequency=1,
+    ),
+    "char": Kind(
+        "every character of the corpus, sorted",
+        kinds.learn_char,
+        ("<unk>", *_GPT),
+        min_frequency=1,
+        counts_characters=True,
+    ),
+    "byte": Kind("the 256 bytes; lossless", kinds.learn_byte, _GPT, learns=False),
+    "bpe": Kind(
+        "byte-level BPE, as GPT-2; lossless",
+        kinds.learn_bpe,
+        _GPT,
+        splits=("gpt2", "llama3"),
+        vocab_size=8192,
+        min_frequency=2,
+    ),
+    "wordpiece": Kind(
+        "WordPiece, as BERT",
+        kinds.learn_wordpiece,
+        ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+        vocab_size=8192,
+        min_frequency=2,
+        limit_alphabet=1000,
+        counts_characters=True,
+    ),
+    "unigram": Kind(
+        "Unigram with byte fallback, spaces kept; lossless",
+        kinds.learn_unigram,
+        ("<unk>", "<s>", "</s>", "<pad>"),
+        splits=("gpt2", "llama3"),
+        vocab_size=8192,
+        limit_alphabet=1000,
+        counts_characters=True,
+    ),
+}
+
+
+def train(
+    texts: Iterable[str],
+    *,
+    kind: str,
+    vocab_size: int | None,
+    lower: bool,
+    min_frequency: int | None,
+    special_tokens: Sequence[str] | Mapping[str, str] | None,
+    split: str | None,
+    limit_alphabet: int | None,
+    sample_bytes: int,
+    seed: int,
+    progress: Progress | None,
+) -> Tokenizer:
+    """What :meth:`Tokenizer.train` documents."""
+    if kind not in TOKENIZERS:
+        raise TokenizerError(f"tokenizer kind '{kind}' is unknown: {did_you_mean(kind, TOKENIZERS)}")
+    chosen = TOKENIZERS[kind]
+    settings = _settings(
+        kind, vocab_size, lower, min_frequency, special_tokens, split=split, limit_alphabet=limit_alphabet
+    )
+    corpus = Corpus(
+        texts if chosen.learns else [" "],
+        sample_bytes=sample_bytes,
+        seed=seed,
+        count=chosen.counts_characters,
+        progress=progress if chosen.learns else None,
+    )
+    definition = chosen.learn(corpus, settings)
+    config = {f"{role}_token": settings.roles[role] for role in ROLES if role in settings.roles}
+    if kind == "wordpiece":
+        config["do_lower_case"] = lower  # type: ignore[assignment]
+    tokenizer = Tokenizer(definition, config)
+    notes = list(settings.notes)
+    if settings.vocab_size is not None and tokenizer.vocab_size < settings.vocab_size:
+        notes.append(
+            f"the vocabulary has {tokenizer.vocab_size:,} entries, not the {settings.vocab_size:,} asked "
+            "for: this text supports no more"
+            + (f" at min_frequency {settings.min_frequency}" if settings.min_frequency else "")
+        )
+    if corpus.bytes_used < corpus.bytes_seen and kind != "char":
+        notes.append(
+            f"learnt from a uniform sample of {corpus.bytes_used / 1e6:,.0f} of "
+            f"{corpus.bytes_seen / 1e6:,.0f} MB (sample_bytes)"
+        )
+    used = corpus.bytes_seen if kind == "char" else corpus.bytes_used
+    counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.learns else (0, 0, 0)
+    tokenizer.training_report = TrainingReport(kind, *counts, tokenizer.vocab_size, vocab_size, tuple(notes))
+    return tokenizer
+
+
+def _settings(
+    kind: str,
+    vocab_size: int | None,
+    lower: bool,
+    min_frequency: int | None,
+    special_tokens: Sequence[str] | Mapping[str, str] | None,
+    *,
+    split: str | None,
+    limit_alphabet: int | None,
+) -> Settings:
+    """The settings with the kind's defaults filled in; TokenizerError for one the kind does not have."""
+    chosen = TOKENIZERS[kind]
+    if isinstance(special_tokens, str):
+        raise TokenizerError(f"special_tokens is one string: give a list, such as ['{special_tokens}']")
+    tokens, roles = roles_given(chosen.special_tokens if special_tokens is None else special_tokens)
+    if split is not None and split not in chosen.splits:
+        allowed = did_you_mean(split, chosen.splits) if chosen.splits else "it has no such choice"
+        raise TokenizerError(f"split='{split}' is not for a {kind} tokenizer: {allowed}")
+    if lower and kind == "byte":
+        raise TokenizerError(
+            "a byte tokenizer does not lower-case, since it takes any bytes: leave lower out"
+        )
+    limits = {
+        "min_frequency": (min_frequency, 10**12),
+        "limit_alphabet": (limit_alphabet, 10**12),
+        "vocab_size": (vocab_size, LARGEST),  # the trainers make room for as many
+    }
+    for name, (value, most) in limits.items():
+        if value is not None and not 1 <= value <= most:
+            raise TokenizerError(f"{name}={value} is impossible: give a number from 1 to {most:,}")
+    if min_frequency is not None and chosen.min_frequency is None:
+        raise TokenizerError(f"a {kind} tokenizer has no min_frequency: leave it out")
+    if limit_alphabet is not None and chosen.limit_alphabet is None:
+        raise TokenizerError(f"a {kind} tokenizer has no limit_alphabet: leave it out")
+    if kind in ("wordpiece", "unigram") and "unk" not in roles:
+        usual = "[UNK]" if kind == "wordpiece" else "<unk>"
+        raise TokenizerError(f"a {kind} tokenizer needs an unknown token: add '{usual}' to special_tokens")
+    return Settings(
+        vocab_size=vocab_size or chosen.vocab_size,
+        lower=lower,
+        min_frequency=min_frequency or chosen.min_frequency,
+        special_tokens=tokens,
+        roles=roles,
+        split=split or next(iter(chosen.splits), None),
+        limit_alphabet=limit_alphabet or chosen.limit_alphabet or 0,
+        notes=[],
+    )

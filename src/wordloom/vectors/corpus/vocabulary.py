@@ -1,0 +1,278 @@
+"""The words of a corpus and how often each occurs, counted in one pass and in bounded memory.
+
+The rules are word2vec.c's: words rarer than ``min_count`` are left out, and so are, when memory is short,
+those that have been rare so far.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError, did_you_mean
+from wordloom.vectors.corpus.phrases import Phrases, read_phrases, write_phrases
+
+__all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
+
+SPLITS = ("words", "whitespace")
+MOST_WORDS = 21_000_000  # distinct words counted at a time: seven tenths of the C tool's table
+
+_AT_ONCE = 1 << 20  # running words counted between two looks at the memory they take
+
+
+@functools.cache
+def _word_pattern() -> re.Pattern[str]:
+    """Runs of letters, digits, underscores and combining marks, which Python's \\w leaves out: without them
+    the vowels of Hindi would end words."""
+    marks = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.category(chr(c)) in ("Mn", "Mc"))
+    return re.compile(rf"[\w{marks}]+(?:['’][\w{marks}]+)*")
+
+
+def split_words(text: str, *, split: str = "words", lower: bool = True) -> list[str]:
+    """The words of ``text``: by ``words`` runs of letters, digits and combining marks, apostrophes and
+    underscores inside kept (at an edge they are emphasis); by ``whitespace`` what stands between white space.
+    """
+    if lower:
+        text = text.lower()
+    if split != "words":
+        return text.split()
+    words = _word_pattern().findall(text)
+    return [bare for word in words if (bare := word.strip("_"))] if "_" in text else words
+
+
+class VocabularyReport(NamedTuple):
+    """What counting saw and left out.
+
+    Attributes:
+        texts: texts read.
+        words: running words read.
+        distinct: different words at the end of counting.
+        kept: how many of the running words are words of the vocabulary.
+        pruned_below: words counted so often or less were dropped while counting, the last time, for lack of
+            memory; 0 where none were.  A word dropped and met again has lost what was counted before.
+    """
+
+    texts: int
+    words: int
+    distinct: int
+    kept: int
+    pruned_below: int
+
+
+class WordVocabulary:
+    """Words by falling frequency, ties in alphabetical order; id i is the i-th of them.
+
+    It stands in for a tokenizer where a corpus is prepared (:func:`wordloom.data.prepare`): words that are
+    not in it are left out, as the published tools do before they cut windows.
+
+    Attributes:
+        words: list of V words.
+        counts: [V] int64.
+        ids: word -> id.
+        split, lower: how text becomes words, see :func:`split_words`.
+        phrases: what joins words, one after another, before they are looked up.
+        report: what counting saw, or None where the vocabulary was not counted here.
+    """
+
+    eos_id = pad_id = None
+    special_ids: frozenset[int] = frozenset()
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        counts: Iterable[int],
+        *,
+        split: str = "words",
+        lower: bool = True,
+        phrases: Sequence[Phrases] = (),
+        report: VocabularyReport | None = None,
+    ) -> None:
+        """Takes V words and their counts, as they are.
+
+        Raises:
+            VectorError: a word is there twice, there are not as many counts, or ``split`` is unknown.
+        """
+        _check_split(split)
+        self.words = list(words)
+        self.counts: NDArray[np.int64] = np.fromiter(counts, dtype=np.int64)
+        if len(self.counts) != len(self.words):
+            raise VectorError(f"{len(self.words)} words have {len(self.counts)} counts; give one for each")
+        self.split, self.lower, self.phrases, self.report = split, lower, tuple(phrases), report
+        self.ids = {word: index for index, word in enumerate(self.words)}
+        if len(self.ids) != len(self.words):
+            twice, _ = Counter(self.words).most_common(1)[0]
+            raise VectorError(f"the word {twice!r} is in the vocabulary twice")
+
+    @classmethod
+    def count(
+        cls,
+        texts: Iterable[str],
+        *,
+        min_count: int = 5,
+        max_words: int | None = None,
+        split: str = "words",
+        lower: bool = True,
+        most_words: int = MOST_WORDS,
+        phrases: Sequence[Phrases] = (),
+        progress: Callable[[int], None] | None = None,
+    ) -> WordVocabulary:
+        """Count the words of ``texts``; keep those that occur ``min_count`` times, ``max_words`` at most.
+
+        Args:
+            texts: read once, one after another.
+            min_count: how often a word must occur.
+            max_words: how many words to keep, the most frequent.
+            split, lower: see :func:`split_words`.
+            most_words: whenever more different words are at hand, the rarest are dropped and the bar is
+                raised by one, as the C tool's ReduceVocab does; the report says how far it went.
+            phrases: join the words of a text, one after another.
+            progress: told the running words so far, after each text.
+
+        Raises:
+            VectorError: no word is left, with whether the corpus, pruning or ``min_count`` is why; or a
+                setting is out of range.
+        """
+        _check_split(split)
+        for name, number in (("min_count", min_count), ("max_words", max_words), ("most_words", most_words)):
+            if number is not None and number < 1:
+                raise VectorError(f"{name} {number} makes no vocabulary; give 1 or more")
+        counts: Counter[str] = Counter()
+        n_texts = n_words = pruned = 0
+        for text in texts:
+            words = _words(text, split, lower, phrases)
+            n_texts += 1
+            n_words += len(words)
+            for start in range(0, len(words), _AT_ONCE):
+                counts.update(words[start : start + _AT_ONCE])
+                while len(counts) > most_words:
+                    pruned += 1
+                    counts = _above(counts, pruned)
+            if progress is not None:
+                progress(n_words)
+        if not n_words:
+            raise VectorError("the corpus holds no words; give text, or choose another split")
+        if not counts:
+            raise VectorError(
+                f"most_words {most_words:,} leaves no word of the corpus: all were dropped to make room; "
+                "raise it"
+            )
+        kept = [(word, number) for word, number in counts.items() if number >= min_count]
+        if not kept:
+            most = max(counts.values())
+            raise VectorError(
+                f"min_count {min_count} leaves no word of {len(counts):,}: the most frequent occurs {most:,} "
+                "times; lower min_count or give more text"
+            )
+        kept.sort(key=lambda pair: (-pair[1], pair[0]))
+        kept = kept[:max_words]
+        report = VocabularyReport(
+            texts=n_texts,
+            words=n_words,
+            distinct=len(counts),
+            kept=sum(number for _, number in kept),
+            pruned_below=pruned,
+        )
+        words = [word for word, _ in kept]
+        return cls(words, (n for _, n in kept), split=split, lower=lower, phrases=phrases, report=report)
+
+    # -- on disk ---------------------------------------------------------------------------------------
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``vocabulary.tsv``, a word and its count to a line, and ``phrases.json`` where there are any.
+
+        How text becomes words stands in the run's recipe, not here.
+        """
+        folder = Path(folder)
+        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
+        write_text(folder / "vocabulary.tsv", "".join(lines))
+        if self.phrases:
+            write_phrases(self.phrases, folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:
+        """The vocabulary that :meth:`save` wrote; raises VectorError where it is missing or damaged."""
+        folder = Path(folder)
+        try:
+            text = (folder / "vocabulary.tsv").read_text(encoding="utf-8")
+            rows = [line.split("\t") for line in text.split("\n")[:-1]]
+            words, counts = [word for word, _ in rows], [int(count) for _, count in rows]
+            phrases = read_phrases(folder)
+        except (OSError, ValueError) as error:
+            raise VectorError(
+                f"cannot read the vocabulary in {folder}: {error}; start again with --force"
+            ) from None
+        return cls(words, counts, split=split, lower=lower, phrases=phrases)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.ids
+
+    # -- as a tokenizer --------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """What tells where a text may be cut: a phrase, unlike a word, may lie across any place."""
+        return "phrases" if self.phrases else "word"
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides how a text is encoded."""
+        digest = hashlib.sha256(f"words {self.split} {self.lower}\n".encode())
+        for number, phrases in enumerate(self.phrases):
+            for pair in sorted(phrases.pairs):
+                digest.update(f"{number} {' '.join(pair)}\n".encode("utf-8", "surrogatepass"))
+        for word in self.words:
+            digest.update(word.encode("utf-8", "surrogatepass") + b"\n")
+        return digest.hexdigest()
+
+    def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
+        """Ids of the words of ``text`` that are in the vocabulary."""
+        known = map(self.ids.get, _words(text, self.split, self.lower, self.phrases))
+        return [index for index in known if index is not None]
+
+    def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
+        """:meth:`encode_ids` of each text."""
+        return [self.encode_ids(text) for text in texts]
+
+    def id_to_token(self, index: int) -> str | None:
+        return self.words[index] if 0 <= index < len(self.words) else None
+
+
+def _words(text: str, split: str, lower: bool, phrases: Sequence[Phrases]) -> list[str]:
+    words = split_words(text, split=split, lower=lower)
+    for one in phrases:
+        words = one.join(words)
+    return words
+
+
+def _check_split(split: str) -> None:
+    if split not in SPLITS:
+        raise VectorError(f"unknown split {split!r}; {did_you_mean(split, SPLITS)}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _above(counts: Counter[str], bar: int) -> Counter[str]:
+    return Counter({word: number for word, number in counts.items() if number > bar})

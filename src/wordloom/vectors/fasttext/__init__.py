@@ -1,0 +1,1 @@
+"""fastText: model, subwords, supervised mode, kernels and their NumPy twin."""

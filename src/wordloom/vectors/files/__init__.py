@@ -1,0 +1,1 @@
+"""Formats of word vectors on disk."""

@@ -1,0 +1,237 @@
+"""Word vectors from one format into another; what a format cannot keep is said, not dropped in silence."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError, did_you_mean
+from wordloom.vectors.corpus.phrases import write_phrases
+from wordloom.vectors.corpus.word_rules import kept_rule, word_rule
+from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
+from wordloom.vectors.fasttext.vectors import FastTextVectors
+from wordloom.vectors.files.checkpoints import Rows, TokenVectors, open_vectors
+from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext, save_fasttext
+from wordloom.vectors.files.formats import save_vectors
+from wordloom.vectors.files.word2vec_text import save_word2vec
+from wordloom.vectors.store.keyed import KeyedVectors
+
+__all__ = ["FORMATS", "Conversion", "convert_vectors"]
+
+FORMATS = ("folder", "word2vec", "word2vec-text", "glove", "fasttext")
+
+_ZEROS = "the output matrix is zeros: {}; words' vectors are not changed by that, going on with training is"
+
+
+class Conversion(NamedTuple):
+    """What was written.
+
+    Attributes:
+        format: one of FORMATS.
+        words: how many words it has.
+        dim: components of a vector.
+        notes: a line for each thing that the new file has not, or that was made up for it.
+    """
+
+    format: str
+    words: int
+    dim: int
+    notes: list[str]
+
+
+def convert_vectors(
+    source: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    to: str | None = None,
+    rows: Rows | None = None,
+    force: bool = False,
+) -> Conversion:
+    """Write the vectors at ``source``, whatever :func:`open_vectors` reads, to ``dest``.
+
+    Args:
+        source: a vector file or folder, a fastText model, or a trained model's folder.
+        dest: where to; .gz at the end of a file's name compresses it.
+        to: one of FORMATS.  None goes by the name of ``dest``: .bin is fastText's format where ``source`` has
+            n-grams and word2vec's binary where not, .vec and .txt are word2vec's text, and a name without a
+            suffix is a folder.
+        rows: of a trained model, see :func:`open_vectors`.
+        force: replace what is at ``dest``.
+
+    Raises:
+        VectorError: ``source`` is not there, ``dest`` is taken, its name says no format, or the format cannot
+            keep a word; or as :func:`open_vectors`.
+    """
+    source, dest = Path(source), Path(dest)
+    if not source.exists():
+        raise VectorError(f"there is nothing at '{source}'; give a file or folder of vectors to convert")
+    if to is not None and to not in FORMATS:
+        raise VectorError(f"unknown format {to!r}; {did_you_mean(to, FORMATS)}")
+    if to is None:
+        _suffix(dest)  # a name that says nothing is refused before anything is read
+    _refuse_taken(source, dest, to, force)
+    model = _model_at(source) if rows is None else None
+    wv = model.wv if model is not None else open_vectors(source, rows=rows)
+    ngrams = isinstance(wv, FastTextVectors) and bool(wv.subwords)
+    if to is None:
+        suffix = _suffix(dest)
+        to = (
+            ("fasttext" if ngrams or model is not None else "word2vec")
+            if suffix == ".bin"
+            else _BY_SUFFIX[suffix]
+        )
+        _refuse_taken(source, dest, to, force)
+    notes: list[str] = []
+    if isinstance(wv, TokenVectors) and to != "folder":
+        wv = _bare(wv, notes)
+    if to == "fasttext":
+        save_fasttext(_fasttext_of(source, wv, notes) if model is None else model, dest)
+        return Conversion(to, len(wv), wv.vector_size, notes)
+    if model is not None and model.args.model == "supervised":
+        notes.append(f"{len(model.labels):,} labels and their rows are left out: a classifier is a .bin")
+    if to == "folder":
+        rule = None if isinstance(wv, TokenVectors) else word_rule(source)
+        kept = None if rule is None else kept_rule(rule)
+        save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}", word_rule=kept)
+        if rule is not None and rule.phrases:
+            write_phrases(rule.phrases, dest)
+        return Conversion(to, len(wv), wv.vector_size, notes)
+    if isinstance(wv, FastTextVectors) and ngrams:
+        notes.append(
+            f"n-grams are left out ({wv.subwords.buckets:,} rows): words not among the {len(wv):,} have no "
+            "vector there; fasttext and folder keep them"
+        )
+    if wv.counts is not None:
+        notes.append("how often words occur is left out; fasttext and folder keep it")
+    save_word2vec(wv, dest, binary=to == "word2vec", header=to != "glove")
+    return Conversion(to, len(wv), wv.vector_size, notes)
+
+
+_BY_SUFFIX = {"": "folder", ".bin": "word2vec", ".vec": "word2vec-text", ".txt": "word2vec-text"}
+
+
+def _suffix(dest: Path) -> str:
+    packed = dest.suffix == ".gz"
+    suffix = Path(dest.stem).suffix if packed else dest.suffix
+    if suffix not in _BY_SUFFIX or (packed and not suffix):
+        raise VectorError(
+            f"the name {dest.name!r} says no format: end it in .bin, .vec or .txt (.gz behind that "
+            f"compresses), give a folder's name without a dot, or say it by --to {'|'.join(FORMATS)}"
+        )
+    return suffix
+
+
+def _refuse_taken(source: Path, dest: Path, to: str | None, force: bool) -> None:
+    if not dest.exists():
+        return
+    if dest.samefile(source):
+        raise VectorError(f"'{dest}' is the source itself; give another place")
+    if dest.is_dir() and not any(dest.iterdir()) and to in (None, "folder"):
+        return
+    if not force:
+        raise VectorError(f"'{dest}' is there already; replace it by --force, or give another place")
+    if to is not None and dest.is_dir() != (to == "folder"):
+        kind = "a folder" if dest.is_dir() else "a file"
+        raise VectorError(f"'{dest}' is {kind}, which {to} is not; give another place")
+
+
+def _model_at(source: Path) -> FastTextModel | None:
+    """The fastText model that ``source`` is, or that a run left in it."""
+    if source.is_dir() and not (source / "vectors.json").exists() and (source / "model.bin").exists():
+        source = source / "model.bin"
+    return load_fasttext(source) if not source.is_dir() and is_fasttext(source) else None
+
+
+def _bare(tokens: TokenVectors, notes: list[str]) -> KeyedVectors:
+    words = tokens.words()
+    if left := len(tokens) - len(words):
+        notes.append(
+            f"tokens stand without the spaces around them; {left:,} that are then like another are left out"
+        )
+    else:
+        notes.append("tokens stand without the spaces around them")
+    return words
+
+
+# -- into fastText's format --------------------------------------------------------------------------------
+
+
+def _fasttext_of(source: Path, wv: KeyedVectors, notes: list[str]) -> FastTextModel:
+    """The vectors as a fastText model, with the output matrix of the run that made them if there is one."""
+    V, D = len(wv), wv.vector_size
+    buckets, n = 0, (0, 0)
+    inputs: NDArray[np.float32] = wv.vectors
+    if isinstance(wv, FastTextVectors):
+        inputs = np.concatenate([wv.vectors_vocab, wv.vectors_ngrams])
+        buckets, n = wv.subwords.buckets, (wv.subwords.min_n, wv.subwords.max_n)
+    else:
+        notes.append("words have no n-grams in the source, nor in the model: words never seen have no vector")
+    counts = wv.counts
+    if counts is None:
+        counts = np.arange(V, 0, -1, dtype=np.int64)
+        notes.append(
+            "counts are made up: the source has none, so words count V, V - 1, ... 1 (as gensim does)"
+        )
+    args = replace(FastTextArgs(dim=D, buckets=buckets, min_n=n[0], max_n=n[1]), **_trained(source))
+    output, origin = _outputs(source, inputs[:V], hs=args.loss == "hs")
+    notes.append(origin)
+    return FastTextModel(
+        args=args,
+        words=wv.index_to_key,
+        counts=counts,
+        input_matrix=inputs,
+        output_matrix=output,
+        n_tokens=int(counts.sum()),
+    )
+
+
+def _trained(source: Path) -> dict[str, Any]:
+    """What the recipe of a run says, in fastText's terms."""
+    if not (source / "recipe.toml").is_file():
+        return {}
+    try:
+        recipe = tomllib.loads((source / "recipe.toml").read_text(encoding="utf-8"))
+        vectors = recipe["vectors"]
+        if vectors.get("algorithm", "word2vec") not in ("word2vec", "fasttext"):
+            return {}
+        same = {name: vectors[name] for name in ("window", "epochs", "negative", "sample") if name in vectors}
+        return {
+            **same,
+            "model": vectors["architecture"],
+            "loss": "hs" if vectors["hierarchical_softmax"] else "ns",
+            "min_count": recipe["words"]["min_count"],
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VectorError(f"'{source}': its recipe.toml is damaged ({error}); put it back") from None
+
+
+def _outputs(source: Path, own: NDArray[np.float32], *, hs: bool) -> tuple[NDArray[np.float32], str]:
+    """The output matrix [V, D] of the run in ``source``, and where it is from; zeros where there is none."""
+    from safetensors import SafetensorError, safe_open
+
+    zeros = np.zeros(own.shape, dtype=np.float32)
+    path = source / "checkpoints" / "vectors.safetensors"
+    if not path.is_file():
+        return zeros, _ZEROS.format("the source has none")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            if not {"inputs", "outputs"} <= set(file.keys()):
+                return zeros, _ZEROS.format("the run's checkpoint has none")
+            theirs = file.get_slice("inputs")[: len(own)]
+            outputs = file.get_tensor("outputs")
+    except (OSError, SafetensorError) as error:
+        raise VectorError(f"cannot read '{path}': {error}; remove it to go without") from None
+    if theirs.shape != own.shape or not np.array_equal(theirs, own):
+        return zeros, _ZEROS.format("the checkpoint beside the vectors is of others")
+    if outputs.shape[1] != own.shape[1] or len(outputs) > len(own):
+        raise VectorError(f"'{path}' is damaged: outputs of {outputs.shape} for words of {own.shape}")
+    # A tree has one inner node less than words.  fastText asks for 1 where the path's code is 1, word2vec and
+    # we where it is 0: the same tree with all signs turned.
+    zeros[: len(outputs)] = -outputs if hs else outputs
+    return zeros, f"the output matrix is the run's, from checkpoints/{path.name}"

@@ -1,0 +1,192 @@
+"""Texts from a file, one to a line, and their vectors into one, batch by batch."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from wordloom.errors import VectorError, did_you_mean, position
+from wordloom.vectors.files.whole_files import new_file, opened
+from wordloom.vectors.store.keyed import Vector
+
+__all__ = [
+    "FORMATS",
+    "embedding_format",
+    "load_components",
+    "parquet_file",
+    "read_texts",
+    "save_components",
+    "write_embeddings",
+]
+
+FORMATS = (".npy", ".jsonl", ".tsv", ".parquet")
+
+Batches = Iterable[tuple[list[str], Vector]]
+
+_NPY_HEADER = 128  # bytes: room for the shape, which is known when all is written
+
+
+def embedding_format(path: str | os.PathLike[str]) -> str:
+    """The ending of ``path``; raises VectorError for one that is not in ``FORMATS``."""
+    suffix = Path(path).suffix
+    if suffix not in FORMATS:
+        hint = did_you_mean(suffix, FORMATS)
+        raise VectorError(f"'{path}' does not say how to write vectors by its ending; {hint}")
+    return suffix
+
+
+def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
+    """The lines of a text file, compressed by gzip or not, or of standard input (``-``), as they come.
+
+    Raises VectorError when it cannot be read, or is not UTF-8, with the line.
+    """
+    number = 0
+    try:
+        with _lines(path) as file:
+            for raw in file:
+                number += 1
+                if number == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise VectorError(f"{position(path, number)}: not UTF-8 ({error.reason}); convert it") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
+    except OSError as error:
+        raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a file of texts") from None
+
+
+@contextmanager
+def _lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
+    if os.fspath(path) == "-":
+        yield sys.stdin.buffer
+        return
+    with opened(Path(path)) as file:
+        yield file
+
+
+def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -> int:
+    """Write vectors [N, dim] as they come, and say how many: N.
+
+    ``.npy`` holds them as float32; ``.tsv`` a line of numbers for each, tabs between; ``.jsonl`` an object
+    with ``text`` and ``embedding`` for each, ``.parquet`` such a row.  ``-`` is standard output, in JSON
+    lines.  Numbers in text are the shortest that read back to the same float32.  A file appears under its
+    name when it is complete.
+
+    Raises VectorError for another ending, or a place that cannot be written.
+    """
+    if os.fspath(path) == "-":
+        written = 0
+        for texts, rows in batches:
+            sys.stdout.write("".join(_json_lines(texts, rows)))
+            written += len(rows)
+        return written
+    if embedding_format(path) == ".parquet":
+        return _write_parquet(Path(path), batches)
+    write = {".npy": _write_npy, ".jsonl": _write_jsonl, ".tsv": _write_tsv}[embedding_format(path)]
+    with new_file(Path(path)) as file:
+        return write(file, batches, dim)
+
+
+@contextmanager
+def parquet_file(path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None]]:
+    """What adds columns of rows to a new .parquet file; it appears under its name when it is complete.
+
+    Raises VectorError without pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow.parquet import ParquetWriter
+    except ImportError:
+        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+    with new_file(path) as file, ParquetWriter(file, schema) as writer:
+
+        def add(columns: list[Any]) -> None:
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+
+        yield add
+
+
+def _write_parquet(path: Path, batches: Batches) -> int:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+    written = 0
+    with parquet_file(path, pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32()))])) as add:
+        for texts, rows in batches:
+            add([texts, list(rows)])
+            written += len(rows)
+    return written
+
+
+def _write_npy(file: IO[bytes], batches: Batches, dim: int) -> int:
+    file.write(bytes(_NPY_HEADER))
+    written = 0
+    for _, rows in batches:
+        file.write(np.ascontiguousarray(rows, dtype="<f4").tobytes())
+        written += len(rows)
+    header = io.BytesIO()
+    about: dict[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (written, dim)}
+    np.lib.format.write_array_header_1_0(header, about)
+    if len(header.getvalue()) != _NPY_HEADER:  # numpy pads to a multiple of 64
+        raise VectorError(
+            f"numpy cannot say {written:,} vectors of {dim:,} components in {_NPY_HEADER} bytes"
+        )
+    file.seek(0)
+    file.write(header.getvalue())
+    return written
+
+
+def _write_jsonl(file: IO[bytes], batches: Batches, dim: int) -> int:
+    return _write_lines(file, batches, _json_lines)
+
+
+def _write_tsv(file: IO[bytes], batches: Batches, dim: int) -> int:
+    return _write_lines(file, batches, lambda _, rows: ("\t".join(map(str, row)) + "\n" for row in rows))
+
+
+def _write_lines(
+    file: IO[bytes], batches: Batches, lines: Callable[[list[str], Vector], Iterable[str]]
+) -> int:
+    written = 0
+    for texts, rows in batches:
+        file.write("".join(lines(texts, rows)).encode())
+        written += len(rows)
+    return written
+
+
+def _json_lines(texts: list[str], rows: Vector) -> Iterator[str]:
+    for text, row in zip(texts, rows, strict=True):
+        numbers = ", ".join(map(str, row))
+        yield f'{{"text": {json.dumps(text, ensure_ascii=False)}, "embedding": [{numbers}]}}\n'
+
+
+def save_components(path: str | os.PathLike[str], components: Vector) -> None:
+    """Keep what :meth:`TextEmbedder.fit` found, [k, D], in a .npy file.
+
+    Raises VectorError for a place that cannot be written.
+    """
+    with new_file(Path(path)) as file:
+        np.save(file, components)
+
+
+def load_components(path: str | os.PathLike[str]) -> Vector:
+    """[k, D] that :func:`save_components` kept; raises VectorError when it cannot be read."""
+    try:
+        components = np.load(path, allow_pickle=False)
+        return np.asarray(components, dtype=np.float32)
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        raise VectorError(f"cannot read '{path}' ({error}); give what --save-component kept") from None

@@ -1,0 +1,120 @@
+"""Whatever holds word vectors is opened here; and a folder of our own, which is memory-mapped."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError
+from wordloom.vectors.fasttext.subwords import Subwords
+from wordloom.vectors.fasttext.vectors import FastTextVectors
+from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext
+from wordloom.vectors.files.whole_files import durable, encoded, naming, temporary, written
+from wordloom.vectors.files.word2vec_text import load_word2vec
+from wordloom.vectors.store.keyed import KeyedVectors
+
+__all__ = ["load_vectors", "save_vectors"]
+
+_ROWS = ("vocab", "ngrams")
+_OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # not every folder has these
+
+
+def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about: Any) -> None:
+    """Write ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one to a line), ``counts.npy`` [V] int64
+    where there are counts, and ``vectors.json``: the shape and ``about``.  Of :class:`FastTextVectors` also
+    ``vectors_vocab.npy`` [V, D] and ``vectors_ngrams.npy`` [buckets, D].
+
+    Older vectors in ``folder`` are replaced at the end, all at once; other files stay.
+
+    Raises:
+        VectorError: a word holds a line break, ``about`` is no JSON, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    described = {**about, "words": len(vectors), "dim": vectors.vector_size}
+    parts = {"vectors.npy": vectors.vectors}
+    if isinstance(vectors, FastTextVectors):
+        described["subwords"] = asdict(vectors.subwords)
+        parts |= {"vectors_vocab.npy": vectors.vectors_vocab, "vectors_ngrams.npy": vectors.vectors_ngrams}
+    try:
+        about_text = json.dumps({**described, "counted": vectors.counts is not None}, indent=2) + "\n"
+    except (TypeError, ValueError) as error:
+        raise VectorError(f"what is kept beside the vectors must be JSON: {error}") from None
+    words = [encoded(word, "\n", "words.txt") + b"\n" for word in vectors.index_to_key]
+    contents: dict[str, Callable[[IO[bytes]], object]] = {
+        name: partial(np.save, arr=np.ascontiguousarray(rows, dtype="<f4")) for name, rows in parts.items()
+    }
+    contents["words.txt"] = lambda file: file.writelines(words)
+    if (counts := vectors.counts) is not None:
+        contents["counts.npy"] = lambda file: np.save(file, counts.astype("<i8"))
+    contents["vectors.json"] = lambda file: file.write(about_text.encode())
+    with written(folder), ExitStack() as temporaries:
+        ready = {name: temporaries.enter_context(temporary(folder / name)) for name in contents}
+        for name, write in contents.items():
+            with durable(ready[name]) as file:
+                write(file)
+        # Without vectors.json, which comes last, there are no vectors: never old words with new vectors.
+        (folder / "vectors.json").unlink(missing_ok=True)
+        for name, beside in ready.items():
+            beside.replace(folder / name)
+        for name in _OPTIONAL - contents.keys():
+            (folder / name).unlink(missing_ok=True)
+
+
+def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
+    """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
+    for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`, a
+    fastText model by :func:`load_fasttext`; these look the file through once, and map it as well where it is
+    neither text nor compressed.
+
+    Raises:
+        VectorError: there are no vectors at ``path``, or they are damaged.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        return _fasttext_vectors(folder) if is_fasttext(folder) else load_word2vec(folder)
+    try:
+        about = json.loads((folder / "vectors.json").read_bytes())
+        words = (folder / "words.txt").read_bytes().decode("utf-8").split("\n")[:-1]
+        vectors = _mapped(folder / "vectors.npy")
+        counts = np.load(folder / "counts.npy") if about["counted"] else None
+        expected = (about["words"], about["dim"])
+        subwords = Subwords(**about["subwords"]) if "subwords" in about else None
+        parts = [_mapped(folder / f"vectors_{part}.npy") for part in _ROWS if subwords is not None]
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise VectorError(
+            f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
+        ) from None
+    except (OSError, ValueError, EOFError, KeyError, TypeError, VectorError) as error:
+        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
+    if vectors.shape != expected or len(words) != len(vectors):
+        raise VectorError(
+            f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, "
+            f"words.txt {len(words):,} words, and vectors.json says {expected}; make them again"
+        )
+    if subwords is None:
+        return KeyedVectors(words, vectors, counts=counts, check=False)
+    try:
+        own, ngrams = parts
+        return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
+    except VectorError as error:
+        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
+
+
+def _mapped(path: Path) -> NDArray[np.float32]:
+    return np.load(path, mmap_mode="r").view(np.ndarray)
+
+
+def _fasttext_vectors(path: Path) -> FastTextVectors:
+    model = load_fasttext(path)
+    with naming(path):
+        return model.wv

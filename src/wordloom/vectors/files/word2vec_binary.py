@@ -1,0 +1,250 @@
+"""word2vec's binary: words are read into memory, vectors stay in the mapped file until they are asked for.
+
+A record is a word, a space and D little-endian float32, in the C tool's files with a line break behind:
+vectors begin at any byte, at no regular distance, so the file is looked through once to know where.  Of a
+large file what was found is kept (``$WORDLOOM_CACHE``, else the user's cache folder) and serves until the
+file changes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import mmap
+import os
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from wordloom.data.cache import cache_folder
+from wordloom.errors import VectorError
+from wordloom.vectors.files.whole_files import naming, utf8, whole
+from wordloom.vectors.store.keyed import KeyedVectors
+from wordloom.vectors.store.word_store import Key, Vector, lengths, nonzero
+
+__all__ = ["MappedVectors", "read_binary"]
+
+Content: TypeAlias = "bytes | mmap.mmap"
+Starts: TypeAlias = NDArray[np.int64]
+Progress = Callable[[int, int | None], None]
+
+_LONGEST_WORD = 1 << 16  # bytes; a file in which no word ends within that is none
+_REPORTED = 10_000  # words
+_AT_ONCE = 1 << 22  # bytes of vectors that are copied at a time
+_INDEXED = 1 << 26  # bytes; a smaller file is looked through in a moment
+_SETTLED = 2_000_000_000  # nanoseconds; a younger file may change and still bear the same time
+
+
+class MappedVectors(KeyedVectors):
+    """Vectors that lie in a binary.
+
+    Attributes:
+        vectors: [V, D] float32, in memory.  Copied from the file when a question first needs all of them;
+            single words' are read one by one until then.
+        index_to_key, key_to_index: as in :class:`KeyedVectors`; there are no counts.
+    """
+
+    def __init__(
+        self, words: Iterable[str], content: Content, starts: Starts, dim: int, *, check: bool = True
+    ) -> None:
+        """
+        Args:
+            words: V words.
+            content: all bytes of the file.
+            starts: [V], the byte at which each vector begins.
+            dim: D.
+            check: whether all vectors are looked through for numbers that are not finite.
+
+        Raises:
+            VectorError: a word is there twice, or a vector is not finite.
+        """
+        self._content, self._starts, self._dim = content, starts, dim
+        self._take_words(words, np.broadcast_to(np.float32(0), (len(starts), dim)), None)
+        if check:
+            self._refuse_non_finite()
+
+    @property
+    def vector_size(self) -> int:
+        """D."""
+        return self._dim
+
+    @cached_property
+    def vectors(self) -> Vector:  # type: ignore[override]
+        return _gathered(self._content, self._starts, self._dim)
+
+    def _refuse_non_finite(self) -> None:
+        with np.errstate(invalid="ignore"):  # inf - inf
+            portions = _portions(self._content, self._starts, self._dim)
+            sums = [rows.sum(dtype=np.float64) for _, rows in portions]
+        if not np.isfinite(sums).all():
+            super()._refuse_non_finite()
+
+    def get_vector(self, key: Key, norm: bool = False) -> Vector:
+        """[D], of length 1 where ``norm``; not to be written to."""
+        if "vectors" in self.__dict__:
+            return super().get_vector(key, norm)
+        rows = self._several([key])
+        if norm:
+            rows /= nonzero(lengths(rows))
+        vector: Vector = rows[0]
+        vector.setflags(write=False)
+        return vector
+
+    def _several(self, keys: Iterable[Key]) -> Vector:
+        if "vectors" in self.__dict__:
+            return super()._several(keys)
+        return _rows(self._content, self._starts[[self.get_index(key) for key in keys]], self._dim)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, in another process or not, has all vectors in memory."""
+        state = {"vectors": self.vectors, **vars(self)}
+        for name in ("_content", "_starts", "_dim"):
+            del state[name]
+        return KeyedVectors.__new__, (KeyedVectors,), state
+
+
+def _rows(content: Content, starts: Starts, dim: int) -> Vector:
+    """A copy [n, D] of the vectors that begin at ``starts`` [n]."""
+    stretches = sliding_window_view(np.frombuffer(content, dtype=np.uint8), 4 * dim)  # one from every byte
+    rows: Vector = stretches[starts].view("<f4")
+    return rows
+
+
+def _portions(content: Content, starts: Starts, dim: int) -> Iterator[tuple[slice, Vector]]:
+    """All vectors, some rows at a time."""
+    step = max(1, _AT_ONCE // (4 * dim))
+    for first in range(0, len(starts), step):
+        some = slice(first, first + step)
+        yield some, _rows(content, starts[some], dim)
+        _let_go(content)
+
+
+def _let_go(content: Content) -> None:
+    """What was read of a file need not stay in this process's memory."""
+    if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        content.madvise(mmap.MADV_DONTNEED)
+
+
+def _gathered(content: Content, starts: Starts, dim: int) -> Vector:
+    """[V, D] in memory."""
+    out = np.empty((len(starts), dim), dtype=np.float32)
+    for some, rows in _portions(content, starts, dim):
+        out[some] = rows
+    return out
+
+
+# -- reading ---------------------------------------------------------------------------------------------
+
+
+def read_binary(
+    file: Any, path: Path, shape: tuple[int, int], limit: int | None, progress: Progress | None
+) -> KeyedVectors:
+    """The vectors of a binary whose first line says ``shape``: mapped, or of a packed file in memory.
+
+    Raises:
+        VectorError: the file goes wrong somewhere, with the word; or as :class:`MappedVectors`.
+    """
+    if isinstance(file, gzip.GzipFile):
+        content = file.read()
+        words, starts = _looked_through(content, path, shape, limit, progress)
+        with naming(path):
+            return KeyedVectors(words, _gathered(content, starts, shape[1]))
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the vectors in it
+    index = _Index(path, file) if limit is None and len(mapped) >= _INDEXED else None
+    if index is not None and (found := index.read()) is not None:
+        with naming(path):
+            return MappedVectors(found[0], mapped, found[1], shape[1], check=False)
+    words, starts = _looked_through(mapped, path, shape, limit, progress)
+    with naming(path):
+        vectors = MappedVectors(words, mapped, starts, shape[1])
+    if index is not None:
+        index.write(words, starts)
+    return vectors
+
+
+def _looked_through(
+    content: Content, path: Path, shape: tuple[int, int], limit: int | None, progress: Progress | None
+) -> tuple[list[str], Starts]:
+    """The words, and where their vectors begin."""
+    promised, dim = shape
+    wanted = min(promised, limit or promised)
+    place = content.find(b"\n") + 1
+    if len(content) - place < wanted * (4 * dim + 1):  # before memory is asked for that much
+        raise VectorError(
+            f"'{path}' is cut short: {wanted:,} vectors of {dim:,} components do not fit in "
+            f"{len(content):,} bytes; fetch it again"
+        )
+    # What is no record takes all that is left, so that nothing is looked for twice.
+    record = re.compile(rb"([^ ]{0,%d}) .{%d}|.+" % (_LONGEST_WORD, 4 * dim), re.DOTALL)
+    records = record.finditer(content, place)
+    raw: list[bytes] = []
+    while len(raw) < wanted:
+        asked = min(_REPORTED, wanted - len(raw))
+        portion = [found[1] for found in islice(records, asked) if found[1] is not None]
+        raw += portion
+        _let_go(content)
+        if len(portion) < asked:
+            raise VectorError(f"'{path}' is cut short or damaged at word {len(raw) + 1:,} of {promised:,}")
+        if progress is not None and asked == _REPORTED:
+            progress(len(raw), wanted)
+    ends = place + np.cumsum(np.fromiter(map(len, raw), np.int64, count=len(raw)) + 1 + 4 * dim)
+    end = int(ends[-1])
+    if limit is None and (left := len(content) - end) and content[end : end + 2] != b"\n":
+        raise VectorError(
+            f"'{path}' goes on for {left:,} bytes after the {promised:,} words of {dim:,} components "
+            "that its first line promises; put that right, or read with a limit"
+        )
+    return _decoded(raw, path), ends - 4 * dim
+
+
+def _decoded(raw: list[bytes], path: Path) -> list[str]:
+    try:
+        words = b" ".join(raw).decode("utf-8").split(" ")  # no word holds a space
+    except UnicodeDecodeError:
+        words = [utf8(word, f"{path}, word {number}") for number, word in enumerate(raw, 1)]
+    # word2vec.c ends each vector with a line break, gensim does not
+    return [word.lstrip("\n") for word in words]
+
+
+class _Index:
+    """What was found in a file, kept for the next time: the words, and where vectors begin.
+
+    It is there only of files that were found whole and finite, so these need not be looked through again.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
+        self._path = cache_folder() / "vectors" / f"{name}.npz"
+        about = os.fstat(file.fileno())
+        self._identity = [about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns]
+        self._settled = time.time_ns() - max(about.st_mtime_ns, about.st_ctime_ns) > _SETTLED
+
+    def read(self) -> tuple[list[str], Starts] | None:
+        """None where there is none of the file as it is now."""
+        try:
+            with np.load(self._path, allow_pickle=False) as kept:
+                if kept["identity"].tolist() != self._identity:
+                    return None
+                return kept["words"].tobytes().decode("utf-8").split(" "), kept["starts"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return None
+
+    def write(self, words: list[str], starts: Starts) -> None:
+        """Keeps them where that can be done; without, the next time takes as long as this."""
+        if not self._settled:
+            return
+        names = np.frombuffer(" ".join(words).encode("utf-8"), dtype=np.uint8)
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with whole(self._path) as file:
+                np.savez(file, identity=np.array(self._identity), words=names, starts=starts)

@@ -1,0 +1,1 @@
+"""GloVe: co-occurrence counts, trainer, kernels and their NumPy twin."""

@@ -1,0 +1,212 @@
+"""The inner loops of counting co-occurrences: rows of X one at a time, and records in a random order.
+
+A row of X is counted where it is short: all places of a word are known beforehand, so the sums of its row
+alone are in the cache, there is nothing to look up, and rows are shared out among threads without locks.
+
+Sums are whole numbers of a small unit, so they come out the same in whatever order they are added up.
+
+``cells`` are records as they lie on disk, [n, 3] uint32: row i, column j, and the bits of the float32 x.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from wordloom.kernels.prefetch import lowest_bit, prefetch
+from wordloom.kernels.primitives import bits_of
+
+__all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
+
+# (types end where numba's begin: what these decorate is Any)
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+_leaf: Any = njit(error_model="numpy", forceinline=True)
+
+_AHEAD = 8  # places looked up before their turn
+_ONE = np.uint64(1)
+_BITS = 10  # of a key that are sorted by at a time: as many piles as the nearest caches can follow
+
+
+# -- rows ------------------------------------------------------------------------------------------------
+
+
+@_kernel
+def index_places(tokens: Any, first: int, last: int, starts: Any, places: Any) -> None:
+    """Where each word stands in tokens[first:last]: word w at ``places[starts[w]:starts[w + 1]]``, rising.
+
+    ``starts`` is [V + 3] int64, ``places`` uint32.  V, which stands between documents, is indexed as well.
+    """
+    starts[:] = 0
+    for place in range(first, last):
+        starts[tokens[place] + 2] += 1
+    for word in range(2, starts.shape[0]):
+        starts[word] += starts[word - 1]
+    for place in range(first, last):  # starts[w + 1] goes from where w begins to where it ends
+        word = tokens[place]
+        places[starts[word + 1]] = place
+        starts[word + 1] += 1
+
+
+@_leaf
+def _emit(sums: Any, met: Any, n_met: int, marks: Any, tops: Any, out_j: Any, out_x: Any, n: int) -> int:
+    """Append the sums of the columns met, by rising column, and leave everything at 0.
+
+    Columns are sorted by marking them: a bit for each in ``marks``, and in ``tops`` one for each 64 marks.
+    """
+    for k in range(n_met):
+        column = np.int64(met[k])
+        marks[column >> 6] |= _ONE << np.uint64(column & 63)
+        tops[column >> 12] |= _ONE << np.uint64((column >> 6) & 63)
+    for t in range(tops.shape[0]):
+        upper = tops[t]
+        tops[t] = 0
+        while upper:
+            mark = 64 * t + lowest_bit(upper)
+            upper &= upper - _ONE
+            lower = marks[mark]
+            marks[mark] = 0
+            while lower:
+                column = 64 * mark + lowest_bit(lower)
+                lower &= lower - _ONE
+                out_j[n], out_x[n] = column, sums[column]
+                sums[column] = 0
+                n += 1
+    return n
+
+
+@_kernel
+def count_rows(
+    tokens: Any, places: Any, starts: Any, first: int, last: int, units: Any, both: bool,
+    sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
+) -> int:  # fmt: skip
+    """The rows ``first`` to ``last`` of X; returns how many sums there are.
+
+    Args:
+        tokens: uint32, V before, between and after documents.
+        units: [window + 1] uint64, what a word at distance d counts.
+        both: whether words on the right count too.
+        sums [V] uint64, met [V + 1] uint32, marks and tops uint64: all 0 before and after, but ``met``.
+        lengths: [last - first] int64, the sums of each row.
+        out_j, out_x: uint32 and uint64, columns and sums, row by row, columns rising.
+    """
+    outside, window, n = np.uint32(sums.shape[0]), units.shape[0] - 1, 0
+    at_tokens = np.int64(tokens.ctypes.data)
+    final = places.shape[0] - 1
+    for row in range(first, last):
+        n_met = 0
+        for k in range(starts[row], starts[row + 1]):
+            place = np.int64(places[k])
+            prefetch(at_tokens + 4 * (np.int64(places[min(k + _AHEAD, final)]) - window))
+            prefetch(at_tokens + 4 * np.int64(places[min(k + _AHEAD, final)]))
+            for d in range(1, window + 1):
+                column = tokens[place - d]
+                if column == outside:
+                    break
+                before = sums[column]
+                sums[column] = before + units[d]
+                met[n_met] = column
+                n_met += before == 0
+            if both:
+                for d in range(1, window + 1):
+                    column = tokens[place + d]
+                    if column == outside:
+                        break
+                    before = sums[column]
+                    sums[column] = before + units[d]
+                    met[n_met] = column
+                    n_met += before == 0
+        n = _emit(sums, met, n_met, marks, tops, out_j, out_x, n)
+        lengths[row - first] = n_met
+    return n
+
+
+@_kernel
+def merge_rows(
+    runs: Any, run_j: Any, run_x: Any, first: int, last: int,
+    sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
+) -> int:  # fmt: skip
+    """The rows ``first`` to ``last`` added up over runs: row w of run r is ``run_j[runs[r, w]:runs[r, w+1]]``
+    with its sums in ``run_x``.  The rest is as in :func:`count_rows`."""
+    n = 0
+    for row in range(first, last):
+        n_met = 0
+        for r in range(runs.shape[0]):
+            for k in range(runs[r, row], runs[r, row + 1]):
+                column = run_j[k]
+                before = sums[column]
+                sums[column] = before + run_x[k]
+                met[n_met] = column
+                n_met += before == 0
+        n = _emit(sums, met, n_met, marks, tops, out_j, out_x, n)
+        lengths[row - first] = n_met
+    return n
+
+
+@_kernel
+def as_cells(first: int, lengths: Any, j: Any, x: Any, unit: float, cells: Any) -> None:
+    """Records of rows from ``first`` on: x is ``unit`` times the sum, rounded once."""
+    n = 0
+    for row in range(lengths.shape[0]):
+        for _ in range(lengths[row]):
+            cells[n, 0], cells[n, 1] = first + row, j[n]
+            cells[n, 2] = bits_of(np.float32(np.float64(x[n]) * unit))
+            n += 1
+
+
+# -- order -----------------------------------------------------------------------------------------------
+
+
+@_leaf
+def _key(cells: Any, n: int, seed: np.uint64) -> Any:
+    """A number of 64 bits that no other pair (i, j) has: splitmix64's scrambling (Steele et al. 2014)."""
+    pair = (np.uint64(cells[n, 0]) << np.uint64(32)) | np.uint64(cells[n, 1])
+    z = pair * np.uint64(0x9E3779B97F4A7C15) + seed
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@_leaf
+def _deal(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
+    """Cells by ``bits`` bits of their keys after the first ``used``; pile p is ``out[ends[p-1]:ends[p]]``."""
+    left, right = np.uint64(used), np.uint64(64 - bits)
+    ends[:] = 0
+    for n in range(cells.shape[0]):
+        ends[((_key(cells, n, seed) << left) >> right) + _ONE] += 1
+    for pile in range(1, ends.shape[0]):
+        ends[pile] += ends[pile - 1]
+    for n in range(cells.shape[0]):
+        pile = (_key(cells, n, seed) << left) >> right
+        place = ends[pile]
+        ends[pile] = place + 1
+        out[place, 0], out[place, 1], out[place, 2] = cells[n, 0], cells[n, 1], cells[n, 2]
+
+
+@_kernel
+def split_cells(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
+    """Copies ``cells`` to ``out`` by ``bits`` bits of their keys, after the ``used`` first that they share.
+
+    Pile p is then ``out[ends[p - 1]:ends[p]]``, from 0 for the first.  ``ends`` is [2**bits + 1] int64.
+    """
+    _deal(cells, seed, used, bits, ends, out)
+
+
+@_kernel
+def sort_cells(cells: Any, seed: np.uint64, used: int, until: int, out: Any) -> bool:
+    """Sorts by the bits ``used`` to ``until`` of the keys, the last ones first; equal ones keep their order.
+
+    Works in both arrays, and says whether the result is in ``out``, not in ``cells``.
+    """
+    passes = -((used - until) // _BITS)
+    ends = np.empty((1 << _BITS) + 1, dtype=np.int64)
+    there = False
+    for number in range(passes - 1, -1, -1):
+        first, last = used + _BITS * number, min(used + _BITS * (number + 1), until)
+        if there:
+            _deal(out, seed, first, last - first, ends, cells)
+        else:
+            _deal(cells, seed, first, last - first, ends, out)
+        there = not there
+    return there

@@ -1,0 +1,1 @@
+"""Words and their vectors, and the questions asked of them."""

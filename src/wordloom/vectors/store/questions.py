@@ -1,0 +1,426 @@
+"""Questions: which words are near which, asked by gensim's names of the words and vectors of a store."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from numbers import Real
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.vectors.store.refusals import QuestionError
+from wordloom.vectors.store.word_store import (
+    Key,
+    Vector,
+    WordStore,
+    as_vectors,
+    lengths,
+    nonzero,
+    whole_number,
+)
+
+__all__ = ["Indexer", "Questions", "Term", "looked_at"]
+
+Term: TypeAlias = "Key | Vector | tuple[Key | Vector, float]"
+Terms: TypeAlias = "Term | Iterable[Term] | None"
+Answers: TypeAlias = "list[tuple[str, float]]"
+K = TypeVar("K", bound="str | int")
+
+_CACHED = 1 << 18  # components, 1 MiB: less than a core's cache
+
+
+class Indexer(Protocol):
+    """What looks for neighbours of a vector [D] in its own way, such as an approximate index."""
+
+    def most_similar(self, vector: Vector, num_neighbors: int, /) -> Answers: ...
+
+
+class Questions(WordStore):
+    """A :class:`WordStore` that answers; wherever a word is asked for, the number of its row will do."""
+
+    def get_mean_vector(
+        self,
+        keys: Iterable[Term],
+        weights: Sequence[float] | NDArray[Any] | None = None,
+        pre_normalize: bool = True,
+        post_normalize: bool = False,
+        ignore_missing: bool = True,
+    ) -> Vector:
+        """The mean [D] of words and vectors: sum(weight * vector) / sum(abs(weight)).
+
+        Args:
+            keys: words, vectors [D], or either in a pair with its weight.
+            weights: one for each of ``keys``; 1 where neither says.
+            pre_normalize: whether words' vectors are brought to length 1 first.  Vectors given are taken as
+                they are.
+            post_normalize: whether the mean is brought to length 1.
+            ignore_missing: whether words without vectors are passed over.  The mean of no others is 0.
+
+        Raises:
+            UnknownWordError: a word has no vector, and ``ignore_missing`` is false.
+            QuestionError: there are no keys, or not as many weights, or a vector is not [D].
+        """
+        terms = [_weighed(key, 1.0) for key in keys]
+        if weights is not None:
+            if len(weights) != len(terms):
+                raise QuestionError(f"{len(terms)} keys have {len(weights)} weights; give one for each")
+            terms = [_weighed((key, weight), 1.0) for (key, _), weight in zip(terms, weights, strict=True)]
+        if not terms:
+            raise QuestionError("the mean of no words is not defined; give at least one")
+        if ignore_missing:
+            terms = [(key, weight) for key, weight in terms if _is_vector(key) or key in self]
+        mean = self._mean(terms, normalize=pre_normalize)
+        return _unit(mean) if post_normalize else mean
+
+    def _mean(self, terms: Sequence[tuple[Key | Vector, float]], *, normalize: bool) -> Vector:
+        return self._sum(terms, normalize=normalize) / (sum(abs(weight) for _, weight in terms) or 1.0)
+
+    def _sum(self, terms: Iterable[tuple[Key | Vector, float]], *, normalize: bool) -> Vector:
+        total = np.zeros(self.vector_size, dtype=np.float32)
+        for key, weight in terms:
+            total += np.float32(weight) * self._vector(key, norm=normalize)
+        return total
+
+    def _vector(self, key: Key | Vector, *, norm: bool) -> Vector:
+        """The vector of a word, of length 1 where ``norm``, or the vector given, as it is."""
+        if not _is_vector(key):
+            return self.get_vector(key, norm=norm)  # type: ignore[arg-type]
+        vector = as_vectors(key)
+        if vector.shape != (self.vector_size,):
+            raise QuestionError(
+                f"a vector of shape {vector.shape} was given where [{self.vector_size}] is needed"
+            )
+        return vector
+
+    # -- nearest words ---------------------------------------------------------------------------------
+
+    @overload
+    def most_similar(
+        self,
+        positive: Terms = ...,
+        negative: Terms = ...,
+        topn: int = ...,
+        clip_start: int = ...,
+        clip_end: int | None = ...,
+        restrict_vocab: int | None = ...,
+        indexer: Indexer | None = ...,
+        *,
+        dot: bool = ...,
+    ) -> Answers: ...
+    @overload
+    def most_similar(
+        self,
+        positive: Terms,
+        negative: Terms,
+        topn: None,
+        clip_start: int = ...,
+        clip_end: int | None = ...,
+        restrict_vocab: int | None = ...,
+        indexer: Indexer | None = ...,
+        *,
+        dot: bool = ...,
+    ) -> Vector: ...
+    @overload
+    def most_similar(
+        self,
+        positive: Terms = ...,
+        negative: Terms = ...,
+        *,
+        topn: None,
+        clip_start: int = ...,
+        clip_end: int | None = ...,
+        restrict_vocab: int | None = ...,
+        indexer: Indexer | None = ...,
+        dot: bool = ...,
+    ) -> Vector: ...
+    def most_similar(
+        self,
+        positive: Terms = None,
+        negative: Terms = None,
+        topn: int | None = 10,
+        clip_start: int = 0,
+        clip_end: int | None = None,
+        restrict_vocab: int | None = None,
+        indexer: Indexer | None = None,
+        *,
+        dot: bool = False,
+    ) -> Answers | Vector:
+        """The words nearest, by cosine, to the mean of ``positive`` and of minus ``negative``.
+
+        Args:
+            positive, negative: a word, a vector [D], or several of these.  In a pair with a number, that is
+                its weight, sign and all, instead of 1 in ``positive`` and -1 in ``negative``.
+            topn: how many; None gives the scores of all words looked at and leaves out none.
+            clip_start, clip_end: look at these rows alone, as in ``vectors[clip_start:clip_end]``.
+            restrict_vocab: look at the first so many words alone; the rows above do not count then.
+            indexer: asked instead, for ``topn`` words near the mean.
+            dot: rank by the raw dot product with the plain weighted sum of vectors, lengths and all.
+
+        Returns:
+            (word, score), best first and ties in the order of the vocabulary, without the words asked about.
+
+        Raises:
+            UnknownWordError: a word has no vector.
+            QuestionError: nothing is asked about.
+        """
+        if topn is not None and whole_number(topn, "topn") < 1:
+            return []
+        terms = [*_terms(positive, 1.0), *_terms(negative, -1.0)]
+        if not terms:
+            raise QuestionError("most_similar needs at least one word; give positive or negative")
+        query = self._sum(terms, normalize=False) if dot else _unit(self._mean(terms, normalize=True))
+        if indexer is not None and topn is not None:
+            if not callable(getattr(indexer, "most_similar", None)):
+                raise QuestionError(f"indexer is a {type(indexer).__name__} without most_similar(vector, n)")
+            return indexer.most_similar(query, topn)
+        if restrict_vocab is None:
+            start, stop = (None if at is None else whole_number(at, "a row") for at in (clip_start, clip_end))
+            rows = slice(*slice(start, stop or None).indices(len(self)))
+        else:
+            rows = slice(0, looked_at(restrict_vocab, len(self)))
+        scores = self.vectors[rows] @ query  # [n]
+        if not dot:
+            scores /= self._divisors[rows]
+        return scores if topn is None else self._best(scores, topn, terms, rows.start)
+
+    @overload
+    def most_similar_cosmul(
+        self, positive: Terms = ..., negative: Terms = ..., topn: int = ..., restrict_vocab: int | None = ...
+    ) -> Answers: ...
+    @overload
+    def most_similar_cosmul(
+        self, positive: Terms, negative: Terms, topn: None, restrict_vocab: int | None = ...
+    ) -> Vector: ...
+    @overload
+    def most_similar_cosmul(
+        self, positive: Terms = ..., negative: Terms = ..., *, topn: None, restrict_vocab: int | None = ...
+    ) -> Vector: ...
+    def most_similar_cosmul(
+        self,
+        positive: Terms = None,
+        negative: Terms = None,
+        topn: int | None = 10,
+        restrict_vocab: int | None = None,
+    ) -> Answers | Vector:
+        """3CosMul (Levy & Goldberg 2014, equation 4): the product of (1 + cos) / 2 with each of ``positive``,
+        over that with each of ``negative`` + 1e-6.  Vectors given are taken for vectors of length 1.
+
+        Raises:
+            UnknownWordError: a word has no vector.
+            QuestionError: ``positive`` is empty, or a word has a weight: in a product there are none.
+        """
+        if topn is not None and whole_number(topn, "topn") < 1:
+            return []
+        above, below = _terms(positive, 1.0), _terms(negative, 1.0)
+        if not above:
+            raise QuestionError("most_similar_cosmul needs at least one word in positive")
+        if any(weight != 1.0 for _, weight in above + below):
+            raise QuestionError("most_similar_cosmul takes words without weights; most_similar takes both")
+        n = looked_at(restrict_vocab, len(self))
+        shifted = self._products([self._vector(key, norm=True) for key, _ in above + below], n)
+        shifted /= self._divisors[:n]
+        shifted += 1  # [terms, n], in 0 .. 2
+        shifted /= 2
+        numerator, denominator = (part.prod(axis=0) for part in np.split(shifted, [len(above)]))  # [n]
+        scores = numerator / (denominator + np.float32(1e-6))
+        return scores if topn is None else self._best(scores, topn, above + below)
+
+    def _products(self, queries: Sequence[Vector], n: int) -> Vector:
+        """[queries, n] dot products with the first n vectors.
+
+        Memory is what takes the time: each stretch of vectors is fetched once and stays in the cache until
+        all queries are through.  A single matrix product takes half as long again.
+        """
+        products = np.empty((len(queries), n), dtype=np.float32)
+        stretch = max(1, _CACHED // self.vector_size)
+        for start in range(0, n, stretch):
+            stop = min(start + stretch, n)
+            for query, row in zip(queries, products, strict=True):
+                np.dot(self.vectors[start:stop], query, out=row[start:stop])
+        return products
+
+    def _best(self, scores: Vector, topn: int, asked: Iterable[tuple[Any, float]], first: int = 0) -> Answers:
+        """The words of the best of ``scores``, the first of which is that of the row ``first``."""
+        no_answers = {self._row(key) for key, _ in asked if not _is_vector(key)} - {None}
+        wanted = topn + len(no_answers)
+        if wanted < len(scores):
+            lowest = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
+            top = np.flatnonzero(scores >= lowest)  # rising, so that a stable sort keeps ties in order
+        else:
+            top = np.arange(len(scores))
+        top = top[np.argsort(-scores[top], kind="stable")]
+        best = (int(place) for place in top if int(place) + first not in no_answers)
+        return [(self.index_to_key[place + first], float(scores[place])) for place in islice(best, topn)]
+
+    def similar_by_key(
+        self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None
+    ) -> Answers | Vector:
+        """:meth:`most_similar` of one word."""
+        return self.most_similar([key], topn=topn, restrict_vocab=restrict_vocab)
+
+    def similar_by_word(
+        self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None
+    ) -> Answers | Vector:
+        """:meth:`most_similar` of one word."""
+        return self.similar_by_key(word, topn, restrict_vocab)
+
+    def similar_by_vector(
+        self, vector: Vector, topn: int | None = 10, restrict_vocab: int | None = None
+    ) -> Answers | Vector:
+        """:meth:`most_similar` of one vector [D]."""
+        return self.most_similar([vector], topn=topn, restrict_vocab=restrict_vocab)
+
+    # -- how near --------------------------------------------------------------------------------------
+
+    @staticmethod
+    def cosine_similarities(vector_1: Vector, vectors_all: Vector) -> Vector:
+        """[n] cosines of a vector [D] with each of vectors [n, D]."""
+        one, all_ = as_vectors(vector_1), as_vectors(vectors_all)
+        if one.ndim != 1 or all_.ndim != 2 or all_.shape[1] != len(one):
+            shapes = f"{one.shape} and {all_.shape}"
+            raise QuestionError(f"vectors of shapes {shapes} were given where [D] and [n, D] are needed")
+        return all_ @ _unit(one) / nonzero(lengths(all_))
+
+    def similarity(self, w1: Key, w2: Key) -> float:
+        """Cosine of two words."""
+        return float(_unit(self.get_vector(w1)) @ _unit(self.get_vector(w2)))
+
+    def distance(self, w1: Key, w2: Key) -> float:
+        """1 - cosine of two words."""
+        return 1.0 - self.similarity(w1, w2)
+
+    def distances(self, word_or_vector: Key | Vector, other_words: Iterable[Key] | None = ()) -> Vector:
+        """1 - cosine of a word or vector with each of ``other_words``, [n], or with all words, [V]."""
+        query = _unit(self._vector(word_or_vector, norm=False))
+        words = [] if other_words is None else list(other_words)
+        if not words:
+            return 1 - self.vectors @ query / self._divisors
+        others = self._several(words)
+        return 1 - others @ query / nonzero(lengths(others))
+
+    def n_similarity(self, ws1: Iterable[Term], ws2: Iterable[Term]) -> float:
+        """Cosine of the means of two lists of words; words without vectors are passed over."""
+        a, b = (self.get_mean_vector(ws, pre_normalize=False, post_normalize=True) for ws in (ws1, ws2))
+        return float(a @ b)
+
+    def relative_cosine_similarity(self, wa: Key, wb: Key, topn: int = 10) -> float:
+        """Cosine of two words over the sum of those of ``wa`` with the ``topn`` words nearest to it
+        (Leeuwenberg et al. 2016, equation 1).
+
+        Raises QuestionError where that sum is 0.
+        """
+        nearest = self.most_similar(wa, topn=whole_number(topn, "topn"))
+        total = sum(cosine for _, cosine in nearest)
+        if not total:
+            near = f"the {len(nearest)} words nearest to {wa!r}"
+            raise QuestionError(f"the cosines of {near} add up to 0; give another topn")
+        return self.similarity(wa, wb) / total
+
+    def wmdistance(self, document1: Iterable[Key], document2: Iterable[Key], norm: bool = True) -> float:
+        """Word Mover's Distance of two texts, given as lists of words; of vectors of length 1 where ``norm``.
+
+        Words without vectors are passed over; it is infinite where a text has no others.
+        """
+        from wordloom.vectors.store.movers import movers_distance
+
+        text, other = ([word for word in words if word in self] for words in (document1, document2))
+        if not text or not other:
+            return float("inf")
+        return movers_distance(text, other, lambda word: self.get_vector(word, norm=norm))
+
+    # -- among words -----------------------------------------------------------------------------------
+
+    def most_similar_to_given(self, key1: Key, keys_list: Sequence[K]) -> K:
+        """The word of ``keys_list`` that is nearest to ``key1``."""
+        if not len(keys_list):
+            raise QuestionError("there are no words to choose from; give at least one")
+        return keys_list[int(np.argmax([self.similarity(key1, key) for key in keys_list]))]
+
+    def rank_by_centrality(self, words: Iterable[K], use_norm: bool = True) -> list[tuple[float, K]]:
+        """(product with the mean of all, brought to length 1, word), the most central first.
+
+        Vectors are brought to length 1 beforehand where ``use_norm``.  Words that have no vector are left
+        out, with a warning.
+
+        Raises:
+            QuestionError: none has one.
+        """
+        given = list(words)
+        known = [word for word in given if word in self]
+        if not known:
+            raise QuestionError("none of the words has a vector; give some that have")
+        if len(known) < len(given):
+            missing = [word for word in given if word not in self]
+            warnings.warn(f"without vectors, so left out: {', '.join(map(repr, missing))}", stacklevel=3)
+        vectors = np.stack([self.get_vector(word, norm=use_norm) for word in known])
+        products = vectors @ _unit(vectors.mean(axis=0))
+        ranked = zip(products.tolist(), known, strict=True)
+        return sorted(ranked, key=lambda pair: (pair[0], str(pair[1])), reverse=True)
+
+    def doesnt_match(self, words: Iterable[K]) -> K:
+        """The word farthest, by cosine, from the mean of all ``words``; see :meth:`rank_by_centrality`."""
+        return self.rank_by_centrality(words)[-1][1]
+
+    def rank(self, key1: Key, key2: Key) -> int:
+        """The place of ``key2`` among the words by their nearness to ``key1``: 1 for the nearest."""
+        return int(self._closer(key1, key2).sum()) + 1
+
+    def closer_than(self, key1: Key, key2: Key) -> list[str]:
+        """The words nearer to ``key1`` than ``key2`` is, in the order of the vocabulary."""
+        return [self.index_to_key[row] for row in np.flatnonzero(self._closer(key1, key2))]
+
+    def _closer(self, key1: Key, key2: Key) -> NDArray[np.bool_]:
+        """[V], whether a word is nearer to ``key1`` than ``key2`` is."""
+        distances = self.distances(key1)
+        row1, row2 = self._row(key1), self._row(key2)
+        bar = self.distances(key1, [key2])[0] if row2 is None else distances[row2]
+        closer: NDArray[np.bool_] = distances < bar
+        if row1 is not None:
+            closer[row1] = False
+        return closer
+
+
+def looked_at(restrict_vocab: int | None, n_words: int) -> int:
+    """How many of the first words are looked at."""
+    if restrict_vocab is None:
+        return n_words
+    if whole_number(restrict_vocab, "restrict_vocab") < 1:
+        raise QuestionError(
+            f"restrict_vocab {restrict_vocab} leaves no words; give 1 or more, or None for all"
+        )
+    return min(restrict_vocab, n_words)
+
+
+def _unit(vector: Vector) -> Vector:
+    """``vector`` brought to length 1; 0 stays 0."""
+    return vector / (np.linalg.norm(vector) or np.float32(1))
+
+
+def _is_vector(given: object) -> bool:
+    return isinstance(given, np.ndarray | list)
+
+
+def _weighed(given: Term, weight: float) -> tuple[Key | Vector, float]:
+    """(word or vector, its weight), which is ``weight`` where none is given."""
+    if not isinstance(given, tuple):
+        return given, weight
+    if not _is_pair(given) or not np.isfinite(given[1]):
+        shown = ", ".join(type(part).__name__ for part in given)
+        raise QuestionError(f"a tuple ({shown}) stands where a word or vector and its finite weight belong")
+    return given[0], float(given[1])
+
+
+def _terms(given: Any, weight: float) -> list[tuple[Key | Vector, float]]:
+    """One term or several, each as (word or vector, weight)."""
+    if given is None:
+        return []
+    alone = isinstance(given, str | bytes) or not isinstance(given, Iterable) or _is_pair(given)
+    alone = alone or (isinstance(given, np.ndarray) and given.ndim < 2)
+    return [_weighed(term, weight) for term in ([given] if alone else given)]
+
+
+def _is_pair(given: object) -> bool:
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Real)

@@ -1,0 +1,1 @@
+"""What word vectors are used for: evaluation, axes, maps, text embeddings."""

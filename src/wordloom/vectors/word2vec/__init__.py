@@ -1,0 +1,1 @@
+"""word2vec: trainer, kernels and their NumPy twin."""

@@ -1,0 +1,166 @@
+"""BERT as a generation encoder and decoder as transformers stores it: model_type ``encoder-decoder``, whose
+two sides are each of model_type ``bert-generation``.
+
+One number of ours stands in the settings of both sides, so that they have to agree.  A side's
+``pad_token_id`` is the row of its embedding that learns nothing; the tokens that texts begin and end with are
+the whole model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from wordloom.errors import CheckpointError
+from wordloom.models.bert_generation import BertGenerationConfig
+from wordloom.models.checks import dropout_or
+from wordloom.weights.families.bert import block_rows, layer_rows
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.renaming import Ignored, Renaming, Row
+
+__all__ = ["FORMAT"]
+
+_SIDE = "bert-generation"
+_HEAD = "decoder.lm_head"
+
+_IGNORED = (Ignored(r"(encoder|decoder\.bert)\.embeddings\.position_ids", "positions by number"),)
+
+# Of a side's settings: theirs, ours, what transformers takes where nothing is said.
+_SETTINGS: tuple[tuple[str, str, Any], ...] = (
+    ("max_position_embeddings", "max_seq_len", 512),
+    ("hidden_size", "dim", 1024),
+    ("num_attention_heads", "n_heads", 16),
+    ("intermediate_size", "hidden_dim", 4096),
+    ("hidden_act", "activation", "gelu"),
+    ("layer_norm_eps", "norm_eps", 1e-12),
+    ("hidden_dropout_prob", "dropout", 0.1),
+    ("attention_probs_dropout_prob", "attention_dropout", 0.1),
+)
+_PADDING = 0  # where a side does not say its pad_token_id
+
+
+def _embeddings(theirs: str, ours: str, tokens: str) -> Iterator[Row]:
+    yield Row(f"{theirs}.embeddings.word_embeddings.weight", (f"{tokens}.weight",))
+    yield Row(f"{theirs}.embeddings.position_embeddings.weight", (f"{ours}position_embedding.weight",))
+    yield from layer_rows(f"{theirs}.embeddings.LayerNorm", f"{ours}embedding_norm")
+
+
+def _rows(config: BertGenerationConfig) -> Iterator[Row]:
+    yield from _embeddings("encoder", "source_", "source_embedding")
+    for i in range(config.n_layers):
+        yield from block_rows(f"encoder.encoder.layer.{i}", f"encoder_blocks.{i}")
+    yield from _embeddings("decoder.bert", "", "token_embedding")
+    for i in range(config.decoder_layers):
+        theirs, ours = f"decoder.bert.encoder.layer.{i}", f"decoder_blocks.{i}"
+        yield from block_rows(theirs, ours)
+        for name in ("query", "key", "value"):
+            yield from layer_rows(
+                f"{theirs}.crossattention.self.{name}", f"{ours}.cross_attention.{name[0]}_proj"
+            )
+        yield from layer_rows(f"{theirs}.crossattention.output.dense", f"{ours}.cross_attention.o_proj")
+        yield from layer_rows(f"{theirs}.crossattention.output.LayerNorm", f"{ours}.cross_attention_norm")
+    yield Row(f"{_HEAD}.bias", ("lm_head.bias",))
+    yield Row(f"{_HEAD}.decoder.weight", ("lm_head.weight",))
+
+
+def _renaming(config: BertGenerationConfig, names: Collection[str]) -> Renaming:
+    return Renaming.of(
+        list(_rows(config)),
+        names=names,
+        n_layers=1,
+        tied=("lm_head.weight", "token_embedding.weight"),
+        copies={f"{_HEAD}.decoder.bias": f"{_HEAD}.bias"},
+        ignored=_IGNORED,
+    )
+
+
+def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    sides = {}
+    for name in ("encoder", "decoder"):
+        side = theirs.get(name)
+        if not isinstance(side, Mapping) or side.get("model_type") != _SIDE:
+            kind = side.get("model_type") if isinstance(side, Mapping) else side
+            raise CheckpointError(f"its {name} is of model_type {kind!r}; only {_SIDE!r} is computed here")
+        sides[name] = side
+    encoder, decoder = sides["encoder"], sides["decoder"]
+    refuse_unless(theirs, tie_encoder_decoder=False)
+    refuse_unless(encoder, is_decoder=False, add_cross_attention=False)
+    refuse_unless(decoder, tie_word_embeddings=True, is_causal=True)
+    for key in ("is_decoder", "add_cross_attention"):
+        if decoder.get(key) is not True:
+            raise CheckpointError(
+                f"unsupported setting {key} = {decoder.get(key)!r} of the decoder; only True"
+            )
+    settings: dict[str, Any] = {}
+    for key, ours, default in (*_SETTINGS, ("pad_token_id", "padding_idx", _PADDING)):
+        read, written = encoder.get(key, default), decoder.get(key, default)
+        if read != written:
+            raise CheckpointError(
+                f"its encoder has {key} {read!r} and its decoder {written!r}; only one of both is computed"
+            )
+        settings[ours] = written
+    return {
+        **settings,
+        "vocab_size": decoder.get("vocab_size", 50358),
+        "source_vocab_size": encoder.get("vocab_size", 50358),
+        "n_layers": encoder.get("num_hidden_layers", 24),
+        "n_decoder_layers": decoder.get("num_hidden_layers", 24),
+        "activation": activation_from(decoder, "hidden_act", "gelu"),
+    }
+
+
+def _config_to(config: BertGenerationConfig) -> dict[str, Any] | None:
+    c = config
+    if c.activation not in ACTIVATION_NAMES:
+        return None
+    values = {
+        **{ours: getattr(c, ours) for _, ours, _ in _SETTINGS},
+        "hidden_dim": c.ffn_dim,
+        "activation": ACTIVATION_NAMES[c.activation],
+        "attention_dropout": dropout_or(c.attention_dropout, c.dropout),
+    }
+    side = {
+        "model_type": _SIDE,
+        **{key: values[ours] for key, ours, _ in _SETTINGS},
+        "bos_token_id": None,  # transformers would take the released models'
+        "eos_token_id": None,
+        "pad_token_id": c.padding_idx,
+    }
+    return {
+        "is_encoder_decoder": True,
+        "encoder": {
+            "architectures": ["BertGenerationEncoder"],
+            **side,
+            "vocab_size": c.source_vocab,
+            "num_hidden_layers": c.n_layers,
+        },
+        "decoder": {
+            "architectures": ["BertGenerationDecoder"],
+            **side,
+            "vocab_size": c.vocab_size,
+            "num_hidden_layers": c.decoder_layers,
+            "is_decoder": True,
+            "add_cross_attention": True,
+            "tie_word_embeddings": True,
+        },
+    }
+
+
+def _token_settings(ids: Mapping[str, int | None]) -> dict[str, int]:
+    """What is written begins with bos, a BERT's [CLS], or where the tokenizer has none with padding."""
+    start = ids.get("pad_token_id") if ids.get("bos_token_id") is None else ids.get("bos_token_id")
+    return {} if start is None else {"decoder_start_token_id": start}
+
+
+FORMAT = Format(
+    model_type="encoder-decoder",
+    architecture="EncoderDecoderModel",
+    prefixes=("",),
+    table=(),
+    ignored=_IGNORED,
+    config_from=_config_from,
+    config_to=_config_to,
+    begins_with_bos=True,
+    token_settings=_token_settings,
+    renaming=_renaming,
+)

@@ -1,0 +1,264 @@
+"""Recurrent models through the whole run: windows that carry their state, stopped, resumed, scored."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.run.test_train import lines
+from torch.nn import functional as F
+
+import wordloom
+from wordloom.errors import CheckpointError
+from wordloom.evaluate import perplexity
+from wordloom.kernels import programs
+from wordloom.models import RNNConfig, build, config_from
+from wordloom.objectives import TruncatedBPTT
+from wordloom.recipe import load_recipe
+from wordloom.run import train
+from wordloom.run.prepare import prepare_recipe, recipe_corpus
+from wordloom.run.progress import TrainingProgress
+from wordloom.run.tasks.model_settings import model_settings
+
+RECIPE = """
+description = "tests"
+seed = 5
+[data]
+train = "{corpus}"
+split = "hash"
+validation_fraction = 0.2
+[tokenizer]
+kind = "bpe"
+vocab_size = 300
+[model]
+family = "rnn"
+cell = "{cell}"
+dim = 16
+n_layers = 2
+dropout = 0.1
+[train]
+objective = "truncated_bptt"
+epochs = 2.5
+seq_len = 48
+batch_size = 6
+micro_batch_size = 4
+learning_rate = 1e-2
+schedule = "epoch_decay"
+flat_epochs = 1
+device = "cpu"
+precision = "fp32"
+log_every = 3
+evaluate_every = 20
+sample_every = 12
+sample_prompt = "The cat"
+sample_tokens = 8
+save_every = 5
+"""
+
+
+@pytest.fixture
+def recurrent(tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+
+    def make(cell: str = "lstm") -> Path:
+        path = tmp_path / f"{cell}.toml"
+        path.write_text(RECIPE.format(corpus=corpus, cell=cell), encoding="utf-8")
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+def test_a_finished_folder(recurrent, tmp_path, cell):
+    result = train(recurrent(cell), out=tmp_path / "run")
+    assert not result.stopped
+    rows = lines(tmp_path / "run")
+    losses = [row["loss"] for row in rows if row["kind"] == "evaluate"]
+    assert losses[-1] < losses[0]
+    assert "|state:carried|" in next(row["signature"] for row in rows if row["kind"] == "evaluate")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["model_type"] == "wordloom-rnn"
+    lm = wordloom.load(tmp_path / "run")
+    assert lm.config.cell == cell
+    text = lm.generate("The cat", max_new_tokens=8, temperature=0)
+    assert text == "".join(lm.stream("The cat", max_new_tokens=8, temperature=0))
+    assert len(lm.next_tokens("The cat", 3)) == 3
+
+
+def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent, tmp_path):
+    result = train(recurrent(), ["train.evaluate_every=1000000"], out=tmp_path / "run")
+    recipe = load_recipe(tmp_path / "run")
+    lm = wordloom.load(tmp_path / "run")
+    prepared = prepare_recipe(recipe, tokenizer=lm.tokenizer, progress=TrainingProgress())
+    ids = torch.from_numpy(prepared.validation_shards.tokens()[:].astype("int64"))
+    with torch.no_grad():
+        logits = lm.model.eval()(ids[None, :-1])[0]
+    whole = float(F.cross_entropy(logits, ids[1:]))
+    assert result.metrics["loss"] == pytest.approx(whole, rel=1e-5)
+    # the same text by `evaluate --joined`, whose first token follows an end of text
+    texts = list(recipe_corpus(recipe).documents("validation"))
+    scores = perplexity(lm.model, lm.tokenizer, texts, joined=True)
+    first = torch.cat([torch.tensor([lm.tokenizer.eos_id]), ids])
+    with torch.no_grad():
+        logits = lm.model(first[None, :-1])[0]
+    assert scores.counts["tokens"] == len(ids)
+    assert scores["loss"].value == pytest.approx(float(F.cross_entropy(logits, first[1:])), rel=1e-5)
+    assert "|documents:joined|" in scores["loss"].signature
+    assert "|window:whole|" in scores["loss"].signature
+
+
+def test_windows_one_after_another_are_one_long_one(recurrent, tmp_path):
+    recipe = load_recipe(recurrent(), ["model.dropout=0.0"])
+    prepared = prepare_recipe(recipe, tokenizer=None, progress=TrainingProgress())
+    batches = prepared.batches
+    model = build(
+        RNNConfig(vocab_size=prepared.tokenizer.vocab_size, dim=16),
+        generator=torch.Generator().manual_seed(0),
+    )
+    objective, total, count = TruncatedBPTT(), 0.0, 0
+    with torch.no_grad():
+        for step in range(2 * batches.windows):  # the second epoch begins anew
+            for start, rows in ((0, 4), (4, 2)):
+                loss = objective(model, batches.batch(step * 6 + start, rows))
+                total, count = total + float(loss.total), count + int(loss.count)
+        n = batches.length
+        ids = torch.from_numpy(prepared.train_shards.tokens()[: 6 * n + 1].astype("int64"))
+        logits = model(ids[:-1].view(6, n))
+        whole = F.cross_entropy(logits.flatten(0, 1), ids[1:])
+    assert count == 2 * 6 * n
+    assert total / count == pytest.approx(float(whole), rel=1e-5)
+    assert math.isfinite(total)
+
+
+@pytest.mark.threads2
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        ["train.precision=bf16"],
+        ["model.cell=gru", "data.document_mask=true"],
+        ["train.optimizer=sgd", "train.momentum=0.9"],
+    ],
+)
+def test_stopped_in_an_epoch_and_resumed_ends_like_one_left_alone(recurrent, tmp_path, monkeypatch, settings):
+    straight = train(recurrent(), settings, out=tmp_path / "straight").folder
+
+    from wordloom.training.hooks import Log
+
+    write = Log.write
+
+    def stop_at_seven(self, trainer, line):
+        write(self, trainer, line)
+        if line["step"] == 6:
+            trainer.stop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "write", stop_at_seven)
+        stopped = train(recurrent(), settings, out=tmp_path / "resumed")
+    assert stopped.stopped
+    resumed = train(recurrent(), settings, out=tmp_path / "resumed", resume=True)
+    assert not resumed.stopped
+    assert lines(straight) == lines(tmp_path / "resumed")
+    last = f"checkpoints/step-{resumed.step}"
+    for name in ("model.safetensors", f"{last}/model.safetensors", f"{last}/trainer/state.safetensors"):
+        assert (straight / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes(), name
+
+
+SHORT = ["train.schedule=constant", "train.epochs=none", "train.evaluate_every=0", "train.sample_every=0"]
+
+
+def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
+    run = train(recurrent(), [*SHORT, "train.steps=2"], out=tmp_path / "run").folder
+    folder = run / "checkpoints/step-2/trainer"
+    whole, facts = load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text())
+    first = next(name for name in whole if name.endswith("exp_avg"))
+    fewer = {name: part[:3] if "carried" in name else part for name, part in whole.items()}
+    none = {name: part for name, part in whole.items() if "carried" not in name}
+    less = {name: part for name, part in whole.items() if name != first}
+    older = {name: fact for name, fact in facts.items() if name != "tensors"}  # which no checkpoint had once
+    for state, said, says in (
+        (fewer, facts, r"'carried\.0\.0' in state\.safetensors is 3 x 16, and was written as 6 x 16; remove"),
+        (none, facts, r"'carried\.0\.0' in state\.safetensors is missing, and was written as 6 x 16; remove"),
+        (less, facts, rf"'{re.escape(first)}' in state\.safetensors is missing"),
+        (fewer, older, r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from"),
+        (none, older, r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier"),
+    ):
+        save_file({name: part.contiguous() for name, part in state.items()}, folder / "state.safetensors")
+        (folder / "state.json").write_text(json.dumps(said))
+        with pytest.raises(CheckpointError, match=says) as caught:
+            train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True)
+        assert "\n" not in str(caught.value)
+    save_file(whole, folder / "state.safetensors")
+    assert train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True).step == 4
+
+
+def test_the_start_says_which_kernel_runs_and_that_nothing_is_compiled(
+    recurrent, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(programs, "MINIMUM_ELEMENTS", 0)
+    settings = [*SHORT, "train.steps=1", "data.document_mask=true", "train.compile=on"]
+    train(recurrent(), settings, out=tmp_path / "run")
+    assert "eager (torch.compile has nothing to do: recurrent" in (said := capsys.readouterr().err)
+    assert f"lstm by the kernel '{'fused' if programs.ready() else 'steps'}'" in said
+
+
+@pytest.mark.parametrize("change", ["model.cell=gru", "model.cell=lstm_1997", "model.bias=false"])
+def test_a_presets_forget_bias_goes_with_its_gate(change):
+    family, settings = model_settings(load_recipe("lstm-ptb-small", [change]))
+    config = config_from(family, **settings)
+    assert (config.dim, config.init_scale) == (200, 0.1)
+    assert (config.cell, config.bias) != ("lstm", True)
+    kept = model_settings(load_recipe("lstm-ptb-small", ["model.cell=lstm"]))[1]
+    assert kept["forget_bias"] == 0.0
+    _, settings = model_settings(load_recipe("lstm-ptb-small", [change, "model.forget_bias=0.5"]))
+    with pytest.raises(wordloom.WordloomError, match="forget_bias"):
+        config_from(family, **settings)
+
+
+def test_the_rate_falls_by_epochs(recurrent, tmp_path):
+    run = train(recurrent(), ["train.log_every=1", "train.micro_batch_size=none"], out=tmp_path / "run")
+    rates = [row["learning_rate"] for row in lines(run.folder) if row["kind"] == "train"]
+    windows = run.total_steps / 2.5
+    for step, rate in enumerate(rates):
+        assert rate == pytest.approx(1e-2 * 0.5 ** max(0, int(step / windows)))
+    assert len(set(rates)) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ["model.family=gpt2", "model.n_heads=2", "model.cell=none"],
+            "carries the state of a recurrent model",
+        ),
+        (
+            ["data.order=random"],
+            "data.order has no meaning for train.objective 'truncated_bptt'; its",
+        ),
+        (["train.steps=5"], "epoch_decay.* counts epochs"),
+        (
+            ["train.attention_backend=flash"],
+            "'flash' has no meaning for model.family 'rnn'",
+        ),
+        (
+            ["train.batch_size=40000", "train.micro_batch_size=none"],
+            "too few for 40000 streams; lower the",
+        ),
+        (["model.hidden_size=4"], "it is called 'hidden_dim' here"),
+    ],
+)
+def test_mistakes_are_one_clear_line(recurrent, tmp_path, overrides, says):
+    with pytest.raises(wordloom.WordloomError, match=says) as caught:
+        train(recurrent(), overrides, out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_windows_by_themselves_train_it_too(recurrent, tmp_path):
+    settings = ["train.objective=causal_lm", "train.steps=20", "train.schedule=constant"]
+    result = train(recurrent(), settings, out=tmp_path / "run")
+    rows = [row["loss"] for row in lines(result.folder) if row["kind"] == "train"]
+    assert rows[-1] < rows[0]
