@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, RobertaConfig, build
-from wordloom.weights import config_to_theirs, load_config, load_model, save_model
+from wordloom.weights import (
+    config_from_theirs,
+    config_to_theirs,
+    load_config,
+    load_model,
+    save_model,
+    start_from,
+)
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 V, T = 31, 13
@@ -25,6 +34,8 @@ OURS = {
     "BertForNextSentencePrediction": BertConfig(**SHAPE, next_sentence_head=True, dropout=0.05),
     "RobertaModel": RobertaConfig(**SHAPE),
     "RobertaForMaskedLM": RobertaConfig(**SHAPE, pooler=False, masked_lm_head=True),
+    "relu BertForMaskedLM": BertConfig(**SHAPE, pooler=False, masked_lm_head=True, activation="relu"),
+    "relu RobertaForMaskedLM": RobertaConfig(**SHAPE, pooler=False, masked_lm_head=True, activation="relu"),
     "untied BertForMaskedLM": BertConfig(**SHAPE, pooler=False, masked_lm_head=True, tie_embeddings=False),
 }
 EVERY = pytest.mark.parametrize("name", OURS)
@@ -86,6 +97,29 @@ def compare(ours: Any, theirs: Any) -> None:
     assert other
     for key, tensor in other.items():
         torch.testing.assert_close(mine[key], tensor, **TOLERANCE, msg=lambda m, key=key: f"{key}: {m}")
+
+
+@pytest.mark.parametrize("kind", [BertConfig, RobertaConfig])
+def test_a_head_that_transformers_cannot_express_has_a_model_type_of_our_own(
+    kind: Any, tmp_path: Path
+) -> None:
+    shape = {**SHAPE, "pooler": False, "masked_lm_head": True, "activation": "silu"}
+    config = kind(**shape, mlm_activation="relu")
+    model = random_model(config)
+    save_model(model, tmp_path)
+    assert config_to_theirs(config)["model_type"].startswith("wordloom-")
+    again = load_model(tmp_path)
+    assert again.config == config
+    assert torch.equal(outputs(again, None)["prediction_logits"], outputs(model, None)["prediction_logits"])
+    same = kind(**shape, mlm_activation="gelu" if kind is RobertaConfig else "silu")
+    assert not config_to_theirs(same)["model_type"].startswith("wordloom-")
+    assert config_from_theirs(config_to_theirs(same)) == same
+    headless = replace(config, masked_lm_head=False)
+    assert config_from_theirs(config_to_theirs(headless)) == headless
+    started = build(replace(config, mlm_activation=None, masked_lm_head=False, pooler=True))
+    assert "mlm_transform" in start_from(started, tmp_path).dropped
+    with pytest.raises(CheckpointError, match="'relu', the model has"):
+        start_from(build(kind(**shape)), tmp_path)
 
 
 @EVERY

@@ -53,7 +53,8 @@ class BertConfig:
     n_layers: int = 12
     n_heads: int = 12
     hidden_dim: int | None = None  # 4 * dim
-    activation: str = "gelu"  # of feed_forward and mlm_transform
+    activation: str = "gelu"  # of feed_forward
+    mlm_activation: str | None = None  # of mlm_transform; None: as activation
     norm_eps: float = 1e-12
     pooler: bool = True
     masked_lm_head: bool = False
@@ -78,6 +79,11 @@ class BertConfig:
     def ffn_dim(self) -> int:
         """Hidden width of the feed-forward: ``hidden_dim``, or 4 * dim."""
         return self.hidden_dim or 4 * self.dim
+
+    @property
+    def mlm_head_activation(self) -> str:
+        """The activation of mlm_transform: ``mlm_activation``, or the family's default."""
+        return self.mlm_activation or self.activation
 
 
 class Encoded(NamedTuple):
@@ -126,7 +132,7 @@ class Bert(nn.Module):
         self.pooler = Linear(c.dim, c.dim) if c.pooler else None
         if c.masked_lm_head:
             self.mlm_transform = Linear(c.dim, c.dim)
-            self.mlm_activation = activation(c.activation)
+            self.mlm_activation = activation(c.mlm_head_activation)
             self.mlm_norm = LayerNorm(c.dim, eps=c.norm_eps)
             self.lm_head = Linear(c.dim, c.vocab_size)
         self.next_sentence = Linear(c.dim, 2) if c.next_sentence_head else None

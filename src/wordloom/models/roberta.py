@@ -4,6 +4,7 @@ BERT as it is.  The paper trains it on more text for longer, masks anew at every
 prediction out, and spells text by GPT-2's byte-level BPE; so all that differs in the model is
 
     the vocabulary, 50,265 pieces;  one segment;  norm_eps 1e-5
+    the masked-LM head, whose activation is GELU whatever that of the feed-forward is (``mlm_activation``)
     the position table, which counts from 2: fairseq gives positions 0 and 1 to padding
 
 Parameters without heads: base 124,645,632, large 355,359,744; the paper prints 125 M and 355 M.
@@ -34,6 +35,11 @@ class RobertaConfig(BertConfig):
         super().__post_init__()
         if self.next_sentence_head:
             raise ConfigError("a RoBERTa has no next_sentence_head; take family bert for one")
+
+    @property
+    def mlm_head_activation(self) -> str:
+        """The activation of mlm_transform: ``mlm_activation``, or GELU as in transformers."""
+        return self.mlm_activation or "gelu"
 
 
 class Roberta(Bert):

@@ -24,6 +24,14 @@ __all__ = ["load_model", "load_parameter", "load_state", "renaming_of", "state_t
 log = logging.getLogger(__name__)
 
 
+# Settings that None leaves to a default, and the attributes that say what it is.
+RESOLVED = {
+    "n_kv_heads": "kv_heads",
+    "head_dim": "head_width",
+    "n_decoder_layers": "decoder_layers",
+    "mlm_activation": "mlm_head_activation",
+}
+
 # Settings of which the weights know nothing, or whose difference shows in a shape.
 _FREE = ("max_seq_len", "hidden_dim", "source_vocab_size", "teacher_forcing")
 
@@ -139,13 +147,10 @@ def _require_same(stored: Any, config: Any, folder: Path) -> None:
     """
     if type(stored) is not type(config):
         raise CheckpointError(f"{folder} holds a {family_of(stored)}, the model is a {family_of(config)}")
-    resolved = {  # what None stands for
-        "n_kv_heads": "kv_heads", "head_dim": "head_width", "n_decoder_layers": "decoder_layers",
-    }  # fmt: skip
     for field in fields(config):
         if field.name.endswith("dropout") or field.name in _FREE:
             continue
-        name = resolved.get(field.name, field.name)
+        name = RESOLVED.get(field.name, field.name)
         given, wanted = getattr(stored, name), getattr(config, name)
         if given != wanted:
             raise CheckpointError(f"{folder} has {field.name} {given!r}, the model has {wanted!r}")

@@ -10,7 +10,7 @@ import torch
 
 from wordloom.errors import CheckpointError
 from wordloom.models import TaskConfig, body_config, family_of
-from wordloom.weights.folders import load_model
+from wordloom.weights.folders import RESOLVED, load_model
 
 __all__ = ["Started", "start_from"]
 
@@ -65,9 +65,12 @@ def start_body(model: Any, other: Any, folder: Path, *, more_tokens: bool = Fals
     if type(ours) is not type(theirs):
         raise CheckpointError(f"{folder} holds a {family_of(theirs)}, the model is a {family_of(ours)}")
     for field in fields(ours):
-        if field.name.endswith("dropout") or field.name in (*_PARTS, *_SIZES, "hidden_dim", "empty_id"):
+        name = RESOLVED.get(field.name, field.name)
+        if name.endswith("dropout") or name in (*_PARTS, *_SIZES, "hidden_dim", "empty_id"):
             continue
-        wanted, given = getattr(ours, field.name), getattr(theirs, field.name)
+        if name == "mlm_head_activation" and not (ours.masked_lm_head and theirs.masked_lm_head):
+            continue
+        wanted, given = getattr(ours, name), getattr(theirs, name)
         if wanted != given:
             raise CheckpointError(f"{folder} has {field.name} {given!r}, the model has {wanted!r}")
     state, stored = model.state_dict(), other.state_dict()

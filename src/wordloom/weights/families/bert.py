@@ -142,7 +142,8 @@ def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config_to(config: BertConfig) -> dict[str, Any] | None:
     c = config
-    if c.activation not in ACTIVATION_NAMES:
+    usual = replace(c, mlm_activation=None).mlm_head_activation  # transformers has no setting for it
+    if c.activation not in ACTIVATION_NAMES or (c.masked_lm_head and c.mlm_head_activation != usual):
         return None
     return {
         "architectures": [("Roberta" if isinstance(c, RobertaConfig) else "Bert") + _architecture(c)],
