@@ -1,8 +1,8 @@
 """Record what every model family and objective computes, to compare two versions of the code byte for byte.
 
 Each entry trains a small recipe for ten steps, then runs the verbs that fit the model. The record holds the
-losses, the sha256 of every file in the finished folder, and the standard output of each verb. Two records made
-on the same machine are equal unless a change altered what the library computes.
+losses, the sha256 of every file in the finished folder, and the standard output of each verb. Two records
+made on the same machine are equal unless a change altered what the library computes.
 
     PYTHONPATH=OLD/src python scripts/record_behaviour.py old.json
     PYTHONPATH=NEW/src python scripts/record_behaviour.py new.json
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -292,8 +293,7 @@ def record() -> dict[str, Any]:
     """Record every entry; progress goes to standard error."""
     import torch
 
-    import wordloom.cli
-
+    importlib.import_module("wordloom.run")  # once, before the forks
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:

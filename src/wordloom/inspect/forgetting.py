@@ -32,7 +32,7 @@ def draw_forgetting(
 
     Args:
         path: the file.
-        runs: :class:`wordloom.run.sweep.forgetting.Forgetting`; those of one remedy are joined in their order.
+        runs: :class:`wordloom.run.sweep.forgetting.Forgetting`; those of one remedy are joined in order.
         remedies: in the order in which they have their colours.
         title: stands above.
 

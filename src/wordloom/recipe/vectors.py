@@ -66,7 +66,8 @@ class CorpusSettings(Strict):
 
 
 class WordSettings(Strict):
-    """How text becomes words, and which of them have vectors (see :mod:`wordloom.vectors.corpus.vocabulary`)."""
+    """How text becomes words, and which of them have vectors (see
+    :mod:`wordloom.vectors.corpus.vocabulary`)."""
 
     split: Literal["words", "whitespace"] = "words"
     lower: bool = True

@@ -22,8 +22,8 @@ def body_of(model: Any) -> Any:
 
 
 class WithOldTask:
-    """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: the new task's on its rows, the old task's
-    on its own; of both L_new + weight * L_old, each a mean.
+    """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: the new task's on its rows, the old
+    task's on its own; of both L_new + weight * L_old, each a mean.
 
     ``old`` is of the body, without the new task's head.
     """

@@ -54,7 +54,8 @@ class DocumentBags:
     Attributes:
         vectorizer: the vocabulary, and how a text is split into its terms.
         counts: CSR [N, V] int32, how often each term occurs in each document.
-        features: ``"counts"``, ``"binary"`` or ``"tfidf"``; see :func:`wordloom.data.bags.vectorizer.weighted`.
+        features: ``"counts"``, ``"binary"`` or ``"tfidf"``; see
+            :func:`wordloom.data.bags.vectorizer.weighted`.
         idf: [V] float64, the inverse document frequencies; None unless the features are tf-idf.
         about: what else is saved with the bags, such as where the documents are from.
     """

@@ -45,9 +45,9 @@ def choice_tokens(
 class ChoiceBatches(LabelBatches):
     """Questions with their answers, as :class:`LabelBatches`.
 
-    The inputs are :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of shape ``[B, K, T]``, K the most choices
-    of a question in the batch: a choice that a question lacks attends to nothing.  The targets [B] are the
-    right choices' numbers, IGNORE where none is known.
+    The inputs are :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of shape ``[B, K, T]``, K the most
+    choices of a question in the batch: a choice that a question lacks attends to nothing.  The targets [B]
+    are the right choices' numbers, IGNORE where none is known.
 
     Args:
         rows: the tokens of :func:`choice_tokens`.

@@ -1,7 +1,7 @@
 """Batches for masked language models: windows of running text between [CLS] and [SEP], by index.
 
-A batch is a pure function of (settings, seed, global sample numbers), as in :mod:`wordloom.data.batches.causal`;
-what is masked in a sample, too.
+A batch is a pure function of (settings, seed, global sample numbers), as in
+:mod:`wordloom.data.batches.causal`; what is masked in a sample, too.
 """
 
 from __future__ import annotations

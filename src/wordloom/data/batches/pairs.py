@@ -1,8 +1,8 @@
 """Batches of pairs for sequence-to-sequence models: texts of like lengths together, about so many tokens.
 
 A sample is a whole batch: its rows are as many as ``batch_tokens`` allows at their lengths, so the trainer's
-batch size counts such batches.  As in :mod:`wordloom.data.batches.causal`, a sample is a pure function of (settings,
-seed, its number).
+batch size counts such batches.  As in :mod:`wordloom.data.batches.causal`, a sample is a pure function of
+(settings, seed, its number).
 """
 
 from __future__ import annotations

@@ -251,7 +251,8 @@ def _joined(
 
 
 class WordLabelBatches(MarkedLabelBatches):
-    """Rows of tokens with a label for each word, as :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`;
+    """Rows of tokens with a label for each word, as
+    :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`;
     the targets are [B, T]: of each token the number of its label, or IGNORE."""
 
     def __init__(self, rows: TaggedRows, *, segments: bool = False, **settings: Any) -> None:

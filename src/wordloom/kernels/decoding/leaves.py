@@ -2,8 +2,8 @@
 
 One token reads every weight once, so decoding is bound by memory: these kernels read a model's own
 tensors where they lie, in float32 or bfloat16, and compute in float32.  Every thread runs the same
-program on its share of the output rows and meets the others (:mod:`wordloom.kernels.barrier`); one call does a
-whole token, so nothing is scheduled, allocated or traced in between.
+program on its share of the output rows and meets the others (:mod:`wordloom.kernels.barrier`); one call does
+a whole token, so nothing is scheduled, allocated or traced in between.
 
 Letters as in :mod:`wordloom.nn`; R is the number of tokens computed at once, one row each.  ``like`` is an
 empty array whose type tells how weights and cache are stored: float32, or uint16 for the bits of bfloat16.

@@ -1,7 +1,7 @@
 """A token through a whole recurrent model, compiled: read beside ``nn/recurrent.py``.
 
-As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last, writes
-its own share of columns only, and ``meet`` stands where one thread reads what another wrote.
+As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last,
+writes its own share of columns only, and ``meet`` stands where one thread reads what another wrote.
 """
 
 from __future__ import annotations

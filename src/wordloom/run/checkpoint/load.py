@@ -157,7 +157,8 @@ def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> An
     """The model in ``folder``: ours, or a Hugging Face folder of a family we have.
 
     A :class:`LanguageModel`, a :class:`~wordloom.run.models.text_classifier.TextClassifier`, a
-    :class:`~wordloom.run.models.translator.Translator`, a :class:`~wordloom.run.models.text_encoder.TextEncoder`, or for a head
+    :class:`~wordloom.run.models.translator.Translator`, a
+    :class:`~wordloom.run.models.text_encoder.TextEncoder`, or for a head
     of another task than classification what :func:`wordloom.run.checkpoint.headed.load_headed` makes.
     ``dtype`` is auto (as stored), fp32, bf16 or fp16.  Raises CheckpointError for a folder that is not a
     model, DeviceError for a device that is not there.

@@ -45,8 +45,8 @@ class TextEncoder:
     # -- vectors -----------------------------------------------------------------------------------------
 
     def embedder(self, **settings: Any) -> Embedder:
-        """What makes vectors of texts: :class:`~wordloom.run.models.embedder.Embedder`'s settings, which default to
-        what a sentence-transformers folder says of itself."""
+        """What makes vectors of texts: :class:`~wordloom.run.models.embedder.Embedder`'s settings, which
+        default to what a sentence-transformers folder says of itself."""
         said = None if self.folder is None else pooling_of(self.folder)
         if said is not None:
             own = {"pooling": said.pooling, "normalize": said.normalize, "limit": said.limit}

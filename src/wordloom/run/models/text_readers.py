@@ -162,8 +162,8 @@ class SequenceReader:
 
 @dataclass(frozen=True)
 class MarkedReader:
-    """Texts, or pairs, to :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of the model of ``config``; pairs
-    in both orders where it says so.
+    """Texts, or pairs, to :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of the model of
+    ``config``; pairs in both orders where it says so.
 
     Attributes:
         longest: tokens of a row at most, marks included, None: what the model reads; ``too_long``: what a

@@ -94,8 +94,8 @@ class _Prepared:
 
 
 def validation_scores(encoder: Any) -> Scores:
-    """The scores of ``encoder`` (:class:`~wordloom.run.models.text_encoder.TextEncoder`) on the validation part of the
-    recipe in its folder, hidden as in training.
+    """The scores of ``encoder`` (:class:`~wordloom.run.models.text_encoder.TextEncoder`) on the validation
+    part of the recipe in its folder, hidden as in training.
 
     Raises RecipeError where that recipe trains no masked language model, or holds nothing out.
     """

@@ -1,5 +1,5 @@
-"""Loops over the n-grams of many words, compiled by numba; :mod:`wordloom.vectors.fasttext.subwords` says the same
-slowly.
+"""Loops over the n-grams of many words, compiled by numba; :mod:`wordloom.vectors.fasttext.subwords` says the
+same slowly.
 
 Each is compiled for one set of types.  Vectors may lie at any byte of a mapped file, and be read-only.
 """

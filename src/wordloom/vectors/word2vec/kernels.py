@@ -348,7 +348,8 @@ def apart(
 ) -> None:  # fmt: skip
     """The fast mode: take one of ``jobs`` after another until none is left; every row is everybody's.
 
-    ``table`` is the address of :func:`wordloom.vectors.word2vec.layout.desk_table`'s array; ``team`` counts jobs.
+    ``table`` is the address of :func:`wordloom.vectors.word2vec.layout.desk_table`'s array; ``team`` counts
+    jobs.
     """
     desk, counter = desk_of(table, thread), team.ctypes.data
     at = pointer(desk.at, I8)

@@ -96,8 +96,8 @@ def fine_tuning_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
 def head_parts(
     recipe: Recipe, config: TaskConfig, given: Path | None, progress: TrainingProgress, *, tokens: float
 ) -> dict[str, Any]:
-    """What the runs of all heads have in common of a :class:`~wordloom.run.tasks.task.Task`; ``tokens`` of a row on
-    average."""
+    """What the runs of all heads have in common of a :class:`~wordloom.run.tasks.task.Task`; ``tokens`` of a
+    row on average."""
     s = recipe.train
 
     def build_model() -> Any:

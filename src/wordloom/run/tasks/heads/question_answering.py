@@ -254,7 +254,8 @@ def question_parts(
 ) -> tuple[list[Question], list[Question]]:
     """The questions to learn from, and those held out: whole texts, the last ones, where none are named.
 
-    ``moved`` counts answers that were not where they should be, see :func:`wordloom.data.rows.squad.questions`.
+    ``moved`` counts answers that were not where they should be, see
+    :func:`wordloom.data.rows.squad.questions`.
     """
     d = recipe.data
     errors = row_errors(recipe)
