@@ -75,6 +75,26 @@ def test_a_perfect_translation_has_a_hundred() -> None:
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
 
 
+SHORT = ["ja", "nein danke", "guten Tag !"] * 10
+
+
+@pytest.mark.parametrize("resamples", [0, 50])
+def test_bleu_without_runs_of_four_tokens_is_sacrebleus_zero_with_a_note(resamples: int) -> None:
+    score = bleu(SHORT, SHORT, resamples=resamples)
+    assert score.value == BLEU().corpus_score(SHORT, [SHORT]).score == 0.0
+    assert score.interval is None
+    assert score.note == (
+        "bleu is 0 by definition: no translation has 4 tokens, so there is no 4-gram to match; compare chrf"
+    )
+    assert bleu([*SHORT, "vier Wörter stehen hier"], [*SHORT, "vier Wörter stehen hier"]).note == ""
+    assert bleu(["wrong words are all here"] * 20, SHORT[:20], resamples=0).note == ""
+    assert bleu([""], ["nothing was written here"]).note == ""
+    assert bleu(["ja"], ["ja"], tokenize="char").note.startswith("bleu is 0 by definition")
+    assert chrf(SHORT, SHORT).note == ""
+    short, long = bleu_by_length(SHORT + REFERENCES, SHORT + REFERENCES, SHORT + REFERENCES, width=3)
+    assert (short.score.note != "", long.score.note) == (True, "")
+
+
 def test_bins_of_lengths_hold_every_pair_and_enough_of_them() -> None:
     lengths = [1] * 30 + [5] * 10 + [6] * 12 + [11] * 25 + [17] * 3
     sources = [" ".join("w" * n) for n in lengths]

@@ -28,6 +28,9 @@ def bleu(
 ) -> Score:
     """Corpus BLEU (Papineni et al. 2002), 0 to 100, of hypothesis n against reference n.
 
+    If no hypothesis has four tokens, BLEU is 0 by definition, even for perfect translations.  The score then
+    has a note that says so, and no interval.
+
     Args:
         lowercase: compare without regard to case.
         tokenize: sacrebleu's name of a tokenization: ``13a`` (WMT's), ``intl``, ``zh``, ``char``, ``none``.
@@ -92,8 +95,23 @@ def _score(
         raise EvaluationError("there is no translation to score; give at least one")
     sure = resamples > 1 and MIN_UNITS <= n <= _MOST
     found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples if sure else 1)
-    interval = (float(found._mean - found._ci), float(found._mean + found._ci)) if sure else None
-    return Score(name, float(found.score), interval, f"{found.name}|{metric.get_signature()}")
+    note = _why_zero(name, found)
+    interval = None
+    if sure and not note:
+        interval = float(found._mean - found._ci), float(found._mean + found._ci)
+    return Score(name, float(found.score), interval, f"{found.name}|{metric.get_signature()}", note)
+
+
+def _why_zero(name: str, found: Any) -> str:
+    """Explain a BLEU that is 0 because of the length of the translations, however good they are."""
+    totals: list[int] = getattr(found, "totals", [])  # n-grams of the translations, by n
+    if not totals or not totals[0] or totals[-1]:
+        return ""
+    n = len(totals)
+    return (
+        f"{name} is 0 by definition: no translation has {n} tokens, so there is no {n}-gram to match; "
+        "compare chrf"
+    )
 
 
 class LengthBin(NamedTuple):

@@ -1,7 +1,8 @@
-"""A picture of how well texts of different lengths are translated."""
+"""Plot translation quality by the length of the source."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,10 @@ _MARKS = "osD^vP*X"
 def draw_lengths(
     path: str | os.PathLike[str], runs: Mapping[str, Sequence[Any]], *, score: str = "BLEU"
 ) -> None:
-    """Draw into a .png, .svg or .pdf file what each run scores on texts of each length.
+    """Draw the scores of each run by the length of the source into a .png, .svg or .pdf file.
+
+    A score that is 0 by definition or undefined, and therefore has a note, is left out; a line below the axes
+    names it.
 
     Args:
         path: the file.
@@ -38,9 +42,10 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
     figure = Figure(figsize=(max(4.6, 0.95 * len(bins) + 1.6), 4.0), facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
+    left_out: list[str] = []
     for i, (name, found) in enumerate(runs.items()):
         places = [n + 0.06 * (i - (len(runs) - 1) / 2) for n in range(len(found))]  # bars stand side by side
-        values = [part.score.value for part in found]
+        values = [math.nan if part.score.note else part.score.value for part in found]
         below, above = (
             [
                 abs(part.score.interval[side] - part.score.value) if part.score.interval else 0.0
@@ -48,6 +53,8 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
             ]
             for side in (0, 1)
         )
+        if gaps := ", ".join(part.label for part in found if part.score.note):
+            left_out.append(f"{name}: no {score} for {gaps} words, see the notes of the scores")
         style: dict[str, Any] = {
             "marker": _MARKS[i % len(_MARKS)],
             "markersize": 5,
@@ -57,8 +64,8 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
         panel.errorbar(
             places, values, yerr=[below, above], label=name, linewidth=1.6, elinewidth=0.9, **style
         )
-    panel.set_xticks(range(len(bins)), [f"{part.label}\n{part.pairs:,}" for part in bins], fontsize=_FONT)
-    panel.set_xlabel("words of the source, and how many texts have so many", fontsize=_FONT + 1)
+    panel.set_xticks(range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=_FONT)
+    panel.set_xlabel("\n".join(["source length in words (n sentences)", *left_out]), fontsize=_FONT + 1)
     panel.set_ylabel(score, fontsize=_FONT + 1)
     panel.set_ylim(bottom=0)
     panel.tick_params(labelsize=_FONT)

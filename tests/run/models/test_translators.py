@@ -280,7 +280,7 @@ def test_lengths_at_the_command(place, tmp_path):
     assert "|beams:1|data:" in printed["joint"][0]["score"]["signature"]
     shown = run(*command, "--png", tmp_path / "l.svg")
     assert "1–9" in shown
-    assert "words of the source" in (tmp_path / "l.svg").read_text()
+    assert "source length in words" in (tmp_path / "l.svg").read_text()
     with pytest.raises(DataError, match="read different pairs; name one set by --file"):
         run("inspect", place / "joint", "lengths", "--beside", other(place, tmp_path))
     with pytest.raises(DataError, match="--targets stand beside --file"):

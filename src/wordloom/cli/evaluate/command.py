@@ -343,7 +343,7 @@ def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
     counted = [f"{n:,} {_one(name) if n == 1 else name}" for name, n in counts.items()]
     settings = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
-    notes = [f"note: {note}" for note in [*told, *scores.notes]]
+    notes = [f"note: {note}" for note in dict.fromkeys([*told, *scores.notes])]
     console.print()
     for text in [", ".join([*counted, f"{seconds:.1f} s"]), *settings, *notes]:
         console.print(text, highlight=False, markup=False, soft_wrap=True)

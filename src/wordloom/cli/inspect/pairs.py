@@ -118,10 +118,18 @@ def print_lengths(console: Console, runs: dict[str, list[LengthBin]]) -> None:
         table.add_row(parts[0].label, f"{parts[0].pairs:,}", *cells)
     console.print(table)
     signatures = dict.fromkeys(part.score.signature for found in runs.values() for part in found)
-    console.print("\n".join(signatures), highlight=False, markup=False, soft_wrap=True)
+    notes = {
+        f"note: {name} on {part.label} words: {part.score.note}": None
+        for name, found in runs.items()
+        for part in found
+        if part.score.note
+    }
+    console.print("\n".join([*signatures, *notes]), highlight=False, markup=False, soft_wrap=True)
 
 
 def _cell(score: Score) -> str:
+    if score.note:  # 0 by definition
+        return "–"
     half = "" if score.interval is None else f" ±{(score.interval[1] - score.interval[0]) / 2:.1f}"
     return f"{score.value:.1f}{half}"
 

@@ -31,7 +31,7 @@ from wordloom.run.models.headed_model import HeadedModel
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.tasks.labelled import check_apart, row_errors, some_or_error
-from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.task import Task, figures_in
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -295,6 +295,6 @@ def _evaluator(
             validation, [row[:, 0] for row in logits], [row[:, 1] for row in logits], no_answer=no_answer
         )
         scores = answer_scores(validation.questions, {one.id: one.text for one in found})
-        return {"loss": loss, **{name: scores[name].value or 0.0 for name in ("exact_match", "f1")}}
+        return {"loss": loss, **figures_in(scores, ("exact_match", "f1"))}
 
     return evaluate

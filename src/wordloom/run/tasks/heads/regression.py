@@ -188,6 +188,7 @@ def _evaluator(validation: LabelBatches) -> Callable[[Any], dict[str, float]]:
     def evaluate(model: Any) -> dict[str, float]:
         targets, found = _answers(model, validation)
         scores = number_agreement(targets, found, metrics=("mean_squared_error", *_METRICS), settings={})
-        return {"loss": scores["mean_squared_error"].value or 0.0, **figures_in(scores, _METRICS)}
+        figures = figures_in(scores, ("mean_squared_error", *_METRICS))
+        return {"loss": figures.pop("mean_squared_error"), **figures}
 
     return evaluate
