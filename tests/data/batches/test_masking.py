@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,18 @@ def test_the_published_shares() -> None:
     places = chosen.sum(0)
     assert places.min() > 25  # of 60 expected at each of the places: none is favoured
     assert places.max() < 100
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize(("T", "share"), [(30, 0.15), (7, 0.15), (31, 0.15), (97, 0.4), (13, 0.08), (5, 1.0)])
+def test_the_share_is_right_over_rows_of_any_length(T: int, share: float, whole_words: bool) -> None:
+    """Each row's count is its share rounded down or up, and the mean over rows is the share itself."""
+    B, exact = 4000, share * T
+    _, targets = masked(Masking(share=share, whole_words=whole_words), text(B, T, pieces=0.0))
+    counts = (targets != IGNORE).sum(1)
+    assert set(counts.tolist()) <= {math.floor(exact), math.ceil(exact)}
+    deviation = math.sqrt((exact % 1) * (1 - exact % 1) / B)
+    assert counts.mean() == pytest.approx(exact, abs=4 * deviation + 1e-9)
 
 
 def test_only_candidates_are_chosen_and_one_at_least_is() -> None:

@@ -147,6 +147,8 @@ def test_what_is_told_of_a_step_is_of_its_own_rows(recipe: Path, tmp_path: Path)
 def test_micro_batches_make_the_same_step(recipe: Path, tmp_path: Path) -> None:
     """Each term over the count of the whole step, however it is cut."""
     given = ["model.dropout=0.0", "train.steps=3", "train.save_every=0", "train.evaluate_every=0"]
+    # AdamW divides by the size of the gradient: the rounding of one near 0 would be a whole step
+    given.append("train.epsilon=1e-6")
     train(recipe, given, out=tmp_path / "one")
     train(recipe, [*given, "train.micro_batch_size=5"], out=tmp_path / "many")
     one, many = weights(tmp_path / "one"), weights(tmp_path / "many")

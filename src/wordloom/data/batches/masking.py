@@ -117,7 +117,7 @@ class Masker:
         noise = mix(keys[:, None] + mix(places + np.uint64(1))[None])  # [B, T], of which all else is drawn
         fate = _uniform(noise, _FATE)
         if m.kind == "bert":
-            chosen = self._chosen(tokens, candidates, noise)
+            chosen = self._chosen(tokens, candidates, noise, keys)
             masked = chosen & (fate < m.mask_share)
             other = chosen & ~masked & (fate < m.mask_share + m.random_share)
         else:
@@ -142,13 +142,22 @@ class Masker:
         return np.where(self._continues[tokens], goes_on, begins)
 
     def _chosen(
-        self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_], noise: NDArray[np.uint64]
+        self,
+        tokens: NDArray[np.int64],
+        candidates: NDArray[np.bool_],
+        noise: NDArray[np.uint64],
+        keys: NDArray[np.uint64],
     ) -> NDArray[np.bool_]:
-        """``share`` of the candidates of each row, rounded, and one at least: [B, T]."""
+        """Choose ``share`` of the candidates of each row: [B, T].
+
+        The count of a row is rounded down or up at random, so that the share is exact on average.
+        As in BERT's code, a row has at least one chosen token.
+        """
         draw = mix(noise ^ _CHOICE)
         draw[~candidates] = np.uint64(2**64 - 1)
         count = candidates.sum(1)
-        budget = np.minimum(np.maximum(1, np.rint(self.masking.share * count)), count).astype(np.int64)  # [B]
+        wanted = np.floor(self.masking.share * count + _uniform(keys, _ROUND))  # [B]
+        budget = np.minimum(np.maximum(1, wanted), count).astype(np.int64)  # [B]
         if not self.masking.whole_words:
             order = np.argsort(draw, axis=1, kind="stable")
             chosen = np.zeros(tokens.shape, bool)
@@ -195,7 +204,9 @@ class Masker:
 
     def identity(self) -> dict[str, Any]:
         """What decides the masks, beside the keys."""
-        return {**asdict(self.masking), "placeholder_id": self.placeholder}
+        # "rounding" tells these masks from those of versions that rounded each row's count to the nearest
+        rounding = {"rounding": "random"} if self.masking.kind == "bert" else {}
+        return {**asdict(self.masking), "placeholder_id": self.placeholder, **rounding}
 
 
 def _uniform(noise: NDArray[np.uint64], purpose: np.uint64) -> NDArray[np.float64]:
