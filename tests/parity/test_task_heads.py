@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,29 @@ def random_model(config: TaskConfig) -> Any:
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model
+
+
+@EVERY
+def test_a_head_that_no_architecture_names_is_left_out_under_its_own_name(
+    stem: str, task: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(random_model(config_of(stem, task)), tmp_path)
+    theirs = json.loads((tmp_path / "config.json").read_text())
+    named = {"classification": "sequence classification", "regression": "sequence classification"}
+    (tmp_path / "config.json").write_text(
+        json.dumps({key: value for key, value in theirs.items() if key not in ("architectures", "wordloom")})
+    )
+    if stem == "Llama":  # untied: its language model's own head is gone
+        with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight") as caught:
+            load_model(tmp_path)
+        said = str(caught.value)
+    else:
+        with caplog.at_level(logging.WARNING):
+            assert type(load_model(tmp_path).config) is CONFIGS[stem]
+        said = caplog.records[0].message
+        assert len(caplog.records) == 1
+    name = named.get(task, task.replace("_", " "))
+    assert re.search(rf"to load a.*\b{name}\b.* head, name its class as \"architectures\"", said)
 
 
 def inputs(task: str, stem: str) -> tuple[Tensor, Tensor | None, Tensor]:

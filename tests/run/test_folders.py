@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.run.translators import write_translator
+from typer.testing import CliRunner
 
 import wordloom
+from wordloom.cli import app
+from wordloom.errors import CheckpointError
 from wordloom.models import build, config_from
+from wordloom.run import average
 from wordloom.text import Tokenizer
-from wordloom.weights import save_model
+from wordloom.weights import load_model, save_model
 
 SHAPE: dict[str, Any] = {"vocab_size": 40, "max_seq_len": 24, "dim": 12, "n_layers": 2, "n_heads": 3}
 
@@ -22,6 +27,25 @@ def edit(path: Path, **changes: Any) -> None:
     """Set keys of a JSON file; ... removes one."""
     content = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+def test_average_names_the_option_that_replaces_a_checkpoint(tmp_path: Path) -> None:
+    for seed in range(3):
+        model = build(config_from("gpt2", **SHAPE), generator=torch.Generator().manual_seed(seed))
+        save_model(model, tmp_path / str(seed))
+    sources = [tmp_path / "0", tmp_path / "1"]
+    given = ["average", *map(str, sources), "--out", str(tmp_path / "2")]
+    refused = CliRunner().invoke(app, given)
+    assert isinstance(refused.exception, CheckpointError)
+    assert "--force" in str(refused.exception)
+    with pytest.raises(CheckpointError, match=r"overwrite=True"):
+        average(sources, tmp_path / "2")
+    done = CliRunner().invoke(app, [*given, "--force"])
+    assert done.exit_code == 0, done.output
+    mean = load_model(tmp_path / "2").state_dict()
+    for name, tensor in mean.items():
+        a, b = (load_model(folder).state_dict()[name] for folder in sources)
+        torch.testing.assert_close(tensor, (a + b) / 2)
 
 
 # -- generation settings ---------------------------------------------------------------------------------

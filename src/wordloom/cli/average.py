@@ -19,6 +19,7 @@ def command(
     last: Annotated[
         int | None, typer.Option(help="Only the newest so many checkpoints of a run.", min=2)
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a checkpoint in --out.")] = False,
 ) -> None:
     """Average the weights of checkpoints into a model of its own, with their tokenizer.
 
@@ -27,7 +28,7 @@ def command(
     from wordloom.run import average
     from wordloom.run.checkpoint.load import next_command
 
-    found = average(sources, out, last=last)
+    found = average(sources, out, last=last, overwrite=force)
     typer.echo(f"mean of {len(found)} checkpoints: {', '.join(map(str, found))}")
     typer.echo(f"done: {out}")
     typer.echo(f"  {next_command(out)}")

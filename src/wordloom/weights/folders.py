@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,7 @@ from torch import Tensor, nn
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import TaskConfig, family_of, skeleton
 from wordloom.weights.configs import OWN, format_of, load_config
-from wordloom.weights.families.task_heads import renaming_of_head
-from wordloom.weights.formats import HEADS
+from wordloom.weights.families.task_heads import is_head, renaming_of_head
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
@@ -168,8 +168,9 @@ def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, St
     if matched.ignored:
         kinds = sorted(set(matched.ignored.values()))
         # masks and the like are computed anew; a head is something learnt that is left behind
-        level = logging.WARNING if {head.what for head in HEADS}.intersection(kinds) else logging.INFO
-        _tell_once(level, f"{folder}: {len(matched.ignored)} tensors not used: {listed(kinds)}")
+        level = logging.WARNING if any(map(is_head, kinds)) else logging.INFO
+        advice = _advice_on_heads(folder, kinds)
+        _tell_once(level, f"{folder}: {len(matched.ignored)} tensors not used: {listed(kinds)}{advice}")
     return renaming, stored, matched
 
 
@@ -181,9 +182,20 @@ def _matched(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, Sto
     try:
         matched = renaming.match(stored.entries)
     except CheckpointError as error:
-        raise CheckpointError(f"the weights in {folder} do not fit its config.json: it {error}") from None
+        advice = _advice_on_heads(folder, {renaming.ignored_as(name) or "" for name in stored.entries})
+        raise CheckpointError(
+            f"the weights in {folder} do not fit its config.json: it {error}{advice}"
+        ) from None
     _check_entries(folder, renaming, stored, matched, model)
     return renaming, stored, matched
+
+
+def _advice_on_heads(folder: Path, kinds: Iterable[str]) -> str:
+    """How to load a task head among the stored ``kinds`` of tensors, where config.json names no class."""
+    heads = sorted(filter(is_head, kinds))
+    if not heads or read_json(folder / "config.json").get("architectures"):
+        return ""
+    return f'; to load {listed(heads)}, name its class as "architectures" in config.json'
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["ACTIVATION_NAMES", "GPT_ALIASES", "HEADS", "Format", "activation_from", "refuse_unless"]
+__all__ = ["ACTIVATION_NAMES", "GPT_ALIASES", "Format", "activation_from", "refuse_unless"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +68,6 @@ GPT_ALIASES = {
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-
-# Heads of other tasks that were saved with the same body.
-HEADS = (
-    Ignored(r"score\.(weight|bias)", "a sequence classification head"),
-    Ignored(r"classifier\.(weight|bias)", "a token classification head"),
-    Ignored(r"qa_outputs\.(weight|bias)", "a question answering head"),
-    Ignored(r"multiple_choice_head\.summary\.(weight|bias)", "a multiple choice head"),
-)
 
 # Ours -> theirs (keys of transformers' ACT2FN).
 ACTIVATION_NAMES = {

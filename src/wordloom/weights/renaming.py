@@ -168,7 +168,7 @@ class Renaming:
                 found[full] = name
             elif full in tied:
                 duplicates[name] = tied[full]
-            elif what := self._known(bare):
+            elif what := self.ignored_as(name):
                 ignored[name] = what
             else:
                 unexpected.append(name)
@@ -194,7 +194,9 @@ class Renaming:
         """``name`` without the first prefix it starts with."""
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
-    def _known(self, bare: str) -> str | None:
+    def ignored_as(self, name: str) -> str | None:
+        """What a stored tensor is that the model has no use for; None for any other name."""
+        bare = self._bare(self._usual(name))
         return next((known.what for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
 
     def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

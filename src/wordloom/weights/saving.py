@@ -164,8 +164,8 @@ def _refuse_existing(folder: Path, overwrite: bool) -> None:
     ]
     if names:
         raise CheckpointError(
-            f"{folder} already holds a checkpoint ({listed(sorted(names), most=3)}); choose another folder "
-            "or overwrite it on purpose"
+            f"{folder} already holds a checkpoint ({listed(sorted(names), most=3)}); choose another folder, "
+            "or replace it with overwrite=True (at the command --force)"
         )
 
 

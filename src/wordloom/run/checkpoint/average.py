@@ -28,7 +28,9 @@ _VOCABULARIES = ("tokenizer.json", "vocabulary.json", "source_tokenizer/tokenize
 _READERS = ("*token*.json", "vocab*", "merges.txt", "encoder.json", "*.model", "chat_template*")
 
 
-def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None = None) -> list[Path]:
+def average(
+    sources: Sequence[str | Path], out: str | Path, *, last: int | None = None, overwrite: bool = False
+) -> list[Path]:
     """Write the mean of checkpoints into the folder ``out``, with their tokenizer; returns those checkpoints.
 
     ``sources`` are checkpoint folders or runs, a run standing for all checkpoints that it keeps (the newest
@@ -36,7 +38,7 @@ def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None 
     of the weights.  ``average.json`` says what went in, ``recipe.toml`` is the run's.
 
     Raises CheckpointError for fewer than two checkpoints or than ``last``, for those of different models or
-    vocabularies, and for an ``out`` that holds a checkpoint.
+    vocabularies, and for an ``out`` that holds a checkpoint, unless ``overwrite``.
     """
     found = _checkpoints(list(map(Path, sources)), last)
     if Path(out).parent.name == "checkpoints" and Path(out).name.startswith("step-"):
@@ -61,6 +63,7 @@ def average(sources: Sequence[str | Path], out: str | Path, *, last: int | None 
         if beside is None
         else _Copied(newest / str(beside), {}, told.get("source_vocabulary")),
         generation=read_json(generation) if generation.exists() else None,
+        overwrite=overwrite,
     )
     if (said := pooling_of(newest)) is not None:
         write_pooling(Path(out), config.dim, said)

@@ -16,7 +16,8 @@ from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
 from wordloom.models.checks import dropout_or
 from wordloom.models.roberta import RobertaConfig
-from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.families.task_heads import heads_beside
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
@@ -24,7 +25,6 @@ __all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
 _IGNORED = (
     Ignored(r"embeddings\.(position_ids|token_type_ids)", "positions and segments by number"),
     Ignored(r"pooler\.dense\.(weight|bias)", "a pooler that the head does not read"),
-    *HEADS,
 )
 _SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -71,7 +71,7 @@ _ROBERTA = (
 
 
 def _renaming(
-    table: tuple[Row, ...], prefix: str, head: str
+    table: tuple[Row, ...], prefix: str, head: str, ignored: tuple[Ignored, ...]
 ) -> Callable[[BertConfig, Collection[str]], Renaming]:
     """``head``: what the names of the output layer begin with.
 
@@ -89,7 +89,7 @@ def _renaming(
             prefixes=(prefix,),
             tied=tied if config.masked_lm_head else None,
             copies={decoder_bias: bias} if tied else None,
-            ignored=_IGNORED if tied else (*_IGNORED, unread),
+            ignored=ignored if tied else (*ignored, unread),
             spellings=_SPELLINGS,
         )
 
@@ -178,14 +178,15 @@ def _roberta_ids(ids: Mapping[str, int | None]) -> dict[str, int]:
 
 
 def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any) -> Format:
+    ignored = (*_IGNORED, *heads_beside(model_type))
     return Format(
         model_type=model_type,
         architecture="",  # config_to names it
         prefixes=(f"{model_type}.",),
         table=table,
-        ignored=_IGNORED,
+        ignored=ignored,
         config_to=_config_to,
-        renaming=_renaming(table, f"{model_type}.", head),
+        renaming=_renaming(table, f"{model_type}.", head, ignored),
         refined=_refined(table),
         generates=False,
         **settings,

@@ -8,7 +8,8 @@ from typing import Any
 from wordloom.models.checks import dropout_or
 from wordloom.models.gpt import GPTConfig
 from wordloom.weights.families.gpt2 import BLOCK, dropouts_from
-from wordloom.weights.formats import GPT_ALIASES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.families.task_heads import heads_beside
+from wordloom.weights.formats import GPT_ALIASES, Format, activation_from, refuse_unless
 from wordloom.weights.renaming import Ignored, Row
 
 __all__ = ["FORMAT"]
@@ -23,7 +24,7 @@ _TABLE = (
 _IGNORED = (
     Ignored(r"h\.\d+\.attn\.bias", "a causal mask"),
     Ignored(r"position_ids", "position numbers"),
-    *HEADS,
+    *heads_beside("openai-gpt"),
 )
 
 # Theirs -> ours: what this family calls "gelu" is the tanh approximation.

@@ -7,10 +7,10 @@ from typing import Any
 
 from wordloom.models.checks import dropout_or
 from wordloom.models.gpt2 import GPT2Config
+from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import (
     ACTIVATION_NAMES,
     GPT_ALIASES,
-    HEADS,
     Format,
     activation_from,
     refuse_unless,
@@ -48,7 +48,7 @@ _TABLE = (
 _IGNORED = (
     Ignored(r"h\.\d+\.attn\.bias", "a causal mask"),
     Ignored(r"h\.\d+\.attn\.masked_bias", "a mask value"),
-    *HEADS,
+    *heads_beside("gpt2"),
 )
 
 

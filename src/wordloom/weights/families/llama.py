@@ -9,7 +9,8 @@ from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models.checks import dropout_or
 from wordloom.models.llama import LlamaConfig
 from wordloom.nn.positions import ROPE_SCALINGS
-from wordloom.weights.formats import ACTIVATION_NAMES, HEADS, Format, activation_from, refuse_unless
+from wordloom.weights.families.task_heads import heads_beside
+from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
 from wordloom.weights.renaming import Ignored, Row
 
 __all__ = ["FORMAT"]
@@ -38,7 +39,7 @@ _TABLE = (
 _IGNORED = (
     Ignored(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", "rotary frequencies"),
     Ignored(r"rotary_emb\.inv_freq", "rotary frequencies"),
-    *HEADS,
+    *heads_beside("llama"),
 )
 
 _GELU_TANH = "gelu_pytorch_tanh"  # what recent configs call it; the GPTs' configs say gelu_new

@@ -16,9 +16,18 @@ from typing import Any, NamedTuple
 from wordloom.errors import CheckpointError, ConfigError
 from wordloom.models.bert import BertConfig
 from wordloom.models.task_model import SUMMARIES, TaskConfig
-from wordloom.weights.renaming import Renaming, Row
+from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["HEAD", "config_of_head", "headed", "language_model_in", "renaming_of_head", "task_of"]
+__all__ = [
+    "HEAD",
+    "config_of_head",
+    "headed",
+    "heads_beside",
+    "is_head",
+    "language_model_in",
+    "renaming_of_head",
+    "task_of",
+]
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +59,32 @@ _KINDS = {
     "gpt2": _Kind("GPT2", {_SEQUENCE: "score", _TOKENS: "classifier", _ANSWERS: "qa_outputs"}),
     "llama": _Kind("Llama", {_SEQUENCE: "score", _TOKENS: "score", _ANSWERS: "qa_outputs"}),
 }
+
+
+_SUMMARY = Ignored(r"multiple_choice_head\.summary\.(weight|bias)", "a multiple choice head")  # double heads
+_SAID = {
+    _SEQUENCE: "sequence classification",
+    _TOKENS: "token classification",
+    _ANSWERS: "question answering",
+    _CHOICE: "multiple choice",
+}
+
+
+def heads_beside(model_type: str) -> tuple[Ignored, ...]:
+    """The task heads that may be stored beside a body and that its loader leaves out.
+
+    One name can stand for the heads of several tasks.
+    """
+    tasks: dict[str, list[str]] = {}
+    for end, head in _KINDS[model_type].heads.items():
+        tasks.setdefault(head.replace(".out_proj", r"\.(dense|out_proj)"), []).append(_SAID[end])
+    heads = [Ignored(rf"{head}\.(weight|bias)", f"a {' or '.join(of)} head") for head, of in tasks.items()]
+    return (*heads, _SUMMARY)
+
+
+def is_head(what: str) -> bool:
+    """Whether a tensor that is left out, and is called ``what``, belongs to a task head."""
+    return what.endswith(" head")
 
 
 def _end(model_type: str, task: str) -> str:
