@@ -75,7 +75,7 @@ def test_of_rows_of_one_text_one_column_is_read(folder, tmp_path):
     columns = ("--text-column", "one", "--text-column", "two")
     refused = run("predict", folder / "run", tmp_path / "rows.tsv", *columns)
     assert refused.exit_code == 2
-    assert "reads rows of one text; give it once" in " ".join(refused.stderr.split())
+    assert "reads rows of one text, and 2 columns are given" in " ".join(refused.stderr.split())
     assert run("predict", folder / "run", tmp_path / "rows.tsv", *columns[:2]).exit_code == 0
 
 
@@ -89,11 +89,13 @@ def test_evaluate_a_file_by_its_columns(folder, tmp_path):
     assert (
         json.loads(run("evaluate", folder / "run", path, *numbered, "--json").stdout)["counts"]["rows"] == 2
     )
-    with pytest.raises(DataError, match=r":1: no column 'text'"):
+    with pytest.raises(DataError, match=r":1: the first row looks like the names of the columns"):
         run("evaluate", folder / "run", path)
+    with pytest.raises(DataError, match=r":1: no column 'text'"):
+        run("evaluate", folder / "run", path, "--text-column", "text")
     path.write_text("text,label\nfine,great\n")
     with pytest.raises(DataError, match=r":2, column 'label': the label 'great' was not seen"):
-        run("evaluate", folder / "run", path)
+        run("evaluate", folder / "run", path, "--label-column", "label")
 
 
 def test_evaluate_draws_what_is_taken_for_what(folder, tmp_path):

@@ -70,8 +70,9 @@ def test_rows_are_the_texts_that_stand_there(place: Path, vectors: str) -> None:
     assert written(place / vectors, place / "t.jsonl", "--field", "said") == upper
     for name, column in (("t.jsonl", "text"), ("t.tsv", "said"), ("t.csv", "said")):
         assert written(place / vectors, place / name, "--text-column", column) == TEXTS
-    # by number there is no header
-    assert written(place / vectors, place / "t.tsv", "--text-column", 2) == ["said", *TEXTS]
+    by_number = (place / vectors, place / "t.tsv", "--text-column", 2)
+    assert written(*by_number, "--header") == TEXTS
+    assert written(*by_number, "--no-header") == ["said", *TEXTS]
 
 
 def test_rows_of_parquet(place: Path, tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_options_that_would_do_nothing_are_refused(place, tmp_path):
     told = [str(place / "token_classification"), str(tmp_path / "scored.tsv"), *columns]
     done = CliRunner().invoke(app, ["predict", *told])
     assert done.exit_code == 2
-    assert "give it once" in " ".join(done.stderr.split())
+    assert "reads rows of one text" in " ".join(done.stderr.split())
     with pytest.raises(WordloomError, match="leave out --threshold"):
         ran("predict", place / "classification", tmp_path / "scored.tsv", "--threshold", 1)
 

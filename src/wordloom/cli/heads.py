@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import typer
 
+from wordloom.cli.columns import refuse_columns, report_columns
 from wordloom.cli.usage import UsageError
 from wordloom.errors import DataError
 
@@ -184,13 +185,14 @@ def evaluate_headed(
     for :func:`predict_headed`."""
     from wordloom.data import ScoredCorpus, questions
     from wordloom.data.rows.choices import choice_rows
-    from wordloom.data.rows.tagged import tagged_texts
+    from wordloom.data.rows.tagged import tagged_texts, word_columns
     from wordloom.run.checkpoint.headed import (
         evaluate_held_out,
         load_headed,
         misplaced_in,
         reading_as_trained,
     )
+    from wordloom.run.tasks.labelled import recipe_of, training_columns
 
     model = load_headed(checkpoint, device=device, dtype=dtype)
     settings = {}
@@ -202,6 +204,7 @@ def evaluate_headed(
     if too_long is not None:
         model.too_long = too_long
     given: Any
+    default = training_columns(recipe_of(checkpoint), model.config.task)
     match model.config.task:
         case "question_answering":
             misplaced = misplaced_in(checkpoint)
@@ -209,9 +212,17 @@ def evaluate_headed(
         case "multiple_choice":
             given = list(choice_rows(sources, answered=True, encoding_errors=encoding_errors))
         case "token_classification":
-            word, label = columns["text"], columns["label"]
-            given = list(tagged_texts(sources, word=word, label=label, encoding_errors=encoding_errors))
+            refuse_columns(checkpoint, columns["text"], 1)
+            reading = {"word": (columns["text"] or [None])[0], "label": columns["label"], "default": default}
+            given = list(tagged_texts(sources, encoding_errors=encoding_errors, **reading))
+            if default is not None:
+                report_columns(word_columns(sources, **reading), checkpoint / "recipe.toml")
         case _:
-            given = ScoredCorpus(sources=sources, split="files", encoding_errors=encoding_errors, **columns)
+            refuse_columns(checkpoint, columns["text"], 2)
+            given = ScoredCorpus(
+                sources=sources, split="files", encoding_errors=encoding_errors, default=default, **columns
+            )
+            if default is not None:
+                report_columns(given.columns_read(), checkpoint / "recipe.toml")
     scores: Scores = model.evaluate(given, **settings)
     return scores

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wordloom.cli.columns import HEADER, TEXT_COLUMN, columns_of, refuse_columns
 from wordloom.cli.heads import THRESHOLD, predict_headed, refuse_windows, tell_cut
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
@@ -34,10 +35,8 @@ def command(
         typer.Argument(metavar="FILE", help="Files with one text per line, or .jsonl.  [default: stdin]"),
     ] = None,
     field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
-    text_column: Annotated[
-        list[str] | None,
-        typer.Option(help="classifiers: the column of a table, by name or number from 1; twice for pairs."),
-    ] = None,
+    text_column: Annotated[list[str] | None, TEXT_COLUMN] = None,
+    header: Annotated[bool | None, HEADER] = None,
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
@@ -59,14 +58,22 @@ def command(
     Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
     words with their labels, or for each question the likeliest choice, or the answer, its first character and
     the one behind its last, and its probability."""
-    from wordloom.data.files.lines import placed_texts
+    from wordloom.data.files.lines import is_table, placed_texts
     from wordloom.run import is_encoder, load_classifier
     from wordloom.run.checkpoint.headed import is_headed, task_in
     from wordloom.run.models.text_readers import cutting
 
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
-    reading: dict[str, Any] = {"columns": text_column, "field": field, "encoding_errors": encoding_errors}
+    columns = columns_of(text_column)
+    if columns is None and sources and all(map(is_table, sources)):
+        columns, trained = _trained_columns(checkpoint)
+        header = trained if header is None else header
+    if columns is None:
+        refuse(ctx, "without --text-column no table is read", "header")
+    reading: dict[str, Any] = {"field": field, "encoding_errors": encoding_errors}
+    if columns is not None:
+        reading |= {"columns": columns, "header": header}
     if is_headed(checkpoint):
         task = task_in(checkpoint)
         if task != "question_answering":
@@ -74,10 +81,9 @@ def command(
             refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
         if task in ("question_answering", "multiple_choice"):
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
-        if task == "token_classification" and len(text_column or ()) > 1:
-            raise UsageError(f"--text-column: {checkpoint} labels the words of one text; give it once")
-        if task == "token_classification" and text_column is None:
-            texts = _tagged_or_texts(sources or ["-"], field, encoding_errors)
+        refuse_columns(checkpoint, columns, 1 if task == "token_classification" else 2)
+        if task == "token_classification" and columns is None:
+            texts = _tagged_or_texts(checkpoint, sources or ["-"], reading)
         else:
             texts = placed_texts(sources or ["-"], **reading)
         if too_long == "window" and task != "token_classification":
@@ -94,8 +100,7 @@ def command(
     else:
         refuse(ctx, f"{checkpoint} fills in no masks", "top")
         classifier = load_classifier(checkpoint, device=device)
-        if len(text_column or ()) > classifier.reader.most_texts:
-            raise UsageError(f"--text-column: {checkpoint} reads rows of one text; give it once")
+        refuse_columns(checkpoint, columns, classifier.reader.most_texts)
         if too_long == "window":
             refuse_windows(checkpoint)
         if too_long == "cut":
@@ -133,17 +138,37 @@ def _classes(classifier: TextClassifier, texts: Iterator[PlacedText], *, json: b
     sys.stdout.flush()
 
 
-def _tagged_or_texts(sources: list[str], field: str, encoding_errors: Any) -> Iterator[PlacedText]:
-    """Texts; of files whose ending says that they have a word on each line, lists of words."""
+def _trained_columns(checkpoint: Path) -> tuple[list[str | int] | None, bool | None]:
+    """The columns of the texts in the recipe of the run, if it names any, and whether there is a header."""
+    from wordloom.data.rows.labelled import columns_in
+    from wordloom.run.tasks.labelled import recipe_of, training_columns
+
+    named = training_columns(recipe_of(checkpoint), "classification", "regression")
+    if named is None or named.text is None:
+        return None, None
+    columns = list(columns_in(named.text))
+    shown = ", ".join(map(repr, columns))
+    typer.echo(f"columns: text {shown} (by default those in {checkpoint / 'recipe.toml'})", err=True)
+    return columns, named.header
+
+
+def _tagged_or_texts(checkpoint: Path, sources: list[str], reading: dict[str, Any]) -> Iterator[PlacedText]:
+    """Texts, or lists of words: those of files whose ending says that each line is a word, and of JSON
+    objects that have such a list and no text.  The recipe of the run names their columns, as for training."""
     from wordloom.data.files.lines import PlacedText, placed_texts
     from wordloom.data.rows.tagged import has_words, tagged_texts
+    from wordloom.run.tasks.labelled import recipe_of, training_columns
 
+    default = training_columns(recipe_of(checkpoint), "token_classification")
+    named = None if default is None else default.text
+    words = named if isinstance(named, str) else "tokens"
     for source in sources:
         if has_words(source):
-            for text in tagged_texts([source], labels=False, encoding_errors=encoding_errors):
+            errors = reading["encoding_errors"]
+            for text in tagged_texts([source], labels=False, encoding_errors=errors, default=default):
                 yield PlacedText(list(text.words), text.place())
         else:
-            yield from placed_texts([source], field=field, encoding_errors=encoding_errors)
+            yield from placed_texts([source], words=words, **reading)
 
 
 def _fill(checkpoint: Path, texts: Iterator[PlacedText], top: int, device: str, *, json: bool) -> None:

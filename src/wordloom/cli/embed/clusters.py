@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from wordloom.cli.evaluate.rows import column_of
+from wordloom.cli.columns import column_of
 from wordloom.cli.vectors.output import made_table, print_json, tell
 from wordloom.errors import DataError, did_you_mean
 
@@ -200,9 +200,8 @@ def _read(
     if not named and label_column is None:
         return list(placed_texts([source], **reading)), None
     field = None if reading["field"] == "text" else reading["field"]
-    text = column_of(reading["columns"][0]) if reading["columns"] else field
-    errors = reading["encoding_errors"]
-    rows = list(labelled_rows(source, text=text, label=column_of(label_column), encoding_errors=errors))
+    how = {"header": reading["header"], "encoding_errors": reading["encoding_errors"]}
+    rows = list(labelled_rows(source, text=reading["columns"] or field, label=column_of(label_column), **how))
     if rows and len(rows[0].texts) > 1:
         raise DataError(
             f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wordloom.cli.columns import HEADER, TEXT_COLUMN, columns_of, refuse_columns
 from wordloom.cli.embed.bags import embed_bags, holds_bags
 from wordloom.cli.embed.clusters import OPTIONS, Grouping
 from wordloom.cli.embed.model import Level, embed_model, holds_model
@@ -55,9 +56,8 @@ def command(
         ),
     ] = None,
     field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
-    text_column: Annotated[
-        str | None, typer.Option(help="FILE is a table: the column of its texts, by name or number from 1.")
-    ] = None,
+    text_column: Annotated[list[str] | None, TEXT_COLUMN] = None,
+    header: Annotated[bool | None, HEADER] = None,
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
@@ -161,8 +161,16 @@ def command(
     _refuse_nothing(model)
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
-    columns = None if text_column is None else [text_column]
-    reading: dict[str, Any] = {"columns": columns, "field": field, "encoding_errors": encoding_errors}
+    columns = columns_of(text_column)
+    refuse_columns(model, columns, 1)
+    if columns is None and label_column is None:
+        refuse(ctx, "without --text-column no table is read", "header")
+    reading: dict[str, Any] = {
+        "columns": columns,
+        "header": header,
+        "field": field,
+        "encoding_errors": encoding_errors,
+    }
     groups: Grouping | None = None
     if cluster is None:
         refuse(ctx, "without --cluster K there are no groups", *OPTIONS)

@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from wordloom.cli.evaluate.rows import classification, column_of, columns_of, similarity
+from wordloom.cli.columns import HEADER, TEXT_COLUMN, column_of, columns_of
+from wordloom.cli.evaluate.rows import classification, similarity
 from wordloom.cli.evaluate.text import documents_of, labelled_texts, lambada_scores, text_scores
 from wordloom.cli.heads import THRESHOLD, evaluate_headed, refuse_windows
 from wordloom.cli.usage import refuse
@@ -98,27 +99,16 @@ def command(
     specials: Annotated[
         Literal["refuse", "text", "interpret"], typer.Option(help="Special tokens written in the text.")
     ] = "refuse",
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="classifiers: the rows' column of text, by name or number; of pairs two, with a comma "
-            "between.  [default: text]"
-        ),
-    ] = None,
+    text_column: Annotated[list[str] | None, TEXT_COLUMN] = None,
     label_column: Annotated[
         str | None,
         typer.Option(
-            help="classifiers: the column of the label, by name or number; 'file': the name of a .txt of "
-            "one text per line.  [default: label]"
+            metavar="COLUMN",
+            help="tables: the column of the label or score, by name or by number from 1; 'file': the name of "
+            "a .txt file of one text per line.  [default: the recipe's, else 'label' or 'score']",
         ),
     ] = None,
-    header: Annotated[
-        bool | None,
-        typer.Option(
-            "--header/--no-header",
-            help="rows and pairs: whether a .csv or .tsv begins with names.  [default: if one is given]",
-        ),
-    ] = None,
+    header: Annotated[bool | None, HEADER] = None,
     confusion: Annotated[
         Path | None,
         typer.Option(help="classifiers: draw what is taken for what into this .png, .svg or .pdf."),
@@ -176,15 +166,14 @@ def command(
     from wordloom.run.checkpoint.headed import is_headed, task_in
 
     loading: dict[str, Any] = {"device": device, "dtype": dtype}
+    columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if task == "similarity":
         every = (*(name for name in _TEXT if name != "task"), "first", "confusion", "threshold")
         refuse(ctx, "similarity compares vectors of texts", *every, *_PAIRS, *_SEARCH)
         began = time.perf_counter()
-        given = {"text": text_column, "label": label_column, "header": header}
-        scores = similarity(checkpoint, sources or [], given, encoding_errors, loading, too_long)
+        scores = similarity(checkpoint, sources or [], columns, encoding_errors, loading, too_long)
         _print(scores, checkpoint, task, began, json=json)
         return
-    columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if is_headed(checkpoint):
         kind = str(task_in(checkpoint))
         others = [*_TEXT, "first", "confusion", *_PAIRS, *_SEARCH]

@@ -29,12 +29,20 @@ def evaluate_pairs(
 ) -> Scores:
     """The scores of a translator on pairs; ``out`` is where its translations go."""
     from wordloom.run import load_translator
+    from wordloom.run.tasks.labelled import recipe_of
     from wordloom.run.tasks.translation import scores as translation_scores
     from wordloom.run.tasks.translation.scores import pairs_to_score
 
     if out is not None and out.exists():
         raise EvaluationError(f"{out} exists already; choose another --translations, or remove it")
     given = {name: value for name, value in reading.items() if value is not None}
+    recipe = recipe_of(checkpoint)
+    if sources and recipe is not None and "targets" not in given:
+        named = {"source": recipe.data.source_column, "target": recipe.data.target_column}
+        read = {name: given.get(f"{name}_column", column) for name, column in named.items()}
+        if any(column is not None for column in named.values()):
+            told = "; ".join(f"{name} {column or name!r}" for name, column in read.items())
+            typer.echo(f"columns: {told} (by default those in {checkpoint / 'recipe.toml'})", err=True)
     translator = load_translator(checkpoint, device=device, dtype=dtype)
     pairs = list(pairs_to_score(checkpoint, sources, **given))[:first]  # all read: counts must agree
     with progress_bar(len(pairs)) as advance:

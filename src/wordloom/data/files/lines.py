@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 from wordloom.data.files.source import COMPRESSIONS, expand
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled import Column, labelled_rows
-from wordloom.data.text.documents import numbered_fields, pieces
+from wordloom.data.text.documents import fields_or_words, pieces
 from wordloom.errors import DataError, position
 
-__all__ = ["PlacedText", "placed_texts"]
+__all__ = ["PlacedText", "is_table", "placed_texts"]
 
 _TABLES = (".csv", ".tsv")  # whose columns have no usual name
 _UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
@@ -37,22 +37,28 @@ class PlacedText(NamedTuple):
 def placed_texts(
     sources: Sequence[str],
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[Column] | None = None,
+    header: bool | None = None,
     field: str = "text",
+    words: str | None = None,
     encoding_errors: Literal["strict", "replace"] = "strict",
     tables: bool = True,
 ) -> Iterator[PlacedText]:
     """A text for each line, and of .jsonl, .json and .parquet for each row what stands in its ``field``; or
     what stands in the ``columns`` of each row of a table, by name or by number from 1: two are a pair.
+    ``header`` is that of :func:`~wordloom.data.labelled_rows`.
+
+    ``words`` names the field of .jsonl and .json objects that may hold a list of words in place of a text.
 
     ``tables`` is False where the command takes no ``columns``.  Raises DataError as
     :func:`~wordloom.data.documents` and :func:`~wordloom.data.labelled_rows`.
     """
     if columns is None:
-        yield from _by_field(sources, field, encoding_errors, tables)
+        yield from _by_field(sources, field, words, encoding_errors, tables)
         return
-    named = [int(name) if name.isdecimal() else name for name in columns]
-    for row in labelled_rows(sources, text=named, labels=False, encoding_errors=encoding_errors):
+    for row in labelled_rows(
+        sources, text=columns, header=header, labels=False, encoding_errors=encoding_errors
+    ):
         if len(row.texts) == 1:
             yield PlacedText(row.texts[0], f"{row.place}, column {row.columns[0]!r}")
         else:
@@ -60,17 +66,17 @@ def placed_texts(
 
 
 def _by_field(
-    sources: Sequence[str], field: str, errors: Literal["strict", "replace"], tables: bool
+    sources: Sequence[str], field: str, words: str | None, errors: Literal["strict", "replace"], tables: bool
 ) -> Iterator[PlacedText]:
     for source in sources if tables else ():
-        if _plain(source).endswith(_TABLES):
+        if is_table(source):
             raise DataError(f"'{source}' is a table; say which column holds its texts: --text-column")
     for file in expand(sources):
         file = replace(file, name="standard input") if file.is_stdin else file
         if file.format in ("jsonl", "json"):
             where = file.field if field == "text" else field
-            for place, text in numbered_fields(file, where, errors, Meter()):
-                yield PlacedText(text, place)
+            for place, text in fields_or_words(file, where, words, errors, Meter()):
+                yield PlacedText(text if isinstance(text, str) else list(text), place)
             continue
         unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
         read = pieces([file], field=field, separator="line", encoding_errors=errors)
@@ -78,9 +84,9 @@ def _by_field(
             yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
 
 
-def _plain(source: str) -> str:
-    """The name in lower case, less the ending of a compression."""
+def is_table(source: str) -> bool:
+    """Whether ``source`` is a .csv or .tsv by its ending, less that of a compression."""
     name = source.lower()
     for ending in COMPRESSIONS:
         name = name.removesuffix(ending)
-    return name
+    return name.endswith(_TABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from wordloom.data.files.source import COMPRESSIONS, Source
@@ -17,6 +18,13 @@ __all__ = ["LISTS", "cells_of"]
 
 LISTS = (".txt", ".text")  # a text on each line
 _SIDES = ("source", "target")  # two texts without a label are a pair (:mod:`wordloom.data.rows.pairs`)
+_LOOKED_AT = 5  # rows below the first that show whether it is a header
+_USUAL_NAMES = {
+    *("text", "text1", "text2", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a"),
+    *("sentence_b", "premise", "hypothesis", "question", "question1", "question2", "query", "passage"),
+    *("document", "review", "comment", "content", "source", "target", "label", "labels", "class"),
+    *("category", "score"),
+}
 _LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many a document
 
 
@@ -59,6 +67,8 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
         names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
         raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
     rows = (_comma if file.format == "csv" else _tabs)(file, errors)
+    if wanted and not named and columns.header is None:
+        rows = _without_names(file, rows, [int(column) - 1 for column in wanted])
     width, places = 0, list[int]()
     for line, row in rows:
         if not width:
@@ -73,6 +83,41 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
                 + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
             )
         yield line, [row[place] for place in places]
+
+
+def _without_names(
+    file: Source, rows: Iterator[tuple[int, list[str]]], wanted: list[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """``rows``; raises DataError where the first of them looks like the names of the columns."""
+    begun = list(islice(rows, 1 + _LOOKED_AT))
+    if begun and _are_names(begun[0][1], [row for _, row in begun[1:]], wanted):
+        names = ", ".join(map(repr, begun[0][1]))
+        raise DataError(
+            f"{position(file.name, 1)}: the first row looks like the names of the columns ({names}); to skip "
+            "it, say header=True (--header, in a recipe data.header = true), and to read it as a row, "
+            "header=False (--no-header, data.header = false)"
+        )
+    yield from begun
+    yield from rows
+
+
+def _are_names(first: list[str], further: list[list[str]], wanted: list[int]) -> bool:
+    """Whether ``first`` has a usual name in a wanted column, or no number above a column of numbers; and
+    no number anywhere."""
+    if max(wanted) >= len(first) or any(map(_is_number, first)):
+        return False
+    if any(first[column].strip().lower() in _USUAL_NAMES for column in wanted):
+        return True
+    alike = [row for row in further if len(row) == len(first)]
+    return any(bool(alike) and all(_is_number(row[column]) for row in alike) for column in range(len(first)))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _wanted(columns: Columns) -> list[str | int]:

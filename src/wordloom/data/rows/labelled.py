@@ -72,6 +72,7 @@ def labelled_rows(
     header: bool | None = None,
     encoding_errors: EncodingErrors = "strict",
     labels: bool = True,
+    default: ColumnChoice | None = None,
 ) -> Iterator[LabelledRow]:
     """Every row of ``sources``, in order.
 
@@ -85,9 +86,12 @@ def labelled_rows(
             sources are .txt files (or folders of them) with a text on each line, less the white space around
             it, and the label is the file's name without its ending (a table may have a column called so).
         header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
-            is given by name.
+            is given by name; where all are given by number, a first row that looks like names is an error.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
         labels: read labels at all; else each row's is None.
+        default: the columns of files, in place of ``"text"`` and ``"label"``, where ``text``, ``label`` and
+            ``header`` leave them open.  Column numbers apply to .csv and .tsv files alone, and the label
+            ``"file"`` to .txt files alone.  Named sets keep their own columns.
 
     Raises:
         DataError: a missing file or column, another number of fields than before, an empty label or line, a
@@ -95,17 +99,46 @@ def labelled_rows(
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
-    for file, known in _of_one_kind(_tables(sources, lists=label == FILE, scored=not labels)):
-        if file.format == "text" and (text is not None or header is not None):
+    choice = ColumnChoice(text=text, answer=label, header=header)
+    for file, columns in labelled_files(sources, choice, default, labels=labels):
+        yield from _rows(file, columns, encoding_errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnChoice:
+    """Columns that a user or a recipe names: ``answer`` is the label or the score; None leaves one open."""
+
+    text: Column | Sequence[Column] | None = None
+    answer: Column | None = None
+    header: bool | None = None
+
+    def among(self, known: Columns) -> tuple[tuple[Column, ...], bool | None]:
+        """The columns of the texts, and whether there is a header, in a file of which ``known`` is known."""
+        texts = known.texts if self.text is None else columns_in(self.text)
+        if self.header is not None:
+            return texts, self.header
+        given = (*(() if self.text is None else texts), *(() if self.answer is None else (self.answer,)))
+        return texts, None if any(isinstance(column, str) for column in given) else known.header
+
+
+def columns_in(text: Column | Sequence[Column]) -> tuple[Column, ...]:
+    """One column or several as a tuple."""
+    return (text,) if isinstance(text, str | int) else tuple(text)
+
+
+def labelled_files(
+    sources: Sources, choice: ColumnChoice, default: ColumnChoice | None = None, *, labels: bool = True
+) -> Iterator[tuple[Source, Columns]]:
+    """Every file of ``sources`` and the columns that :func:`labelled_rows` reads there."""
+    lists = FILE in (choice.answer, None if choice.answer or default is None else default.answer)
+    for file, known in _of_one_kind(_tables(sources, lists=lists, scored=not labels, default=default)):
+        if file.format == "text" and (choice.text is not None or choice.header is not None):
             raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
-        texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
-        column = known.label if label is None else label
-        given = text is not None or label is not None
-        headed = header if header is not None or given else known.header
-        columns = Columns(texts, column if labels else None, headed)
+        texts, headed = choice.among(known)
+        column = known.label if choice.answer is None else choice.answer
         if labels and column is None:
             raise DataError(f"{file.name}: its labels are in no column that is known; say which")
-        yield from _rows(file, columns, encoding_errors)
+        yield file, Columns(texts, column if labels else None, headed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +160,11 @@ class LabelledCorpus:
     label: Column | None = None
     header: bool | None = None
     encoding_errors: EncodingErrors = "strict"
+    default: ColumnChoice | None = None
+
+    def columns_read(self) -> list[Columns]:
+        """The columns that are read of the sources, each choice once; no row is read."""
+        return list(dict.fromkeys(columns for _, columns in self._files(self.sources)))
 
     def rows(
         self, part: Literal["train", "validation"], dropped: Counter[str] | None = None
@@ -187,6 +225,13 @@ class LabelledCorpus:
             if os.path.realpath(file.path) in trained_on:
                 raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
 
+    @property
+    def _choice(self) -> ColumnChoice:
+        return ColumnChoice(text=self.text, answer=self.label, header=self.header)
+
+    def _files(self, sources: Sources) -> Iterator[tuple[Source, Columns]]:
+        return labelled_files(sources, self._choice, self.default)
+
     def _read(self, sources: Sources) -> Iterator[LabelledRow]:
         return labelled_rows(
             sources,
@@ -194,6 +239,7 @@ class LabelledCorpus:
             label=self.label,
             header=self.header,
             encoding_errors=self.encoding_errors,
+            default=self.default,
         )
 
 
@@ -249,12 +295,32 @@ def _of_one_kind(files: Iterable[tuple[Source, Columns]]) -> list[tuple[Source, 
 
 
 def _tables(
-    sources: Sources, *, lists: bool = False, scored: bool = False
+    sources: Sources, *, lists: bool = False, scored: bool = False, default: ColumnChoice | None = None
 ) -> Iterator[tuple[Source, Columns]]:
-    """The files that ``sources`` stand for, and where those of a named set keep what.
+    """The files that ``sources`` stand for, and where each keeps what: as known of a named set, else as
+    ``default`` says.
 
     ``lists``: a .txt is one too; ``scored``: a named set may have scores for labels.
     """
+    for file, known in _found(sources, lists=lists, scored=scored):
+        if known is None:
+            known = _DEFAULT if default is None else _fitting(default, file)
+        yield file, known
+
+
+def _fitting(default: ColumnChoice, file: Source) -> Columns:
+    """``default`` where ``file`` can have these columns, else the usual ones."""
+    if file.format == "text":
+        return Columns(_DEFAULT.texts, FILE)
+    texts = _DEFAULT.texts if default.text is None else columns_in(default.text)
+    numbered = any(isinstance(column, int) for column in (*texts, default.answer))
+    if default.answer == FILE or (numbered and file.format not in ("csv", "tsv")):
+        return _DEFAULT
+    return Columns(texts, default.answer or _DEFAULT.label, default.header, default.answer)
+
+
+def _found(sources: Sources, *, lists: bool, scored: bool) -> Iterator[tuple[Source, Columns | None]]:
+    """As :func:`_tables`; None for the columns of files that no named set has."""
     given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
         raise DataError("no source given; name at least one table, folder, glob or data set")
@@ -270,17 +336,17 @@ def _tables(
                 yield _described(str(known), lists=lists, text=None if lists else "tsv"), info.columns
         elif os.path.isdir(path):
             for file in _folder(path, lists=lists):
-                yield _described(file, lists=lists), _DEFAULT
+                yield _described(file, lists=lists), None
         elif glob.has_magic(path) and not os.path.exists(path):
             matches = sorted(glob.glob(path, recursive=True))
             if not matches:
                 raise DataError(f"no file matches '{item}'; check the pattern (quote it)")
             for match in matches:
-                yield _described(match, lists=lists), _DEFAULT
+                yield _described(match, lists=lists), None
         else:
             if not os.path.exists(path) and not is_stdin(item):
                 raise DataError(f"no table or named data set '{item}'; {_near(path)}")
-            yield _described(path, lists=lists), _DEFAULT
+            yield _described(path, lists=lists), None
 
 
 _ABOUT_LISTS = '; .txt files whose names are the labels take label_column "file"'

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from wordloom.data.files.source import Sources
+from wordloom.data.files.source import Source, Sources
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.files.table import cells_of
-from wordloom.data.rows.labelled import Column, LabelledCorpus, _named, _tables, _text
+from wordloom.data.rows.labelled import Column, ColumnChoice, LabelledCorpus, _named, _tables, _text
 from wordloom.data.sets.info import Columns
 from wordloom.errors import DataError, position
 
@@ -49,11 +49,12 @@ def scored_rows(
     score: Column | None = None,
     header: bool | None = None,
     encoding_errors: EncodingErrors = "strict",
+    default: ColumnChoice | None = None,
 ) -> Iterator[ScoredRow]:
     """Every row of ``sources``, in order, out of the files that :func:`~wordloom.data.labelled_rows` reads.
 
     Args:
-        sources, text, header, encoding_errors: as there; of named sets those with scores, such as
+        sources, text, header, encoding_errors, default: as there; of named sets those with scores, such as
             ``glue-stsb/train``.
         score: the column of the score.  Default: what a named set says, else ``"score"``.
 
@@ -61,21 +62,32 @@ def scored_rows(
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; scored rows take 'strict' or 'replace'")
-    for file, known in _tables(sources, scored=True):
-        texts = known.texts if text is None else (text,) if isinstance(text, str | int) else tuple(text)
-        column = (known.score or _SCORE) if score is None else score
-        given = text is not None or score is not None
-        headed = header if header is not None or given else known.header
-        for line, values in cells_of(file, Columns(texts, None, headed, column), encoding_errors):
+    choice = ColumnChoice(text=text, answer=score, header=header)
+    for file, columns in scored_files(sources, choice, default):
+        named = (*columns.texts, columns.score or _SCORE)
+        for line, values in cells_of(file, columns, encoding_errors):
             place = position(file.name, line)
-            read = tuple(map(_text, values[:-1], _named(place, texts), repeat(encoding_errors)))
-            yield ScoredRow(read, _score(values[-1], place, column), file.name, line, (*texts, column))
+            read = tuple(map(_text, values[:-1], _named(place, columns.texts), repeat(encoding_errors)))
+            yield ScoredRow(read, _score(values[-1], place, named[-1]), file.name, line, named)
+
+
+def scored_files(
+    sources: Sources, choice: ColumnChoice, default: ColumnChoice | None = None
+) -> Iterator[tuple[Source, Columns]]:
+    """Every file of ``sources`` and the columns that :func:`scored_rows` reads there."""
+    for file, known in _tables(sources, scored=True, default=default):
+        texts, headed = choice.among(known)
+        score = (known.score or _SCORE) if choice.answer is None else choice.answer
+        yield file, Columns(texts, None, headed, score)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCorpus(LabelledCorpus):
     """Scored rows and the rule that divides them, as :class:`~wordloom.data.LabelledCorpus`; ``label`` is the
     column of the score."""
+
+    def _files(self, sources: Sources) -> Iterator[tuple[Source, Columns]]:
+        return scored_files(sources, self._choice, self.default)
 
     def _read(self, sources: Sources) -> Iterator[Any]:
         return scored_rows(
@@ -84,6 +96,7 @@ class ScoredCorpus(LabelledCorpus):
             score=self.label,
             header=self.header,
             encoding_errors=self.encoding_errors,
+            default=self.default,
         )
 
 

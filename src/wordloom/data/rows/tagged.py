@@ -16,14 +16,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wordloom.data.files.source import COMPRESSIONS, Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.files.table import _numbered
-from wordloom.data.rows.labelled import sorted_labels
+from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted_labels
 from wordloom.data.rows.task_files import JSON, task_files
-from wordloom.data.text.documents import _kind, _objects, _sound, missing_field
+from wordloom.data.sets.info import Columns
+from wordloom.data.text.documents import _objects, text_list
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
@@ -83,6 +84,7 @@ def tagged_texts(
     labels: bool = True,
     encoding_errors: EncodingErrors = "strict",
     dropped: Counter[str] | None = None,
+    default: ColumnChoice | None = None,
 ) -> Iterator[TaggedText]:
     """Every text of ``sources``, in order.
 
@@ -95,6 +97,8 @@ def tagged_texts(
         labels: read labels at all; else each text's are None.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
         dropped: counts the lines left out, under :data:`DOCSTART`.
+        default: the columns where ``word`` and ``label`` leave them open: numbers in CoNLL's layout, names in
+            .jsonl.
 
     Raises DataError: a missing file, column or field, another number of columns than before, as many labels
     as not words, an empty text, word or label; each names file and line.
@@ -105,12 +109,46 @@ def tagged_texts(
     for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
         if file.format == "brown":
             yield from _brown(file, labels)
-        elif file.format == "text":
-            at = (_number(file, word, 1, "word"), _number(file, label, -1, "label") if labels else None)
-            yield from _conll(file, at, encoding_errors, dropped)
+            continue
+        columns = _columns(file, word, label, default)
+        if file.format == "text":
+            at = (_number(file, columns[0], 1, "word"), _number(file, columns[1], -1, "label"))
+            yield from _conll(file, at if labels else (at[0], None), encoding_errors, dropped)
         else:
-            names = (_name(file, word, "tokens", "word"), _name(file, label, "labels", "label"))
+            names = (_name(file, columns[0], "tokens", "word"), _name(file, columns[1], "labels", "label"))
             yield from _json(file, names if labels else names[:1], encoding_errors)
+
+
+def word_columns(
+    sources: Sources,
+    *,
+    word: Column | None = None,
+    label: Column | None = None,
+    default: ColumnChoice | None = None,
+) -> list[Columns]:
+    """The columns that :func:`tagged_texts` reads of files, each choice once; no text is read."""
+    found = {}
+    for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
+        if file.format != "brown":
+            usual = (1, "last") if file.format == "text" else ("tokens", "labels")
+            columns = _columns(file, word, label, default)
+            words, labels = (other if one is None else one for one, other in zip(columns, usual, strict=True))
+            found[Columns((words,), labels)] = None
+    return list(found)
+
+
+def _columns(
+    file: Source, word: Column | None, label: Column | None, default: ColumnChoice | None
+) -> list[Column | None]:
+    """The columns of words and labels in ``file``: as given, else those of ``default`` that it can have."""
+    found = [word, label]
+    if default is not None:
+        kind = int if file.format == "text" else str
+        texts = default.text if default.text is None else columns_in(default.text)[0]
+        for n, other in enumerate((texts, default.answer)):
+            if found[n] is None and isinstance(other, kind):
+                found[n] = other
+    return found
 
 
 def has_words(source: str) -> bool:
@@ -207,7 +245,7 @@ def _name(file: Source, given: int | str | None, default: str, what: str) -> str
 def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Iterator[TaggedText]:
     for record in _objects(file, errors, Meter()):
         place = position(file.name, record.line)
-        found = [_list(record.value, name, place, errors, n == 1) for n, name in enumerate(names)]
+        found = [text_list(record.value, name, place, errors, numbers=n == 1) for n, name in enumerate(names)]
         words = found[0]
         if not words:
             raise DataError(f"{place}, field '{names[0]}': holds no word; give the text one, or take it out")
@@ -217,28 +255,6 @@ def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Itera
                 "give one for each"
             )
         yield TaggedText(words, found[1] if len(found) > 1 else None, file.name, record.line)
-
-
-def _list(
-    value: dict[str, Any], name: str, place: str, errors: EncodingErrors, numbers: bool
-) -> tuple[str, ...]:
-    """The texts in a field; ``numbers``: whole ones may stand for them."""
-    if name not in value:
-        raise DataError(missing_field(place, name, value).partition(" Say which one:")[0])
-    if not isinstance(value[name], list):
-        raise DataError(
-            f"{place}, field '{name}': holds a {_kind(value[name])}; it is a list, one for each word"
-        )
-    found = []
-    for n, item in enumerate(value[name]):
-        if numbers and isinstance(item, int) and not isinstance(item, bool):
-            item = str(item)
-        if not isinstance(item, str):
-            raise DataError(f"{place}, field '{name}[{n}]': holds a {_kind(item)}, not text")
-        if not item.strip():
-            raise DataError(f"{place}, field '{name}[{n}]': is empty; give it a text, or take the word out")
-        found.append(_sound(item, errors, place))
-    return tuple(found)
 
 
 def _brown(file: Source, labels: bool) -> Iterator[TaggedText]:

@@ -264,8 +264,16 @@ def _between(lines: Iterator[AnyStr], mark: AnyStr, newline: AnyStr) -> Iterator
 def numbered_fields(
     file: Source, field: Fields, errors: EncodingErrors, meter: Meter | None
 ) -> Iterator[tuple[str, str]]:
-    """What stands in ``field`` of every object of a .jsonl or .json, each behind its place: the file, the
-    line or item, and the field."""
+    """The place of every text in a .jsonl or .json (file, line or item, field), and the text: what stands in
+    ``field`` of an object."""
+    for place, text in fields_or_words(file, field, None, errors, meter):
+        yield place, str(text)
+
+
+def fields_or_words(
+    file: Source, field: Fields, words: str | None, errors: EncodingErrors, meter: Meter | None
+) -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    """As :func:`numbered_fields`; of an object without ``field`` the list of words in the field ``words``."""
     if file.format == "json":
         values = _json_list(file, errors, meter)
         if values and all(isinstance(value, str) for value in values):
@@ -277,6 +285,9 @@ def numbered_fields(
     last = f", field '{names[0]}'" if len(names) == 1 else ""
     for record in _objects(file, errors, meter):
         place = position(record.source, record.line, unit="line" if file.format == "jsonl" else "item")
+        if words is not None and words in record.value and names[0] not in record.value:
+            yield f"{place}, field '{words}'", text_list(record.value, words, place, errors)
+            continue
         texts = []
         for name in names:
             if name not in record.value:
@@ -286,6 +297,28 @@ def numbered_fields(
                 raise DataError(f"{place}: field '{name}' holds a {_kind(value)}, not text")
             texts.append(value or "")
         yield place + last, _sound(" ".join(texts), errors, place)
+
+
+def text_list(
+    value: dict[str, Any], name: str, place: str, errors: EncodingErrors, *, numbers: bool = False
+) -> tuple[str, ...]:
+    """The list of texts in a field of an object, such as the words of a text; ``numbers`` allows integers."""
+    if name not in value:
+        raise DataError(missing_field(place, name, value).partition(" Say which one:")[0])
+    if not isinstance(value[name], list):
+        raise DataError(
+            f"{place}, field '{name}': holds a {_kind(value[name])}; it is a list, one for each word"
+        )
+    found = []
+    for n, item in enumerate(value[name]):
+        if numbers and isinstance(item, int) and not isinstance(item, bool):
+            item = str(item)
+        if not isinstance(item, str):
+            raise DataError(f"{place}, field '{name}[{n}]': holds a {_kind(item)}, not text")
+        if not item.strip():
+            raise DataError(f"{place}, field '{name}[{n}]': is empty; give it a text, or take the word out")
+        found.append(_sound(item, errors, place))
+    return tuple(found)
 
 
 def missing_field(place: str, name: str, there: Any) -> str:

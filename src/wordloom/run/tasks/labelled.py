@@ -18,14 +18,14 @@ from wordloom.data.batches.bags import LabelBatches, LabelLedger
 from wordloom.data.files.source import Sources, is_stdin
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.digest import RowDigest
-from wordloom.data.rows.labelled import REPEATED, LabelledCorpus, refuse_empty, unseen_label
+from wordloom.data.rows.labelled import REPEATED, ColumnChoice, LabelledCorpus, refuse_empty, unseen_label
 from wordloom.data.sets.info import names_dataset
 from wordloom.errors import RecipeError, position
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
 from wordloom.evaluate.glue import glue_task
 from wordloom.models import config_from
-from wordloom.recipe import Recipe
+from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.models.text_readers import ReadTexts, TextReader
 from wordloom.run.progress import TrainingProgress
 from wordloom.weights import load_config, save_model
@@ -45,9 +45,11 @@ __all__ = [
     "labelled_corpus",
     "ledger",
     "positive_of",
+    "recipe_of",
     "row_errors",
     "saver",
     "some_or_error",
+    "training_columns",
 ]
 
 _SETTLED = ("vocab_size", "id2label")  # settings of the model that the training rows decide
@@ -90,6 +92,27 @@ def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
         header=d.header,
         encoding_errors=row_errors(recipe),
     )
+
+
+def recipe_of(folder: str | Path) -> Recipe | None:
+    """The recipe of the run in ``folder``, if it has one."""
+    path = Path(folder) / "recipe.toml"
+    return load_recipe(str(path)) if path.exists() else None
+
+
+def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | None:
+    """The columns that a recipe for one of ``objectives`` names; None where it names none.
+
+    Only the first two texts of a row are compared, and the label of texts that belong together is no score.
+    """
+    if recipe is None or recipe.train.objective not in objectives:
+        return None
+    d = recipe.data
+    answer = None if isinstance(d.positive, str) else d.label_column
+    if d.text_column is None and answer is None:
+        return None
+    text = d.text_column[:2] if isinstance(d.text_column, list) else d.text_column
+    return ColumnChoice(text=text, answer=answer, header=d.header)
 
 
 def check_files(recipe: Recipe) -> None:
