@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import io
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,3 +188,10 @@ def test_a_score_that_is_0_by_convention_is_shown_with_its_reason():
     console = Console(record=True, width=200, file=io.StringIO())
     print_scores(console, classes([0, 1] * 12, [1, 1] * 12, ("no", "yes")), 0.1)
     assert "note: matthews is 0 by convention: every row was taken for 'yes'" in console.export_text()
+
+
+def test_the_documented_calls_give_the_documented_scores():
+    page = Path(__file__).parents[2] / "docs/evaluation.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert tried >= 5
+    assert not failed

@@ -13,7 +13,7 @@ why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -69,16 +69,19 @@ def class_agreement(
     labels: Sequence[str],
     metrics: Sequence[str] = CLASS_METRICS,
     positive: str | None = None,
-    settings: dict[str, object],
+    settings: Mapping[str, object] | None = None,
 ) -> Scores:
-    """``metrics`` of a ``confusion`` [C, C], rows by what is right; ``settings`` go into the signatures.
+    """Score predicted classes by their ``confusion`` matrix [C, C] of :func:`confusion_of`, one row for each
+    true class.
 
     Accuracy has Wilson's interval; the others the percentiles of 2,000 resamples of the rows, drawn with a
     fixed seed, from 20 rows on.
 
     Args:
         labels: of the classes, in order.
+        metrics: of :data:`CLASS_METRICS`.
         positive: the label that ``f1`` is of.  None: the second of two.
+        settings: what else decides the scores, for their signatures, such as ``{"rows": "dev"}``.
 
     Raises EvaluationError: no rows, an unknown metric or label, F1 among three or more without a label.
     """
@@ -86,19 +89,19 @@ def class_agreement(
     n = int(confusion.sum())
     if not n:
         raise EvaluationError("there is no row to score; give at least one")
-    settings = {**settings, "labels": len(labels)}
+    about: dict[str, object] = {**(settings or {}), "labels": len(labels)}
     found = []
     for name in metrics:
         if name == "accuracy":
-            found.append(_accuracy(confusion, settings, n))
+            found.append(_accuracy(confusion, about, n))
         elif name == "f1":
             which = _positive(labels, positive)
-            about = {**settings, "positive": labels[which]}
+            of_one = {**about, "positive": labels[which]}
             seen = confusion[which].any() or confusion[:, which].any()
             why_zero = "" if seen else f"no row is {labels[which]!r}, and none was taken for it"
-            found.append(_resampled(name, confusion, partial(_f1, which=which), about, n, why_zero))
+            found.append(_resampled(name, confusion, partial(_f1, which=which), of_one, n, why_zero))
         else:
-            found.append(_resampled(name, confusion, _matthews, settings, n, _constant(confusion, labels)))
+            found.append(_resampled(name, confusion, _matthews, about, n, _constant(confusion, labels)))
     counts = {"rows": n, "right": int(np.trace(confusion))}
     details = {"confusion": {"labels": list(labels), "counts": confusion.tolist()}}
     return Scores(tuple(found), counts, details=details)
@@ -192,9 +195,11 @@ def number_agreement(
     predicted: ArrayLike,
     *,
     metrics: Sequence[str] = NUMBER_METRICS,
-    settings: dict[str, object],
+    settings: Mapping[str, object] | None = None,
 ) -> Scores:
-    """``metrics`` of numbers [N] and those ``predicted``; ``settings`` go into the signatures.
+    """Score the ``predicted`` numbers [N] against the ``targets`` by ``metrics`` of :data:`NUMBER_METRICS`.
+
+    ``settings`` are what else decides the scores, for their signatures.
 
     Pearson's correlation has Fisher's interval (1921) from 4 rows on; Spearman's the percentiles of 2,000
     resamples of the rows, drawn with a fixed seed, and the mean squared error the normal one, both from 20.
@@ -213,7 +218,8 @@ def number_agreement(
                 f"the {what} of row {int(np.isfinite(side).argmin()) + 1:,} is no finite number"
             )
     scores = {"pearson": _pearson, "spearman": _spearman, "mean_squared_error": _squared}
-    return Scores(tuple(scores[name](name, x, y, settings) for name in metrics), {"rows": n})
+    about = dict(settings or {})
+    return Scores(tuple(scores[name](name, x, y, about) for name in metrics), {"rows": n})
 
 
 def _pearson(name: str, x: Floats, y: Floats, settings: dict[str, object]) -> Score:

@@ -9,7 +9,7 @@ type and both ends are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -58,10 +58,10 @@ def entities(tags: Tags) -> list[Entity]:
 
 
 def tag_agreement(
-    targets: Sequence[Tags], predicted: Sequence[Tags], *, settings: dict[str, object]
+    targets: Sequence[Tags], predicted: Sequence[Tags], *, settings: Mapping[str, object] | None = None
 ) -> Scores:
     """``accuracy`` of words, and where the targets' tags are BIO's ``entity_f1``, ``entity_precision`` and
-    ``entity_recall`` (``settings`` go into the signatures).
+    ``entity_recall``.  ``settings`` are what else decides the scores, for their signatures.
 
     All texts count as one: their words, entities and hits are added up.  Intervals are the percentiles of
     2,000 resamples of the texts, drawn with a fixed seed, from 20 texts on.  ``details`` holds what each type
@@ -74,18 +74,19 @@ def tag_agreement(
         raise EvaluationError(
             f"{len(targets):,} texts have {len(predicted):,} predictions; give one for each"
         )
+    about = dict(settings or {})
     bio = is_bio(list({tag for tags in targets for tag in tags}))
     types: Counter[tuple[str, int]] = Counter()
     rows = [_counted(n, *pair, bio, types) for n, pair in enumerate(zip(targets, predicted, strict=True), 1)]
     counts = np.array(rows, np.int64).reshape(-1, 5)
     if not counts[:, _WORDS].sum():
         raise EvaluationError("there is no word to score; give at least one with its label")
-    scores = [_score("accuracy", counts, _accuracy, settings)]
+    scores = [_score("accuracy", counts, _accuracy, about)]
     if bio:
         scores += [
-            _score("entity_f1", counts, _f1, settings),
-            _score("entity_precision", counts, _precision, settings),
-            _score("entity_recall", counts, _recall, settings),
+            _score("entity_f1", counts, _f1, about),
+            _score("entity_precision", counts, _precision, about),
+            _score("entity_recall", counts, _recall, about),
         ]
     total = counts.sum(0).tolist()
     by_type = {

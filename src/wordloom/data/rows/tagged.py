@@ -127,10 +127,10 @@ def word_columns(
     default: ColumnChoice | None = None,
 ) -> list[Columns]:
     """The columns that :func:`tagged_texts` reads of files, each choice once; no text is read."""
-    found = {}
+    found: dict[Columns, None] = {}
     for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
         if file.format != "brown":
-            usual = (1, "last") if file.format == "text" else ("tokens", "labels")
+            usual: tuple[Column, Column] = (1, "last") if file.format == "text" else ("tokens", "labels")
             columns = _columns(file, word, label, default)
             words, labels = (other if one is None else one for one, other in zip(columns, usual, strict=True))
             found[Columns((words,), labels)] = None
