@@ -16,7 +16,7 @@ import wordloom
 from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
-from wordloom.models.task_model import SUMMARIES, TASKS
+from wordloom.models.task_model import SUMMARIES, TASKS, TaskModel
 from wordloom.run.models.text_readers import cutting
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -359,3 +359,35 @@ def test_its_parameters_are_counted(place, task):
     people = ran("inspect", place / task)
     assert f"Bert for {task}, 1 layers, dim 16, 2 heads" in " ".join(people.split())
     assert f"{told['total']:,}" in people
+
+
+def test_predict_takes_a_batch_size_and_a_dtype(place, tmp_path, monkeypatch):
+    """Batches of any size give the same lines; a question that lost its end keeps its number."""
+    (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in [*TEXTS, LONG, "dogs"]))
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(QUESTION) + "\n" for _ in range(5)))
+    questions = [{"id": str(n), "question": "who", "context": TEXTS[n % 3]} for n in range(5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in questions))
+    for task in TASKS:
+        files = {"multiple_choice": "q.jsonl", "question_answering": "a.jsonl"}
+        given = ("predict", place / task, tmp_path / files.get(task, "t.txt"), "--too-long", "cut")
+        sizes = [both(*given, *size) for size in ((), *(("--batch-size", n) for n in (1, 2, 7)))]
+        assert len(set(sizes)) == 1
+        if task not in files:
+            assert sizes[0][1] == "cut: 1 text is longer than the model reads and lost its end: 4\n"
+        assert ran(*given, "--dtype", "fp32") == sizes[0][0]
+        assert len(ran(*given, "--dtype", "bf16").splitlines()) == len(sizes[0][0].splitlines())
+        with pytest.raises(WordloomError, match="fp64"):
+            ran(*given, "--dtype", "fp64")
+    # the weights are loaded as asked, and no pass has more texts than asked
+    seen = []
+    forward = TaskModel.forward
+
+    def watched(self, tokens, *more, **named):
+        seen.append((tokens.shape[0], next(self.parameters()).dtype))
+        return forward(self, tokens, *more, **named)
+
+    monkeypatch.setattr(TaskModel, "forward", watched)
+    given = ("predict", place / "classification", tmp_path / "t.txt", "--too-long", "cut")
+    ran(*given, "--batch-size", 2, "--dtype", "bf16")
+    assert max(rows for rows, _ in seen) == 2
+    assert {dtype for _, dtype in seen} == {torch.bfloat16}

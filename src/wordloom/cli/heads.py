@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -25,7 +26,7 @@ __all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "refuse_windows", "
 THRESHOLD = typer.Option(
     help="answers: none where that scores better than the best span by more; any model may then give none."
 )
-_AT_ONCE = 1 << 10  # texts held at a time
+_AT_ONCE = 1 << 10  # texts or questions read at a time
 _NAMED = 20  # of texts that were cut
 _RIVALS = 20  # spans that share the probability of an answer, however many are shown
 _FILES = {
@@ -40,38 +41,43 @@ def predict_headed(
     texts: Iterable[PlacedText],
     *,
     top: int,
-    device: str,
+    loading: dict[str, Any],
+    batch_size: int | None,
     too_long: Literal["error", "cut", "window"],
     threshold: float | None,
     json: bool,
 ) -> None:
-    """What the model says to each thing it is asked, in their order: a line, or with ``json`` an object.
+    """Print the prediction for each text or question in order: a line, or with ``json`` an object.
 
-    ``texts`` are those of ``sources``, for models that read texts; ``threshold`` is of
+    ``texts`` are those of ``sources``, for models that read texts; ``threshold`` is that of
     :meth:`wordloom.run.tasks.heads.question_answering.Answerer.answer`, and lets a question have no answer.
     """
+    from wordloom.data.rows.choices import choice_rows
     from wordloom.data.rows.squad import asked
     from wordloom.run.checkpoint.headed import load_headed, task_in
 
     task = task_in(checkpoint)
     if task in _FILES and not sources:
         raise DataError(f"give a FILE of {_FILES[task]}, or - for standard input")
-    model = load_headed(checkpoint, device=device)
+    model = load_headed(checkpoint, **loading)
+    given: Iterable[Any]
+    show: Callable[..., list[int]]
+    match task:
+        case "question_answering":
+            model.no_answer |= threshold is not None
+            given = list(asked(list(sources)))
+            show = partial(_answers, threshold=threshold or 0.0, top=top, too_long=too_long)
+        case "multiple_choice":
+            given, show = list(choice_rows(list(sources))), _choices
+        case _:
+            given, show = texts, _numbers if task == "regression" else _tags
     if task != "question_answering":
         model.too_long = too_long
-    if task == "question_answering":
-        model.no_answer |= threshold is not None
-        questions = list(asked(list(sources)))
-        shown: dict[str, Any] = {"top": top, "too_long": too_long, "json": json}
-        tell_cut("questions", _answers(model, questions, threshold or 0.0, **shown))
-    elif task == "multiple_choice":
-        tell_cut("questions", _choices(model, sources, json=json))
-    else:
-        texts, before, shortened = iter(texts), 0, list[int]()
-        while some := list(islice(texts, _AT_ONCE)):
-            shortened += (_numbers if task == "regression" else _tags)(model, some, before + 1, json=json)
-            before += len(some)
-        tell_cut("texts", shortened)
+    given, before, shortened = iter(given), 0, list[int]()
+    while some := list(islice(given, batch_size or _AT_ONCE)):
+        shortened += show(model, some, before + 1, json=json)
+        before += len(some)
+    tell_cut("questions" if task in _FILES else "texts", shortened)
     sys.stdout.flush()
 
 
@@ -98,12 +104,12 @@ def _told(fact: dict[str, Any]) -> None:
 
 
 def _answers(
-    answerer: Any, asked: list[Any], threshold: float, *, top: int, too_long: str, json: bool
+    answerer: Any, asked: list[Any], first: int, *, threshold: float, top: int, too_long: str, json: bool
 ) -> list[int]:
-    """Id, answer, its first character, the one behind its last, and its probability; the numbers of the
-    questions that were cut."""
-    if not asked:
-        return []
+    """Print id, answer, the offsets of its first character and behind its last, and its probability.
+
+    Return the numbers of the truncated questions; the first question has the number ``first``.
+    """
     windows = answerer.windows(asked, too_long=too_long)
     made = answerer.answer(windows, n_best=max(top, _RIVALS), threshold=threshold)
     for question, found in zip(asked, made, strict=True):
@@ -118,15 +124,11 @@ def _answers(
             best = next((span for span in found.spans if span.text == found.text), None)
             where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
             print(f"{found.id}\t{' '.join(found.text.split())}\t{where}")
-    return [number for number, found in enumerate(made, 1) if found.cut]
+    return [number for number, found in enumerate(made, first) if found.cut]
 
 
-def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
-    """The number of the likeliest choice from 1, its probability, and what it says; the numbers of the
-    questions that were cut."""
-    from wordloom.data.rows.choices import choice_rows
-
-    rows = list(choice_rows(list(sources)))
+def _choices(chooser: Any, rows: list[Any], first: int, *, json: bool) -> list[int]:
+    """Print the number of the likeliest choice from 1, its probability and its text; as :func:`_answers`."""
     made = chooser.choose(rows)
     for row, choice in zip(rows, made, strict=True):
         if json:
@@ -141,11 +143,11 @@ def _choices(chooser: Any, sources: Sequence[str], *, json: bool) -> list[int]:
         else:
             text = " ".join(row.choices[choice.number].split())
             print(f"{choice.number + 1}\t{choice.probability:.4f}\t{text}")
-    return [number for number, choice in enumerate(made, 1) if choice.cut]
+    return [number for number, choice in enumerate(made, first) if choice.cut]
 
 
 def _numbers(scorer: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
-    """A number for each text, of which the first has the number ``first``; the numbers of those cut."""
+    """Print a number for each text; as :func:`_answers`."""
     for given in texts:
         given.refuse_empty()
     made = scorer.predict([given.text for given in texts], place=lambda row: texts[row].place)
@@ -158,7 +160,7 @@ def _numbers(scorer: Any, texts: list[PlacedText], first: int, *, json: bool) ->
 
 
 def _tags(tagger: Any, texts: list[PlacedText], first: int, *, json: bool) -> list[int]:
-    """As CoNLL has it: a word and its label in a line, an empty line behind a text; as :func:`_numbers`."""
+    """Print each word with its label on a line, and an empty line after each text; as :func:`_answers`."""
     made = tagger.tag([given.text for given in texts], place=lambda row: texts[row].place)
     for given, words in zip(texts, made, strict=True):
         if json:

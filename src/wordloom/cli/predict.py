@@ -48,7 +48,16 @@ def command(
         typer.Option(help="What to do with longer texts; window: labels of words, in several rows."),
     ] = "error",
     threshold: Annotated[float | None, THRESHOLD] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Texts or questions read at a time; fewer take less memory.  [default: 4,096 for a "
+            "classifier, else 1,024]",
+            min=1,
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object per text, with every label's probability.")
     ] = False,
@@ -63,6 +72,7 @@ def command(
     from wordloom.run.checkpoint.headed import is_headed, task_in
     from wordloom.run.models.text_readers import cutting
 
+    loading: dict[str, Any] = {"device": device, "dtype": dtype}
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
     columns = columns_of(text_column)
@@ -89,17 +99,19 @@ def command(
         if too_long == "window" and task != "token_classification":
             refuse_windows(checkpoint)
         settings: dict[str, Any] = {"top": top, "too_long": too_long, "threshold": threshold}
-        predict_headed(checkpoint, sources or [], texts, **settings, device=device, json=json)
+        settings |= {"batch_size": batch_size, "loading": loading}
+        predict_headed(checkpoint, sources or [], texts, **settings, json=json)
         return
     refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
     fills = is_encoder(checkpoint)
     if fills:
         refuse(ctx, f"{checkpoint} fills in masks, of texts that it reads whole", "too_long")
+        refuse(ctx, f"{checkpoint} fills in masks text by text", "batch_size")
         if text_column is not None:
             raise UsageError("--text-column: an encoder fills masks in texts, one a line; leave it out")
     else:
         refuse(ctx, f"{checkpoint} fills in no masks", "top")
-        classifier = load_classifier(checkpoint, device=device)
+        classifier = load_classifier(checkpoint, **loading)
         refuse_columns(checkpoint, columns, classifier.reader.most_texts)
         if too_long == "window":
             refuse_windows(checkpoint)
@@ -107,15 +119,15 @@ def command(
             classifier.reader = cutting(classifier.reader)
     texts = placed_texts(sources or ["-"], **reading, tables=not fills)
     if fills:
-        _fill(checkpoint, texts, top, device, json=json)
+        _fill(checkpoint, texts, top, loading, json=json)
         return
-    _classes(classifier, texts, json=json)
+    _classes(classifier, texts, batch_size or _AT_ONCE, json=json)
 
 
-def _classes(classifier: TextClassifier, texts: Iterator[PlacedText], *, json: bool) -> None:
-    """The label of each text and its probability."""
+def _classes(classifier: TextClassifier, texts: Iterator[PlacedText], batch_size: int, *, json: bool) -> None:
+    """Print the label of each text and its probability."""
     before, shortened = 0, list[int]()
-    while some := list(islice(texts, _AT_ONCE)):
+    while some := list(islice(texts, batch_size)):
         if classifier.reader.whole:
             for given in some:
                 given.refuse_empty()
@@ -171,12 +183,14 @@ def _tagged_or_texts(checkpoint: Path, sources: list[str], reading: dict[str, An
             yield from placed_texts([source], words=words, **reading)
 
 
-def _fill(checkpoint: Path, texts: Iterator[PlacedText], top: int, device: str, *, json: bool) -> None:
+def _fill(
+    checkpoint: Path, texts: Iterator[PlacedText], top: int, loading: dict[str, Any], *, json: bool
+) -> None:
     """A line for each mask of each text: ``token probability`` of the likeliest, the best first; in JSON, an
     object for each text."""
     from wordloom.run import load_encoder
 
-    encoder = load_encoder(checkpoint, device=device)
+    encoder = load_encoder(checkpoint, **loading)
     for text, place, _ in texts:
         try:
             found = encoder.fill(str(text), top)
