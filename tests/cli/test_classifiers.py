@@ -102,7 +102,7 @@ def test_evaluate_draws_what_is_taken_for_what(folder, tmp_path):
     path = tmp_path / "confusion.svg"
     printed = json.loads(run("evaluate", folder / "run", "--confusion", path, "--json").stdout)
     assert printed["confusion"] == {"labels": ["bad", "good"], "counts": [[2, 0], [1, 1]]}
-    assert "3 of 4 right (75.0%)" in path.read_text()
+    assert "3 of 4 correct (75.0%)" in path.read_text()
     with pytest.raises(WordloomError, match=r"'x\.gif' does not say by its ending how to draw"):
         run("evaluate", folder / "run", "--confusion", "x.gif")
 

@@ -79,7 +79,8 @@ def test_the_picture_has_both_texts_at_its_sides(tmp_path):
     assert [label.get_text() for label in panel.get_xticklabels()] == ["ein", "Hund"]
     assert [label.get_text() for label in panel.get_yticklabels()] == ["a", "</s>"]
     assert panel.get_xlabel() == "layer 0, head 1"
-    assert bar.get_ylabel() == "weight"
+    assert bar.get_ylabel() == "attention weight"
+    assert panel.images[0].get_clim() == (0, 1)  # one scale for all models
     torch.testing.assert_close(torch.tensor(panel.images[0].get_array().filled()), WEIGHTS[0, 1])
     with pytest.raises(ConfigError, match="layer 9"):
         SEEN.save(tmp_path / "a.png", layer=9)

@@ -20,7 +20,7 @@ def test_rows_are_shares_of_what_is_true() -> None:
     assert cells == {(0, 0): "80", (0, 1): "20", (1, 0): "25", (1, 1): "75"}
     assert [t.get_text() for t in panel.get_yticklabels()] == ["low  (10)", "middle  (4)", "high  (0)"]
     assert [t.get_text() for t in panel.get_xticklabels()] == LABELS
-    assert panel.get_title() == "11 of 14 right (78.6%)"
+    assert panel.get_title() == "11 of 14 correct (78.6%)"
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])

@@ -4,14 +4,17 @@ import logging
 import warnings
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 matplotlib = pytest.importorskip("matplotlib", reason="drawing is the plots extra")
 
 from matplotlib import font_manager  # noqa: E402
 
+from wordloom.errors import VectorError  # noqa: E402
 from wordloom.inspect import draw_axes, draw_map  # noqa: E402
 from wordloom.inspect.fonts import breadth, fonts_for  # noqa: E402
 from wordloom.vectors import KeyedVectors, word_map  # noqa: E402
@@ -77,6 +80,58 @@ def test_what_has_no_font_is_told_in_one_line(no_fonts, tmp_path, caplog):
         assert part in said
     assert "king" not in said
     assert "\n" not in said
+
+
+def attention(path):
+    from wordloom.inspect import AttentionMap
+
+    AttentionMap(("国王", "king"), torch.full((1, 1, 2, 2), 0.5)).save_png(path)
+
+
+def alignment(path):
+    from wordloom.inspect import Alignment
+
+    Alignment(("国王",), ("king",), torch.ones(1, 1, 1, 1)).save(path)
+
+
+def gradients(path):
+    from wordloom.inspect import GradientFlow, draw_gradients
+
+    flow = GradientFlow(norms={"layer 0 h": (1.0, 0.5)}, windows=1, recurrences=(), steps=1)
+    draw_gradients(path, {"国王": flow})
+
+
+def forgetting(path):
+    from wordloom.inspect.forgetting import draw_forgetting
+
+    run = SimpleNamespace(remedy="a", label="b", after=2.0, before=1.0, score=0.5, metric="accuracy")
+    draw_forgetting(path, [run], ["a", "c"], title="国王")
+
+
+def lengths(path):
+    from wordloom.evaluate import LengthBin, Score
+    from wordloom.inspect import draw_lengths
+
+    draw_lengths(path, {"国王": [LengthBin(1, 5, 20, Score("bleu", 1.0, None, "bleu"))]})
+
+
+def confusion(path):
+    from wordloom.inspect.confusion import draw_confusion
+
+    draw_confusion([[1, 0], [0, 1]], ["国王", "king"], path)
+
+
+@pytest.mark.parametrize("draw", [attention, alignment, gradients, forgetting, lengths, confusion])
+def test_every_picture_warns_once_of_characters_that_no_font_has(no_fonts, tmp_path, caplog, draw):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw(tmp_path / "drawn.png")
+    [record] = caplog.records
+    assert "the Chinese, Japanese or Korean of '国王'" in record.getMessage()
+    assert "install Noto Sans CJK" in record.getMessage()
+    assert (tmp_path / "drawn.png").exists()
+    with pytest.raises(VectorError, match="does not say by its ending how to draw"):
+        draw(tmp_path / "drawn.txt")
 
 
 def test_words_that_matplotlibs_own_font_has_need_no_other(no_fonts, tmp_path, caplog, monkeypatch):

@@ -32,7 +32,7 @@ def test_from_one_checkpoint_on_the_scale_is_what_was_forgotten() -> None:
     runs = [run(0.1 * at, 4.0 + change) for at, change in enumerate(changes)]
     runs.append(run(0.5, 4.2, before=9.0, remedy=4))  # began afresh, beside the same checkpoint
     (panel,) = forgetting_figure(runs, REMEDIES).axes
-    assert panel.get_ylabel() == "old task: nats above the checkpoint's loss"
+    assert panel.get_ylabel() == "old task: loss above the checkpoint's (nats)"
     drawn = np.concatenate([line.get_ydata() for line in panel.lines if line.get_marker() in "oP"])
     np.testing.assert_allclose(drawn, [*changes, 0.2])
     places = panel.transData.transform([(0.0, change) for change in sorted((*changes, 0.0))])[:, 1]

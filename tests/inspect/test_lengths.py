@@ -26,6 +26,8 @@ def test_a_score_that_is_zero_by_definition_is_not_drawn_below_a_worse_one() -> 
     assert np.isnan(perfect[0])
     assert perfect[1] == pytest.approx(100)
     assert not np.isnan(worse).any()
+    lines = [line for line in panel.lines if line.get_linestyle() == "-"]
+    assert max(line.get_zorder() for line in lines) < min(part[0].get_zorder() for part in panel.containers)
     label = panel.get_xlabel()
     assert label.startswith("source length in words (n sentences)")
     assert "perfect: no BLEU for 1–3 words" in label

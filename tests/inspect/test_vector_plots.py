@@ -62,6 +62,16 @@ def test_names_cover_neither_one_another_nor_a_point(asked, near):
         assert not covered.any()
 
 
+def test_each_word_asked_about_has_a_colour_of_its_own_and_no_mark_hides_a_smaller_one():
+    from wordloom.inspect.vector_plots import map_figure
+
+    marks = [line for line in map_figure(the_map(10, 1)).axes[0].lines if line.get_marker() != "None"]
+    asked = [line for line in marks if line.get_markersize() == 9]
+    assert len({line.get_color() for line in asked}) == len(asked) == 10
+    near = [line for line in marks if line.get_markersize() < 9]
+    assert min(line.get_zorder() for line in near) > max(line.get_zorder() for line in asked)
+
+
 def test_names_are_beside_their_points_where_there_is_room():
     from wordloom.inspect.vector_plots import map_figure
 

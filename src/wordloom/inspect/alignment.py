@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.inspect.attention import recording
-from wordloom.inspect.vector_plots import _save
+from wordloom.inspect.figures import save_figure
 from wordloom.models import context_limit
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
@@ -68,7 +68,7 @@ class Alignment:
     ) -> None:
         """Draw the matrix into a .png, .svg or .pdf file; raises as :func:`wordloom.inspect.draw_map`."""
         self.matrix(layer, head)  # a mistake before any work
-        _save(lambda: self.figure(layer, head), [*self.source, *self.target], path)
+        save_figure(lambda: self.figure(layer, head), [*self.source, *self.target], path)
 
     def figure(self, layer: int | None = None, head: int | None = None) -> Any:
         """The figure that :meth:`save` saves."""
@@ -84,7 +84,12 @@ class Alignment:
         FigureCanvasAgg(figure)
         panel = figure.subplots()
         image = panel.imshow(
-            self.matrix(layer, head).numpy(), cmap="Blues", vmin=0.0, interpolation="nearest", aspect="equal"
+            self.matrix(layer, head).numpy(),
+            cmap="Blues",
+            vmin=0.0,
+            vmax=1.0,
+            interpolation="nearest",
+            aspect="equal",
         )
         panel.xaxis.tick_top()
         panel.set_xticks(
@@ -96,7 +101,7 @@ class Alignment:
         for spine in panel.spines.values():
             spine.set_color("#8c8c8c")
         bar = figure.colorbar(image, ax=panel, shrink=0.6, pad=0.02)
-        bar.set_label("weight", fontsize=_FONT)
+        bar.set_label("attention weight", fontsize=_FONT)
         bar.ax.tick_params(labelsize=_FONT - 1)
         bar.outline.set_visible(False)
         return figure

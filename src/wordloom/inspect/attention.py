@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.errors import ConfigError, GenerationError, WordloomError
+from wordloom.errors import ConfigError, GenerationError
+from wordloom.inspect.figures import save_figure
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
 
 __all__ = ["AttentionMap", "attention_map"]
 
 _SHADES = " ░▒▓█"
+_READABLE = 24  # tokens whose names fit beside a panel
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,32 @@ class AttentionMap:
         return ["".join(_SHADES[step] * 2 for step in row[: t + 1]) for t, row in enumerate(grid.tolist())]
 
     def save_png(self, path: str | Path, *, layer: int | None = None) -> None:
-        """Draw all heads, a row of panels per layer, or those of ``layer`` alone.
+        """Draw all heads, or those of ``layer``, into a .png, .svg or .pdf file, a row of panels per layer.
 
-        Raises WordloomError without matplotlib.
+        Raises as :func:`wordloom.inspect.draw_map`.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
+        save_figure(lambda: self.figure(layer), self.tokens, path)
+
+    def figure(self, layer: int | None = None) -> Any:
+        """The figure that :meth:`save_png` saves."""
+        from matplotlib.figure import Figure
+
         layers = range(len(self.weights)) if layer is None else [layer]
         heads, T = self.weights.shape[1], len(self.tokens)
         figure = Figure(figsize=(2.2 * heads, 2.4 * len(layers)), layout="constrained")
         panels = figure.subplots(len(layers), heads, squeeze=False)
+        ticks = {"ticks": range(T), "labels": self.tokens} if T <= _READABLE else {"ticks": []}
         for row, at in zip(panels, layers, strict=True):
             for head, panel in enumerate(row):
-                panel.imshow(
-                    self.head(at, head).numpy(), vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest"
-                )
+                weights = self.head(at, head).numpy()
+                panel.imshow(weights, vmin=0.0, vmax=1.0, cmap="Blues", interpolation="nearest")
                 panel.set_title(f"layer {at}, head {head}", fontsize=7)
-                readable = T <= 24
-                panel.set_xticks(range(T) if readable else [], self.tokens if readable else [], rotation=90)
-                panel.set_yticks(range(T) if readable else [], self.tokens if readable else [])
+                panel.set_xticks(**ticks, rotation=90)
+                panel.set_yticks(**ticks)
                 panel.tick_params(labelsize=5, length=0)
-        figure.savefig(path, dpi=150)
+        figure.supxlabel("token attended to", fontsize=7)
+        figure.supylabel("token that attends", fontsize=7)
+        return figure
 
 
 @contextmanager

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import DataError, did_you_mean
-from wordloom.inspect.vector_plots import (
-    _COLOURS,
-    _FAINT,
-    _FONT,
-    _GRID,
-    _INK,
-    _MARKS,
-    _matplotlib,
-    _named,
-    _panel,
-    _radius,
-    _same_scale,
-    _save,
+from wordloom.inspect.figures import (
+    COLOURS,
+    FAINT,
+    FONT,
+    GRID,
+    INK,
+    MARKS,
     check_format,
+    load_matplotlib,
+    mark_radius,
+    name_points,
+    new_panel,
+    same_scale,
+    save_figure,
 )
 from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
 
@@ -41,7 +41,7 @@ _LONGEST = 44  # characters of a cluster's line
 
 def check_plane(plane: Plane, n: int) -> None:
     """Raise DataError for a ``plane`` that ``n`` texts cannot be laid in; WordloomError: no matplotlib."""
-    _matplotlib()
+    load_matplotlib()
     if plane not in PLANES:
         raise DataError(f"unknown plane {plane!r}; {did_you_mean(plane, PLANES)}")
     if plane == "tsne" and not 4 <= n <= _MOST_TSNE:
@@ -72,7 +72,7 @@ def draw_clusters(
     """
     check_plane(plane, len(vectors))
     names = [word for some in words for word in some]
-    _save(lambda: cluster_figure(vectors, assigned, words, plane=plane, seed=seed), names, path)
+    save_figure(lambda: cluster_figure(vectors, assigned, words, plane=plane, seed=seed), names, path)
 
 
 def cluster_figure(
@@ -87,11 +87,11 @@ def cluster_figure(
     points, axes = _points(np.asarray(vectors, np.float64), plane, seed)
     K = len(words)
     height = max(_PANEL, K * _LINE + 1.0)
-    panel = _panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
-    _same_scale(panel, points)
-    panel.grid(color=_GRID, linewidth=0.6)
-    panel.set_xlabel(axes[0], fontsize=_FONT, color=_INK)
-    panel.set_ylabel(axes[1], fontsize=_FONT, color=_INK)
+    panel = new_panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
+    same_scale(panel, points)
+    panel.grid(color=GRID, linewidth=0.6)
+    panel.set_xlabel(axes[0], fontsize=FONT, color=INK)
+    panel.set_ylabel(axes[1], fontsize=FONT, color=INK)
     if plane == "tsne":
         panel.set_xticks([])
         panel.set_yticks([])
@@ -113,9 +113,9 @@ def cluster_figure(
     middles = np.stack([np.median(points[assigned == cluster], axis=0) for cluster in range(K)])
     for cluster, middle in enumerate(middles):
         looks = _looks(cluster)
-        panel.plot(*middle, markersize=2 * _radius(True), markeredgecolor=_INK, zorder=4, **looks)
+        panel.plot(*middle, markersize=2 * mark_radius(True), markeredgecolor=INK, zorder=4, **looks)
     numbers = [str(cluster + 1) for cluster in range(K)]
-    _named(panel, numbers, middles, [True] * K, lines_may_cross=True, at_any_price=True)
+    name_points(panel, numbers, middles, [True] * K, lines_may_cross=True, at_any_price=True)
     lines = [_line(i + 1, n, some) for i, (n, some) in enumerate(zip(sizes.tolist(), words, strict=True))]
     legend = panel.legend(
         handles,
@@ -123,13 +123,13 @@ def cluster_figure(
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         frameon=False,
-        fontsize=_FONT - 0.5,
-        labelcolor=_INK,
+        fontsize=FONT - 0.5,
+        labelcolor=INK,
         title="cluster, texts: words",
-        title_fontsize=_FONT - 0.5,
+        title_fontsize=FONT - 0.5,
         alignment="left",
     )
-    legend.get_title().set_color(_FAINT)
+    legend.get_title().set_color(FAINT)
     for text in legend.get_texts():
         text.set_parse_math(False)
     return panel.figure
@@ -149,7 +149,7 @@ def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np
 
 
 def _looks(cluster: int) -> dict[str, Any]:
-    return {"marker": _MARKS[cluster % len(_MARKS)], "color": _COLOURS[cluster % len(_COLOURS)]}
+    return {"marker": MARKS[cluster % len(MARKS)], "color": COLOURS[cluster % len(COLOURS)]}
 
 
 def _handle(looks: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.inspect.vector_plots import _save, check_format
+from wordloom.inspect.figures import check_format, save_figure
 
 __all__ = ["check_format", "confusion_figure", "draw_confusion"]
 
@@ -29,7 +29,7 @@ def draw_confusion(
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
-    _save(lambda: confusion_figure(counts, labels), list(labels), path)
+    save_figure(lambda: confusion_figure(counts, labels), list(labels), path)
 
 
 def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Any:
@@ -49,8 +49,8 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     panel.set_xticks(range(C), list(labels), rotation=90, fontsize=_FONT)
     names = [f"{label}  ({count:,})" for label, count in zip(labels, n, strict=True)]
     panel.set_yticks(range(C), names, fontsize=_FONT)
-    panel.set_xlabel("label that the model gives", fontsize=_FONT + 1)
-    panel.set_ylabel("true label (rows)", fontsize=_FONT + 1)
+    panel.set_xlabel("predicted label", fontsize=_FONT + 1)
+    panel.set_ylabel("true label (number of rows)", fontsize=_FONT + 1)
     panel.set_xticks(np.arange(C - 1) + 0.5, minor=True)
     panel.set_yticks(np.arange(C - 1) + 0.5, minor=True)
     panel.grid(which="minor", color="#e3e3e3", linewidth=0.6)
@@ -68,6 +68,7 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> 
     bar.set_label("share of the row", fontsize=_FONT)
     bar.set_ticks([0, 0.5, 1], labels=["0", "50 %", "100 %"], fontsize=_FONT)
     bar.outline.set_visible(False)
-    accuracy = np.trace(table) / max(1, table.sum())
-    panel.set_title(f"{np.trace(table):,} of {table.sum():,} right ({accuracy:.1%})", fontsize=_FONT + 2)
+    right, rows = int(np.trace(table)), int(table.sum())
+    accuracy = f" ({right / rows:.1%})" if rows else ""  # undefined without rows
+    panel.set_title(f"{right:,} of {rows:,} correct{accuracy}", fontsize=_FONT + 2)
     return figure

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.inspect.vector_plots import _named, _panel, _save
+from wordloom.inspect.figures import name_points, new_panel, save_figure
 
 __all__ = ["draw_forgetting", "forgetting_figure"]
 
@@ -38,13 +38,17 @@ def draw_forgetting(
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
-    _save(lambda: forgetting_figure(runs, remedies, title), [run.label for run in runs], path)
+    save_figure(
+        lambda: forgetting_figure(runs, remedies, title),
+        [title, *remedies, *(run.label for run in runs)],
+        path,
+    )
 
 
 def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str], title: str = "") -> Any:
     """The figure that :func:`draw_forgetting` saves."""
-    panel = _panel((7.6, 4.6), (_LEFT, _BELOW, _RIGHT, _ABOVE))
-    # one that began afresh knew nothing of the old task
+    panel = new_panel((7.6, 4.6), (_LEFT, _BELOW, _RIGHT, _ABOVE))
+    # one that was trained from scratch knew nothing of the old task
     before = sorted({run.before for run in runs if run.remedy != remedies[-1]})
     origin = before[0] if len(before) == 1 else 0.0
     points = np.array([(run.score, run.after - origin) for run in runs])
@@ -68,11 +72,12 @@ def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str], title: str =
         if its:
             panel.plot(*zip(*its, strict=True), color=colour, linewidth=0.8, alpha=0.45, zorder=1)
             looks = {"color": colour, "linestyle": "none", "markersize": 6.5, "zorder": 3}
+            looks |= {"markeredgecolor": "white", "markeredgewidth": 0.6}
             panel.plot(*zip(*its, strict=True), marker=_MARKS[at % len(_MARKS)], label=remedy, **looks)
     for number, loss in enumerate(before):
         label = None if number else "the checkpoint, before" + (f": {origin:.3f}" if origin else "")
         panel.axhline(loss, color="#888888", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, label=label)
-    _named(
+    name_points(
         panel,
         [run.label for run in runs],
         points,
@@ -85,7 +90,7 @@ def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str], title: str =
         text.set_fontsize(_FONT - 0.5)
     metric = runs[0].metric.replace("_", " ")
     panel.set_xlabel(f"new task: {metric}", fontsize=_FONT + 1)
-    measure = "nats above the checkpoint's loss" if origin else "loss (nats), lower is better"
+    measure = "loss above the checkpoint's (nats)" if origin else "loss (nats), lower is better"
     panel.set_ylabel(f"old task: {measure}", fontsize=_FONT + 1)
     panel.tick_params(labelsize=_FONT, colors="#333333")
     panel.grid(color="#ececec", linewidth=0.7)

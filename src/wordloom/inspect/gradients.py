@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wordloom.errors import ConfigError, GenerationError, NonFiniteError, WordloomError
+from wordloom.errors import ConfigError, GenerationError, NonFiniteError
+from wordloom.inspect.figures import save_figure
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.recurrent import Recurrent
@@ -212,15 +213,19 @@ def _recurrence(layer: int, block: Recurrent) -> Recurrence | None:
 
 
 def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
-    """Draw the norms of every model in ``flows`` over distance, in parts of the norm at distance 0: of its
-    last layer, an LSTM's cell dashed, and dotted the bound of :class:`Recurrence` where there is one.
+    """Plot the gradient norm of the last layer of each model by distance, relative to the norm at distance 0.
 
-    Raises WordloomError without matplotlib, or where the file cannot be written.
+    An LSTM's cell is dashed.  A dotted line is the bound of :class:`Recurrence`, for models that have one.
+
+    Raises as :func:`wordloom.inspect.draw_map`.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
+    save_figure(lambda: gradients_figure(flows), list(flows), path)
+
+
+def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
+    """The figure that :func:`draw_gradients` saves."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     axes = figure.subplots()
     axes.set_yscale("log")
@@ -239,16 +244,15 @@ def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
         for recurrence in flow.recurrences[-1:]:
             bounds = [recurrence.bound(distance) for distance in distances]
             label = rf"{model}, at most $(\sigma\gamma)^d$, $\sigma\gamma$ = {recurrence.bound(1):.3g}"
-            axes.plot(distances, bounds, ":", color=colours[model], linewidth=1.2, label=label)
+            axes.plot(
+                distances, bounds, ":", color=colours[model], linewidth=3, alpha=0.5, label=label, zorder=1
+            )
     axes.axhline(_FAR, color="0.7", linewidth=0.8, zorder=0)
-    axes.set_title("How far back a loss reaches: the last layer of each model", fontsize=10)
-    axes.set_xlabel("tokens d between what is held and the loss")
-    axes.set_ylabel("norm of the gradient, d = 0 being 1")
+    axes.set_title("Gradient of the loss with respect to earlier hidden states, last layer", fontsize=10)
+    axes.set_xlabel("distance d in tokens")
+    axes.set_ylabel("relative gradient norm")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise WordloomError(f"cannot draw into '{path}': {error}") from None
+    return figure

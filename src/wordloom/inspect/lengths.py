@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wordloom.inspect.vector_plots import _save
+from wordloom.inspect.figures import COLOURS, MARKS, save_figure
 
 __all__ = ["draw_lengths", "lengths_figure"]
 
 _FONT = 9.0  # points
-_MARKS = "osD^vP*X"
 
 
 def draw_lengths(
@@ -30,7 +29,7 @@ def draw_lengths(
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
-    _save(lambda: lengths_figure(runs, score), list(runs), path)
+    save_figure(lambda: lengths_figure(runs, score), [*runs, score], path)
 
 
 def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
@@ -55,15 +54,19 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
         )
         if gaps := ", ".join(part.label for part in found if part.score.note):
             left_out.append(f"{name}: no {score} for {gaps} words, see the notes of the scores")
+        panel.plot(places, values, color=COLOURS[i % len(COLOURS)], linewidth=1.6, zorder=2)
         style: dict[str, Any] = {
-            "marker": _MARKS[i % len(_MARKS)],
-            "markersize": 5,
+            "color": COLOURS[i % len(COLOURS)],
+            "marker": MARKS[i % len(MARKS)],
+            "markersize": 6,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.6,
             "capsize": 2.5,
+            "linestyle": "none",
             "clip_on": False,
+            "zorder": 3,  # above the lines of all runs
         }
-        panel.errorbar(
-            places, values, yerr=[below, above], label=name, linewidth=1.6, elinewidth=0.9, **style
-        )
+        panel.errorbar(places, values, yerr=[below, above], label=name, elinewidth=0.9, **style)
     panel.set_xticks(range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=_FONT)
     panel.set_xlabel("\n".join(["source length in words (n sentences)", *left_out]), fontsize=_FONT + 1)
     panel.set_ylabel(score, fontsize=_FONT + 1)

@@ -66,7 +66,7 @@ def neighbours(
     if method == "pca":
         refuse(ctx, "principal components are not random", "seed")
     if plot is not None:
-        from wordloom.inspect.vector_plots import check_format
+        from wordloom.inspect.figures import check_format
 
         check_format(plot)
     wv = opened(vectors, rows)
@@ -131,7 +131,7 @@ def axis(
     from wordloom.vectors.use.axes import parse_axes
 
     if plot is not None:
-        from wordloom.inspect.vector_plots import check_format
+        from wordloom.inspect.figures import check_format
 
         check_format(plot)
     wv = opened(vectors, rows)

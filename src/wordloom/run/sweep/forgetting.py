@@ -22,7 +22,7 @@ REMEDIES = (
     "language model of the new texts",
     "language model of old texts",
     "rehearsal",
-    "both tasks afresh",
+    "both tasks from scratch",
 )
 
 

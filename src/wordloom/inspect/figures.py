@@ -1,0 +1,182 @@
+"""Figures drawn with matplotlib, whose settings are neither used nor changed: style, files, names of points.
+
+The colours are Okabe and Ito's, then some of Tol's, which colour-blind people can tell apart.  Each comes
+with a mark of its own, so that a print in grey can be read.
+
+Words can be in any script: characters that matplotlib's own font lacks come from installed fonts.  In an
+.svg, words stay text, which can be searched and is shown in the reader's own fonts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError, WordloomError, did_you_mean
+from wordloom.inspect.fonts import cannot_be_drawn, fonts_for, without_remarks
+from wordloom.inspect.labels import leads, place_labels
+from wordloom.vectors.files.whole_files import new_file
+
+__all__ = [
+    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "check_format", "load_matplotlib",
+    "mark_radius", "name_points", "new_panel", "same_scale", "save_figure", "shown",
+]  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+FORMATS = (".png", ".svg", ".pdf")
+
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+    "#56B4E9", "#332288", "#882255", "#999933", "#666666",
+)  # fmt: skip
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # no factor in common with the colours: 70 pairs
+INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
+FONT = 9.0  # points
+_DPI = 200
+_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify": True}
+
+
+def check_format(path: str | os.PathLike[str]) -> str:
+    """The ending of ``path``; raises VectorError for one that cannot be drawn."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise VectorError(
+            f"'{path}' does not say by its ending how to draw; {did_you_mean(suffix or 'none', FORMATS)}"
+        )
+    return suffix
+
+
+def save_figure(make: Callable[[], Any], texts: Sequence[str], path: str | os.PathLike[str]) -> None:
+    """Save the figure that ``make`` returns in the format that the ending of ``path`` names.
+
+    If no installed font has a character of ``texts``, one warning names it and says what to install.
+    """
+    suffix = check_format(path)
+    matplotlib = load_matplotlib()
+    with matplotlib.rc_context(), without_remarks():
+        matplotlib.rcdefaults()  # a user's style sheet is not ours to draw with
+        fonts, missing = fonts_for(texts)
+        matplotlib.rcParams.update(_SETTINGS | {"font.family": ["sans-serif", *fonts]})
+        if missing and suffix != ".svg":
+            _log.warning(cannot_be_drawn(missing, texts))
+        figure = make()
+        if suffix == ".svg":
+            _keep_text(figure)
+        # without a date, equal pictures are equal files
+        metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
+        with new_file(Path(path)) as file:
+            figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
+
+
+def _keep_text(figure: Any) -> None:
+    """White around letters would make outlines of them in an .svg; there it is a box behind each name."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_path_effects()):
+        text.set_path_effects([])
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.0})
+
+
+def load_matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise WordloomError("drawing needs matplotlib: pip install 'wordloom[plots]'") from None
+    return matplotlib
+
+
+def new_panel(size: tuple[float, float], margins: tuple[float, float, float, float]) -> Any:
+    """The one panel of a new figure; ``size`` and margins (left, bottom, right, top) in inches."""
+    load_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    (width, height), (left, bottom, right, top) = size, margins
+    panel = figure.add_axes(
+        (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
+    )
+    panel.set_axisbelow(True)
+    panel.tick_params(colors=FAINT, labelsize=FONT - 2, length=0)
+    for side in panel.spines.values():
+        side.set_color(GRID)
+    return panel
+
+
+def mark_radius(bold: bool) -> float:
+    """Points (1/72 inch) from the middle of a mark to its edge."""
+    return 4.5 if bold else 3.0
+
+
+def same_scale(panel: Any, points: NDArray[np.float64]) -> None:
+    """Limits that hold all points with some room, a step across being as long as one up."""
+    box = panel.get_window_extent()
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    spans = np.ptp(points, axis=0)
+    step = max(spans[0] / box.width, spans[1] / box.height) * 1.2 or 1.0 / box.width
+    for set_limits, centre, pixels in zip(
+        (panel.set_xlim, panel.set_ylim), middle, (box.width, box.height), strict=True
+    ):
+        set_limits(centre - step * pixels / 2, centre + step * pixels / 2)
+
+
+def name_points(
+    panel: Any,
+    words: Sequence[str],
+    points: NDArray[np.float64],
+    bold: Sequence[bool],
+    *,
+    lines_may_cross: bool,
+    at_any_price: bool,
+) -> bool:
+    """Write the names, or return False where they have no room: ``at_any_price`` one on another then."""
+    from matplotlib.patheffects import withStroke
+
+    renderer, pixels = panel.figure.canvas.get_renderer(), _DPI / 72
+    at = panel.transData.transform(points)
+    texts = [
+        panel.annotate(
+            shown(word),
+            xy=point,
+            xytext=(0, 0),
+            textcoords="offset points",
+            ha="left",
+            va="bottom",
+            fontsize=FONT + 1 if strong else FONT,
+            fontweight="bold" if strong else "normal",
+            color=INK,
+            parse_math=False,
+            path_effects=[withStroke(linewidth=1.5, foreground="white")],
+            zorder=5,
+        )
+        for word, point, strong in zip(words, points, bold, strict=True)
+    ]
+    extents = [text.get_window_extent(renderer) for text in texts]
+    sizes = np.array([(extent.width, extent.height) for extent in extents])
+    radii = np.array([mark_radius(strong) * pixels for strong in bold])
+    box = panel.get_window_extent()
+    area = (box.x0 + 4, box.y0 + 4, box.x1 - 4, box.y1 - 4)
+    corners = place_labels(at, sizes, radii, area, lines_may_cross=lines_may_cross)
+    if corners is None and not at_any_price:
+        return False
+    corners = at + radii[:, None] if corners is None else corners
+    for text, corner, point, size in zip(texts, corners, at, sizes, strict=True):
+        text.set_position((corner - point) / pixels)
+        line = leads(np.concatenate([corner, corner + size]), point, size[1])
+        if line is not None:
+            ends = panel.transData.inverted().transform(line)
+            panel.plot(*ends.T, color=FAINT, linewidth=0.5, zorder=2)
+    return True
+
+
+def shown(word: str) -> str:
+    """A token that begins with a space is quoted, to be seen."""
+    return repr(word) if word != word.strip() else word
