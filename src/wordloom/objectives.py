@@ -19,8 +19,7 @@ from wordloom.data.batches.contiguous import ContiguousBatch
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
 from wordloom.errors import CheckpointError
-from wordloom.nn.fused import softmax_error
-from wordloom.nn.linear import fastest_linear, product_dtype, widens
+from wordloom.nn.head import head_loss
 
 __all__ = [
     "OBJECTIVES",
@@ -32,15 +31,11 @@ __all__ = [
     "WithLanguageModel",
     "causal_lm",
     "classification",
-    "linear_cross_entropy",
     "masked_lm",
     "objective",
     "question_answering",
     "token_classification",
 ]
-
-# Logits made at once, in bytes, whatever the vocabulary and the precision.
-CHUNK_BYTES = 64 << 20
 
 
 class Loss(NamedTuple):
@@ -64,14 +59,7 @@ def causal_lm(model: Any, batch: CausalBatch) -> Loss:
 
 def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
     """hidden [B, T, D] through ``head``, held to targets [B, T]."""
-    total = linear_cross_entropy(
-        hidden.flatten(0, 1),
-        head.weight,
-        head.bias,
-        targets.flatten(),
-        dtype=getattr(head, "product_dtype", None),
-        smoothing=smoothing,
-    )
+    total = head_loss(head, hidden.flatten(0, 1), targets.flatten(), smoothing=smoothing)
     return Loss(total, (targets != IGNORE).sum())
 
 
@@ -162,13 +150,7 @@ def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
     hidden = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
     places = (batch.targets != IGNORE).flatten().nonzero()[:, 0]  # the head sees these alone
     scored = model.mlm_hidden(hidden.flatten(0, 1)[places])  # [n, D]
-    total = linear_cross_entropy(
-        scored,
-        model.lm_head.weight,
-        model.lm_head.bias,
-        batch.targets.flatten()[places],
-        dtype=getattr(model.lm_head, "product_dtype", None),
-    )
+    total = head_loss(model.lm_head, scored, batch.targets.flatten()[places])
     count = torch.tensor(len(places), device=total.device)
     if batch.is_next is None:
         return Loss(total, count)
@@ -285,91 +267,3 @@ def objective(name: str, *, label_smoothing: float = 0.0, language_model_weight:
     if found is Translation:
         return Translation(label_smoothing)
     return found() if isinstance(found, type) else found
-
-
-def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    targets: Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    smoothing: float = 0.0,
-) -> Tensor:
-    """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
-
-    hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE is not scored) -> scalar
-    float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
-    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in
-    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.  Of each target's
-    probability ``smoothing`` is spread evenly over the vocabulary.
-    """
-    dtype = dtype or product_dtype(hidden)
-    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype, smoothing)  # type: ignore[no-untyped-call]
-
-
-class _LinearCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        dtype: torch.dtype,
-        smoothing: float,
-    ) -> Tensor:
-        N, V = hidden.shape[0], weight.shape[0]
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
-        chunks = max(1, -(-N * V * wide.itemsize // CHUNK_BYTES))
-        rows = max(1, -(-N // chunks))  # alike: a short one at the end costs nearly as much as a whole one
-        w = weight.to(dtype).to(wide)
-        b = None if bias is None else bias.to(dtype).to(wide)
-        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        # one chunk hands over its product; several are summed in float32
-        grad_weight: Tensor | None = None
-        grad_bias = torch.zeros(V, dtype=torch.float32, device=hidden.device) if wants_bias else None
-        with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, N, rows):
-                h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
-                logits = fastest_linear(h, w, b)  # [rows, V]
-                if not any((wants_hidden, wants_weight, wants_bias)):
-                    total += F.cross_entropy(
-                        logits.float(), t, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
-                    )
-                    continue
-                loss, g = softmax_error(
-                    logits, t, ignore_index=IGNORE, smoothing=smoothing
-                )  # d loss / d logits
-                total += loss
-                if grad_hidden is not None:
-                    grad_hidden[start : start + rows] = fastest_linear(g, w.t())
-                if wants_weight:
-                    product = g.T @ h
-                    grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
-                if grad_bias is not None:
-                    grad_bias += g.sum(0)  # asked for float32, in which it sums, PyTorch widens all of g
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        scale = grad_outputs[0]
-        weight_dtype, bias_dtype = ctx.dtypes
-
-        def scaled(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
-            # not in place: a second backward through a retained graph must find the same numbers
-            return None if grad is None else (grad * scale).to(dtype)
-
-        return (
-            scaled(grad_hidden, None if grad_hidden is None else grad_hidden.dtype),
-            scaled(grad_weight, weight_dtype),
-            scaled(grad_bias, bias_dtype),
-            None,
-            None,
-            None,
-        )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
+from tests.nn.adapters import WAYS, matrix
 from torch.nn import functional as F
 
 from wordloom.data.bags.vectorizer import BagVectorizer, smooth_idf, weighted
@@ -134,3 +135,17 @@ def test_a_damaged_config_is_told(counts, tmp_path, change, says):
 def test_a_wrong_setting_is_one_clear_line(settings, says):
     with pytest.raises(ConfigError, match=says):
         config_from("bag_of_words", **{"vocab_size": V, "id2label": LABELS, **settings})
+
+
+@pytest.mark.parametrize("features", ["counts", "binary", "tfidf"])
+def test_a_modified_classifier_is_called(features, counts):
+    ids, weights, offsets = (torch.from_numpy(part) for part in (counts.indices, counts.data, counts.indptr))
+    bags = (ids, weights.float(), offsets)
+    for way in ("low rank", "parametrized", "tensor subclass"):
+        model, twin = model_of(features, counts), model_of(features, counts)
+        WAYS[way](model, "classifier")
+        with torch.no_grad():
+            twin.classifier.weight.copy_(matrix(model.classifier))
+        torch.testing.assert_close(model(*bags), twin(*bags), atol=1e-5, rtol=1e-5)
+        model(*bags).square().sum().backward()
+        assert all(p.grad is not None for p in model.parameters())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
+from tests.nn.adapters import WAYS, Doubled
 
 from wordloom.errors import ConfigError
-from wordloom.models import BertConfig, RobertaConfig, build
+from wordloom.kernels import acceptance
+from wordloom.models import Bert, BertConfig, RobertaConfig, build
 from wordloom.models.fast_encoder import FastEncoder
+from wordloom.nn import Attention, Linear
 
 SIZES = {"vocab_size": 50, "max_seq_len": 40, "dim": 64, "n_layers": 3, "n_heads": 4, "type_vocab_size": 2}
 
@@ -33,7 +38,7 @@ def rows(B=5, T=33):
 
 
 @pytest.mark.parametrize("family", [BertConfig, RobertaConfig])
-@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_tanh", "identity"])
 def test_the_hidden_states_are_the_models(family, activation):
     model = made(family, activation=activation)
     tokens, segments, attend = rows()
@@ -91,6 +96,33 @@ def test_another_activation_or_kind_of_block_is_the_models_own_to_compute():
     assert not FastEncoder.takes(model)
     model = made()
     model.blocks[2].ffn_norm.__class__ = type("Another", (type(model.blocks[2].ffn_norm),), {})
+    assert not FastEncoder.takes(model)
+
+
+def test_any_modification_of_a_block_is_the_models_own_to_compute(caplog):
+    caplog.set_level(logging.DEBUG, "wordloom")
+    acceptance._log_once.cache_clear()
+    layers = ("attention.q_proj", "attention.o_proj", "feed_forward.up_proj", "feed_forward.down_proj")
+    for name in layers:
+        for modify in WAYS.values():
+            model = made(n_layers=2)
+            parent, _, child = name.rpartition(".")
+            modify(model.blocks[1].get_submodule(parent), child)
+            assert not FastEncoder.takes(model)
+    assert len(caplog.records) == len(WAYS)
+    for norm in ("attention_norm", "ffn_norm"):
+        model = made(n_layers=2)
+        weight = getattr(model.blocks[0], norm).weight
+        getattr(model.blocks[0], norm).weight = Doubled(weight.detach())
+        assert not FastEncoder.takes(model)
+    model = made(n_layers=2)
+    model.blocks[0].attention = Attention(dim=64, n_heads=8, bias=True)  # other heads, equal shapes
+    assert not FastEncoder.takes(model)
+    model = made(n_layers=2)
+    model.blocks[0].attention.q_proj = Linear(64, 64, bias=False)
+    assert not FastEncoder.takes(model)
+    model = made(n_layers=2)
+    model.__class__ = type("Another", (Bert,), {})
     assert not FastEncoder.takes(model)
 
 

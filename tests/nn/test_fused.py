@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from wordloom.kernels import programs
 from wordloom.models import GPT2Config, LlamaConfig, build
 from wordloom.nn import fused
-from wordloom.objectives import linear_cross_entropy
+from wordloom.nn.head import linear_cross_entropy
 
 pytestmark = pytest.mark.skipif(
     not programs.ready(), reason="no OpenMP runtime or no numba: nothing is fused"

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from wordloom.models import config_from, skeleton
 from wordloom.nn import Attention, Linear, linear, set_attention_backend
-from wordloom.objectives import linear_cross_entropy
+from wordloom.nn.head import linear_cross_entropy
 
 both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from wordloom import objectives
-from wordloom.objectives import linear_cross_entropy
+from wordloom.nn import head
+from wordloom.nn.head import linear_cross_entropy
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * 11, 10**9])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("ignored", [0, 5, 20])
 def test_equals_torch(monkeypatch, chunk, bias, ignored):
-    monkeypatch.setattr(objectives, "CHUNK_BYTES", 4 * chunk)
+    monkeypatch.setattr(head, "CHUNK_BYTES", 4 * chunk)
     g = torch.Generator().manual_seed(0)
     hidden = torch.randn(20, 6, generator=g, requires_grad=True)
     weight = torch.randn(11, 6, generator=g, requires_grad=True)

@@ -25,6 +25,7 @@ from wordloom.generate.conditioned import Conditioned
 from wordloom.models import MODELS, RNN
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
+from wordloom.nn.head import Head
 from wordloom.nn.linear import has_amx, widens
 
 __all__ = [
@@ -90,7 +91,7 @@ def _unfit(model: Any) -> str:
     for module in modules:
         if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return "a module is hooked"
-        if isinstance(module, nn.Linear) and type(module) is not Linear:
+        if isinstance(module, nn.Linear) and type(module) not in (Linear, Head):
             return "a layer is replaced"
         if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
             return "attention is set by hand"

@@ -130,7 +130,7 @@ def alignment_map(
             raise GenerationError(f"the {name} has no token to align; give a text that is not empty")
         if limit is not None and len(ids) > limit:
             raise GenerationError(f"the {name} has {len(ids)} tokens and the model takes {limit}; shorten it")
-    device = model.lm_head.weight.device
+    device = next(model.parameters()).device
     read = torch.tensor([list(source_ids)], device=device)  # [1, S]
     prefix = torch.tensor([[start_id, *target_ids[:-1]]], device=device)  # [1, T]
     crosses = [getattr(block, "cross_attention", None) for block in model.decoder_blocks]

@@ -109,6 +109,6 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
             f"the prompt has {len(ids)} tokens and the model takes {model.config.max_seq_len}; shorten it"
         )
     with evaluating(model), recording(layers) as recorded:
-        model.hidden(torch.tensor([list(ids)], device=model.lm_head.weight.device))
+        model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))
     names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
     return AttentionMap(names, torch.cat(recorded).cpu())  # each recorded: [1, H, T, T]

@@ -136,7 +136,7 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
         )
     last = len(ids) - (distance + 2)
     starts = sorted({round(i * last / max(1, windows - 1)) for i in range(windows)})
-    device = model.lm_head.weight.device
+    device = next(model.parameters()).device
     rows = torch.tensor([list(ids[at : at + distance + 2]) for at in starts], device=device)
     with evaluating(model):
         held, loss = _held(model, rows)

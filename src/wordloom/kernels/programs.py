@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from wordloom.kernels.acceptance import fall_back, plain
 
 __all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
 
@@ -73,7 +75,12 @@ def fits(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     for t in tensors:
-        if type(t) not in (Tensor, nn.Parameter) or t.device.type != "cpu" or not t.is_contiguous():
+        if t.device.type != "cpu":
+            return False
+        if not plain(t):
+            fall_back("a fused layer", f"a tensor is a {type(t).__name__}")
+            return False
+        if not t.is_contiguous():
             return False
         if t.dtype != first.dtype or t.shape != first.shape:
             return False

@@ -22,8 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.kernels.acceptance import fall_back
 from wordloom.models.checks import check_labels, check_positive
 from wordloom.nn.bags import bag_products
+from wordloom.nn.unmodified import modification
 
 __all__ = ["FEATURES", "BagOfWords", "BagOfWordsConfig"]
 
@@ -60,23 +62,35 @@ class BagOfWords(nn.Module):
         super().__init__()
         self.config = config
         self.classifier = nn.Linear(config.vocab_size, len(config.id2label))
-        self.idf: Tensor
+        self.idf: Tensor | None
         self.register_buffer("idf", torch.ones(config.vocab_size) if config.features == "tfidf" else None)
 
     def forward(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """ids [n], counts [n], offsets [B + 1] (:class:`wordloom.data.Bags`) -> logits [B, C] float32."""
-        weight = self.classifier.weight  # [C, V]
+        weights = torch.ones_like(counts) if self.config.features == "binary" else counts
+        scale: Tensor | float = 1.0
         if self.config.features == "tfidf":
-            lengths = self._lengths(ids, counts, offsets)
-            logits = bag_products(ids, counts, offsets, weight * self.idf) / lengths[:, None]
-        else:
-            weights = torch.ones_like(counts) if self.config.features == "binary" else counts
-            logits = bag_products(ids, weights, offsets, weight)
-        return (logits + self.classifier.bias).float()  # [B, C]
+            scale = self._lengths(ids, counts, offsets)[:, None]
+        if reason := modification(self.classifier, nn.Linear):
+            fall_back("BagOfWords", reason)
+            return self.classifier(self._features(ids, weights, offsets) / scale).float()  # [B, C]
+        matrix = self.classifier.weight  # [C, V]
+        matrix = matrix if self.idf is None else matrix * self.idf
+        return (bag_products(ids, weights, offsets, matrix) / scale + self.classifier.bias).float()  # [B, C]
+
+    def _features(self, ids: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
+        """Dense rows, before tf-idf divides them by their lengths: [B, V]."""
+        V = self.config.vocab_size
+        sizes = offsets.diff().long()  # [B]
+        rows = torch.repeat_interleave(torch.arange(len(sizes), device=ids.device), sizes)  # [n]
+        dense = torch.zeros(len(sizes), V, dtype=torch.float32, device=ids.device)
+        dense.index_put_((rows, ids.long()), weights.float(), accumulate=True)
+        return dense if self.idf is None else dense * self.idf
 
     @torch.no_grad()
     def _lengths(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
         """Euclidean length of every bag's tf-idf row, 1 for one without words: [B]."""
+        assert self.idf is not None
         squares = self.idf.square()[None]  # [1, V]
         lengths = bag_products(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
         return torch.where(lengths > 0, lengths, torch.ones_like(lengths))

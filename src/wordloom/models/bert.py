@@ -38,6 +38,7 @@ from wordloom.models.checks import (
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["PRESETS", "Bert", "BertConfig", "Encoded"]
 
@@ -134,7 +135,7 @@ class Bert(nn.Module):
             self.mlm_transform = Linear(c.dim, c.dim)
             self.mlm_activation = activation(c.mlm_head_activation)
             self.mlm_norm = LayerNorm(c.dim, eps=c.norm_eps)
-            self.lm_head = Linear(c.dim, c.vocab_size)
+            self.lm_head = Head(c.dim, c.vocab_size)
         self.next_sentence = Linear(c.dim, 2) if c.next_sentence_head else None
         self.tie_weights()
 

@@ -38,10 +38,11 @@ from wordloom.models.checks import (
     positions_within,
 )
 from wordloom.models.memory import Memory
-from wordloom.nn import Attention, LayerNorm, Linear, Swish
+from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
 
@@ -168,7 +169,7 @@ class BertGeneration(nn.Module):
         self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self.embedding_norm = LayerNorm(c.dim, eps=c.norm_eps)
         self.decoder_blocks = nn.ModuleList(DecoderBlock(bert) for _ in range(c.decoder_layers))
-        self.lm_head = Linear(c.dim, c.vocab_size)
+        self.lm_head = Head(c.dim, c.vocab_size)
         self.tie_weights()
 
     @property

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.models.bert import Bert, Block
+from wordloom.kernels.acceptance import fall_back
+from wordloom.models.bert import Bert, BertConfig, Block
+from wordloom.models.roberta import Roberta
 from wordloom.nn import Attention, FeedForward, LayerNorm
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.linear import Linear, PackedLinear
+from wordloom.nn.unmodified import modification
 
 __all__ = ["FastEncoder"]
-
-_PARTS = (Block, Attention, FeedForward, LayerNorm, LayerNorm)
 
 
 class FastEncoder:
@@ -36,26 +37,10 @@ class FastEncoder:
 
     @staticmethod
     def takes(model: object) -> bool:
-        """Whether ``model`` is one whose blocks there is a fast form of, where it lies: as it was built,
-        without hooks, which would not be called, or replaced layers."""
-        if not isinstance(model, Bert) or model.config.activation not in PackedLinear.ACTIVATIONS:
-            return False
-        some = torch.linspace(-3, 3, 7)
-        wanted = activation(model.config.activation)(some)
-        for block in model.blocks:
-            b: Any = block
-            parts = (b, b.attention, b.feed_forward, b.attention_norm, b.ffn_norm)
-            if tuple(map(type, parts)) != _PARTS or not torch.equal(b.feed_forward.activation(some), wanted):
-                return False
-        for module in model.blocks.modules():
-            if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-                return False
-            if isinstance(module, nn.Linear) and type(module) is not Linear:
-                return False
-        parameters = list(model.blocks.parameters())
-        if any(p.dtype != parameters[0].dtype or p.is_inference() for p in parameters):
-            return False  # the latter do not tell of changes
-        return all(PackedLinear.takes(p) for p in parameters if p.dim() == 2)
+        """Return whether ``model`` is one that this class computes exactly; logs why not at debug level."""
+        if reason := _unfit(model):
+            fall_back("FastEncoder", reason)
+        return not reason
 
     def follows(self, model: object) -> bool:
         """Whether this computes what ``model`` does now."""
@@ -76,6 +61,53 @@ class FastEncoder:
         for block in self.blocks[:n_layers]:
             x = block(x, mask)
         return x
+
+
+def _unfit(model: object) -> str:
+    """Return why the modules of ``model`` must be called, or ""."""
+    if type(model) not in (Bert, Roberta) or type(model.blocks) is not nn.ModuleList:
+        return f"a {type(model).__name__} is no BERT or RoBERTa as it was built"
+    c = model.config
+    if "hidden" in vars(model):
+        return "the model's hidden is replaced"
+    if c.activation not in PackedLinear.ACTIVATIONS:
+        return f"activation {c.activation}"
+    for block in model.blocks:
+        if reason := _unfit_block(block, c):
+            return reason
+    parameters = list(model.blocks.parameters())
+    if any(p.dtype != parameters[0].dtype for p in parameters):
+        return "weights are of several dtypes"
+    if any(p.is_inference() for p in parameters):
+        return "inference tensors do not tell of changes"
+    if not all(PackedLinear.takes(p) for p in parameters if p.dim() == 2):
+        return f"no packed products in {parameters[0].dtype} on {parameters[0].device.type}"
+    return ""
+
+
+def _unfit_block(block: nn.Module, c: BertConfig) -> str:
+    """Return why ``block`` is not one that a model of config ``c`` was built with, or ""."""
+    if reason := modification(block, Block):
+        return reason
+    assert isinstance(block, Block)
+    a, ffn, norms = block.attention, block.feed_forward, (block.attention_norm, block.ffn_norm)
+    reasons = [modification(a, Attention), modification(ffn, FeedForward)]
+    reasons += [modification(norm, LayerNorm) for norm in norms]
+    if any(reasons):
+        return next(filter(None, reasons))
+    D, F_, head = c.dim, c.ffn_dim, c.dim // c.n_heads
+    shapes = {a.q_proj: (D, D), a.k_proj: (D, D), a.v_proj: (D, D), a.o_proj: (D, D),
+              ffn.up_proj: (F_, D), ffn.down_proj: (D, F_)}  # fmt: skip
+    for layer, shape in shapes.items():
+        if reason := modification(layer, Linear):
+            return reason
+        if tuple(layer.weight.shape) != shape or layer.bias is None:
+            return "a layer has another shape than the config says, or no bias"
+    if (a.n_heads, a.n_kv_heads, a.head_dim) != (c.n_heads, c.n_heads, head):
+        return "attention has other heads than the config says"
+    if ffn.activation is not activation(c.activation):
+        return "another activation than the config says"
+    return ""
 
 
 class _FastBlock:

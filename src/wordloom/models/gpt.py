@@ -28,10 +28,11 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish, sinusoidal_positions
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["GPT", "PRESETS", "GPTConfig"]
 
@@ -104,7 +105,7 @@ class GPT(nn.Module):
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self._sinusoidal: Tensor | None = None  # made at first use; no weight, and never cast to bfloat16
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
-        self.lm_head = Linear(c.dim, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Head(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
 
     def tie_weights(self) -> None:

@@ -29,10 +29,11 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Linear, Swish
+from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["GPT2", "PRESETS", "GPT2Config"]
 
@@ -98,7 +99,7 @@ class GPT2(nn.Module):
         self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
         self.final_norm = LayerNorm(c.dim, eps=c.norm_eps, bias=c.bias)
-        self.lm_head = Linear(c.dim, c.vocab_size, bias=False)
+        self.lm_head = Head(c.dim, c.vocab_size, bias=False)
         self.tie_weights()
 
     def tie_weights(self) -> None:

@@ -28,10 +28,11 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_eps, check_positive, dropout_or
-from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear, RMSNorm, Rotary
+from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["PRESETS", "Llama", "LlamaConfig"]
 
@@ -135,7 +136,7 @@ class Llama(nn.Module):
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
         self.final_norm = RMSNorm(c.dim, eps=c.norm_eps)
-        self.lm_head = Linear(c.dim, c.vocab_size, bias=False)
+        self.lm_head = Head(c.dim, c.vocab_size, bias=False)
         self.tie_weights()
 
     def tie_weights(self) -> None:

@@ -26,12 +26,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 
@@ -101,7 +101,7 @@ class RNN(nn.Module):
         narrows = c.tie_embeddings and c.state_dim != c.dim
         self.output_proj = Linear(c.state_dim, c.dim, bias=False) if narrows else None
         width = c.dim if narrows else c.state_dim
-        self.lm_head = Linear(width, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Head(width, c.vocab_size, bias=c.output_bias)
         self.dropouts = [
             dropout_or(c.embedding_dropout, c.dropout),
             *[c.dropout] * (c.n_layers - 1),
@@ -170,11 +170,10 @@ class RNN(nn.Module):
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """tokens [B, T] -> [B, T, D]; in training ``word_dropout`` takes words out, wherever they stand."""
-        p, table = self.config.word_dropout, self.token_embedding.weight
-        x = F.embedding(tokens, table)
+        p, x = self.config.word_dropout, self.token_embedding(tokens)
         if not (p and self.training):
             return x
-        return x * dropout(table.new_ones(len(table), 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
+        return x * dropout(x.new_ones(self.config.vocab_size, 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
 
     def _dropped(self, x: Tensor, p: float) -> Tensor:
         """[B, T, D] with a share ``p`` of its components zero in training, the same at all steps or not."""

@@ -40,6 +40,7 @@ from wordloom.models.memory import Memory
 from wordloom.nn.bidirectional import ReadingLayer
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent, State
 from wordloom.nn.scorers import SCORERS, AttentionScorer, attend_to
@@ -176,7 +177,7 @@ class Seq2Seq(nn.Module):
         self.readout_proj = Linear(width, H, bias=False) if reads else None
         narrows = c.tie_embeddings and c.dim != H
         self.output_proj = Linear(H, c.dim, bias=False) if narrows else None
-        self.lm_head = Linear(c.dim if narrows else H, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Head(c.dim if narrows else H, c.vocab_size, bias=c.output_bias)
         self.embedding_dropout = dropout_or(c.embedding_dropout, c.dropout)
         self.output_dropout = dropout_or(c.output_dropout, c.dropout)
         self.teacher_forcing = c.teacher_forcing

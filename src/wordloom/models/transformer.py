@@ -48,10 +48,11 @@ from wordloom.models.checks import (
     positions_within,
 )
 from wordloom.models.memory import Memory
-from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Rotary, Swish, sinusoidal_positions
+from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
+from wordloom.nn.head import Head
 
 __all__ = ["PRESETS", "Transformer", "TransformerConfig"]
 
@@ -212,7 +213,7 @@ class Transformer(nn.Module):
         self.encoder_norm = LayerNorm(c.dim, eps=c.norm_eps) if c.norm_place == "pre" else None
         self.decoder_blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
         self.final_norm = LayerNorm(c.dim, eps=c.norm_eps) if c.norm_place == "pre" else None
-        self.lm_head = Linear(c.dim, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Head(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
 
     @property

@@ -31,13 +31,17 @@ class Swish(nn.Module):
         return x * torch.sigmoid(self.beta * x)
 
 
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 ACTIVATIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
     "relu": lambda: F.relu,
     "gelu": lambda: F.gelu,  # exact: x * Phi(x), Hendrycks & Gimpel 2016, arXiv:1606.08415
     "gelu_tanh": lambda: gelu_tanh,  # the paper's approximation; GPT and GPT-2
     "silu": lambda: F.silu,
     "sigmoid": lambda: torch.sigmoid,  # gated: GLU itself
-    "identity": lambda: lambda x: x,  # gated: the bilinear layer
+    "identity": lambda: _identity,  # gated: the bilinear layer
     "swish_learnt": lambda: Swish(learnt=True),
 }
 

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from wordloom.kernels import programs
+from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import SHARES, fits, run
 from wordloom.nn.linear import has_amx, mkl_is_a_guest
 
@@ -52,9 +53,17 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """``F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)``; weight [D] float32 or None."""
-    if weight is not None and weight.dtype == torch.float32 and fits(x):
+    if weight is not None and fits(x) and _float32(weight, x.shape[-1:]):
         return _RMSNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
     return F.rms_norm(x.float(), x.shape[-1:], weight, eps).to(x.dtype)
+
+
+def _float32(t: Tensor, shape: torch.Size) -> bool:
+    """Return whether a program may read ``t``, beside tensors that fit, as dense float32 of this shape."""
+    if not plain(t):
+        fall_back("a fused layer", f"a tensor is a {type(t).__name__}")
+        return False
+    return t.dtype == torch.float32 and t.device.type == "cpu" and t.shape == shape
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
@@ -75,9 +84,9 @@ def softmax_error(
     """
     scored = targets != ignore_index
     kept = targets.masked_fill(~scored, 0)
-    if fits(logits) and kept.min() >= 0 and kept.max() < logits.shape[1]:
+    if fits(logits) and _class_numbers(kept, logits.shape):
         losses = torch.empty(logits.shape[0], device=logits.device)
-        known = targets.masked_fill(~scored, -1)
+        known = targets.masked_fill(~scored, -1).contiguous()
         run("softmax_error", logits.dtype, *logits.shape, _bits(smoothing), logits, known, losses)
         return losses.sum(), logits
     log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
@@ -94,10 +103,22 @@ def softmax_error(
     return loss, grad.to(logits.dtype)
 
 
+def _class_numbers(targets: Tensor, shape: torch.Size) -> bool:
+    """Return whether ``targets`` are int64, one for each of the N rows of ``shape``, and numbers below V."""
+    N, V = shape
+    if not plain(targets) or targets.dtype != torch.int64 or targets.shape != (N,):
+        return False
+    return bool(targets.min() >= 0) and bool(targets.max() < V)
+
+
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn element i of each head with i + E/2: x [B, H, T, E], cos and sin [B or 1, T, E/2] float32."""
     heads_last = x.transpose(1, 2)  # [B, T, H, E], as projections lie in memory
-    if fits(heads_last) and not cos.requires_grad:
+    B, _, T, E = x.shape
+    rows = cos.shape[0] if cos.dim() == 3 else 0
+    angles = torch.Size((rows, T, E // 2))
+    known = E % 2 == 0 and rows in (1, B) and _float32(cos, angles) and _float32(sin, angles)
+    if known and fits(heads_last) and not cos.requires_grad:
         return _Rotate.apply(x, cos.contiguous(), sin.contiguous())  # type: ignore[no-untyped-call]
     cos, sin = cos.unsqueeze(-3), sin.unsqueeze(-3)  # [B or 1, 1, T, E/2]
     first, second = x.float().chunk(2, dim=-1)
@@ -115,7 +136,10 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) 
     if q.shape[2] < FEW_QUERIES <= k.shape[2] and not _learns(q, k, v):
         return False
     for t in (q, k, v):
-        if type(t) is not Tensor or t.device.type != "cpu" or t.dtype != q.dtype:
+        if t.device.type != "cpu" or t.dtype != q.dtype:
+            return False
+        if not plain(t):
+            fall_back("attention", f"queries, keys or values are a {type(t).__name__}")
             return False
         if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # BLAS takes no rows that lie over one another
             return False
@@ -263,7 +287,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     x = x.transpose(1, 2).contiguous()  # [B, T, H, E]
     B, T, H, E = x.shape
     y = torch.empty_like(x)
-    run("rotate", x.dtype, B * T, T, H, E // 2, cos.numel() // (E // 2), x, cos, sin, y)
+    run("rotate", x.dtype, B * T, T, H, E // 2, cos.shape[0] * T, x, cos, sin, y)
     return y.transpose(1, 2)  # [B, H, T, E]
 
 

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from wordloom.kernels.acceptance import fall_back, plain
+
 __all__ = [
     "Linear",
     "PackedLinear",
@@ -105,13 +107,25 @@ def _onednn_is_faster() -> bool:
     return torch._C._has_mkldnn and mkl_is_a_guest() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
-def by_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether x [N, in] weight [out, in]^T is better made by oneDNN than by PyTorch's choice."""
-    if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu":
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether oneDNN computes x [N, in] weight [out, in]^T + bias faster than PyTorch's own choice.
+
+    Only for plain float32 tensors on the CPU: oneDNN would read past what a tensor subclass computes.
+    """
+    if torch.compiler.is_compiling() or not _read_directly(x, weight, bias):
         return False
-    if type(x) is not Tensor or torch.compiler.is_compiling():  # shapes alone, a program: PyTorch's to follow
+    if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in (x, weight, bias) if t is not None):
         return False
     return x.numel() * weight.shape[0] >= LEAST_PRODUCTS and _onednn_is_faster()
+
+
+def _read_directly(*tensors: Tensor | None) -> bool:
+    """Whether our own products may read the memory of ``tensors``; logs the type of one that they may not."""
+    if plain(*tensors):
+        return True
+    kinds = {type(t).__name__ for t in tensors if not plain(t)}
+    fall_back("Linear", f"a factor is a {' and a '.join(sorted(kinds))}")
+    return False
 
 
 def fastest_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -119,7 +133,7 @@ def fastest_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
     x [.., in], weight [out, in], which may be a transpose, bias [out] or None -> [.., out].
     """
-    if by_onednn(x, weight):
+    if by_onednn(x, weight, bias):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
@@ -128,20 +142,16 @@ class Linear(nn.Linear):
     """x [.., in] -> x weight^T + bias [.., out] by the routine that is fastest; see the module docstring.
 
     What PyTorch's own ``F.linear`` did not make can be differentiated once, and not by ``torch.func``.
-
-    Attributes:
-        product_dtype: of a language model's head: what the loss makes its products in; None: autocast's.
     """
-
-    product_dtype: torch.dtype | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and x.numel() >= LEAST_ROWS * self.in_features:
             dtype = product_dtype(x)
             # outside autocast, factors of two dtypes are PyTorch's to refuse
-            if widens(x.device, dtype) and (dtype != x.dtype or x.dtype == self.weight.dtype):
+            same = dtype != x.dtype or x.dtype == self.weight.dtype
+            if same and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias):
                 return _Widened.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
-            if dtype == torch.float32 and by_onednn(x, self.weight):
+            if dtype == torch.float32 and by_onednn(x, self.weight, self.bias):
                 return _ByOneDNN.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(x, self.weight, self.bias)
 

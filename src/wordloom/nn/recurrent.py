@@ -27,7 +27,7 @@ torch.nn carries two biases for each gate, of which only the sum counts; here it
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
@@ -36,13 +36,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
+from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear, product_dtype, widens
 from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
+from wordloom.nn.unmodified import modification
 
 __all__ = ["CELLS", "Recurrent", "State", "unknown_cell"]
 
 State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM
+Product: TypeAlias = Callable[[Tensor, slice], Tensor]  # h [B, R], rows of U -> U[rows] h [B, rows]
 
 #: cell -> its gates, in the order in which their rows lie in the weights (torch's).
 CELLS: dict[str, tuple[str, ...]] = {
@@ -58,6 +61,7 @@ _FOREIGN = {
     **dict.fromkeys(("rnn", "elman", "tanh", "vanilla", "srn", "simple_rnn", "simplernn"), "rnn_tanh"),
     **dict.fromkeys(("relu", "irnn"), "rnn_relu"),
 }
+_ALL = slice(None)
 _WIDE = 400  # components from which on our own LSTM is the faster one in bfloat16
 _OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
 
@@ -168,16 +172,17 @@ class Recurrent(nn.Module):
             starts: [B, T], True where a row begins anew: its state is zero before that step.
             exact: take one step after another as they are written here, whatever ``kernel`` says.
 
-        Raises ConfigError for a state of other sizes, which not every kernel would notice.
+        Raises ConfigError for a state of other sizes, which not every kernel would notice, and for weight
+        drop in training on a modified ``hidden_proj``.
         """
         if state is None:
             state = self.new_state(len(x), x)
         found = [tuple(part.shape) for part in state]
         if found != (fitting := [(len(x), size) for size in self.state_dims]):
             raise ConfigError(f"a state of shapes {found} does not fit {len(x)} rows, which need {fitting}")
-        u = dropout(self.hidden_proj.weight, self.weight_drop, self.training)
+        u = self._dropped_weight()
         kernel = "steps" if exact or self.recorded is not None else self.kernel_for(x, starts is not None)
-        if kernel == "steps":
+        if kernel == "steps" or u is None:
             return self._steps(x, state, u, attend, starts)
         if kernel == "fused":
             return run_sequence(self._sequence(x, state, u, attend, starts))
@@ -188,19 +193,33 @@ class Recurrent(nn.Module):
         on a CPU (:mod:`wordloom.nn.recurrent_kernels`); ``"torch"``; or ``"steps"``, where neither does.
 
         Of LSTMs without more, torch's is as fast or faster, but for wide ones in training in bfloat16; it
-        knows no rows that begin anew.
+        knows no rows that begin anew.  A modified layer is called, step after step.
         """
+        if reason := self._modification():
+            fall_back("Recurrent", reason)
+            return "steps"
         wide = torch.is_grad_enabled() and self.hidden_dim >= _WIDE and product_dtype(x) == torch.bfloat16
-        plain = self.kernel == "torch" and self.cell.startswith("lstm") and self.state_proj is None
-        if (wide or starts or not plain) and fits(x, self.hidden_dim):
+        ordinary = self.kernel == "torch" and self.cell.startswith("lstm") and self.state_proj is None
+        if (wide or starts or not ordinary) and fits(x, self.hidden_dim):
             return "fused"
         return "steps" if starts else self.kernel
+
+    def _modification(self) -> str:
+        """Return why no kernel may read the weights of the layers in place of calling them, or ""."""
+        if type(self) is not Recurrent:
+            return f"{type(self).__name__} in place of Recurrent"
+        if not plain(self.peephole, self.candidate_bias):
+            return "a weight of its own is no plain tensor"
+        layers = (self.input_proj, self.hidden_proj, self.state_proj)
+        return next((reason for layer in layers if (reason := modification(layer, Linear))), "")
 
     def _sequence(
         self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None
     ) -> Sequence:
         return Sequence(
             cell=self.cell,
+            hidden_dim=self.hidden_dim,
+            state_dim=self.state_dims[0],
             x=x,
             state=state,
             w=self.input_proj.weight,
@@ -215,15 +234,37 @@ class Recurrent(nn.Module):
 
     # -- one step after another --------------------------------------------------------------------------
 
+    def _dropped_weight(self) -> Tensor | None:
+        """Return U as this pass drops its weights, or None if ``hidden_proj`` is modified and must be called.
+
+        Raises ConfigError for weight drop on a modified layer, whose matrix is not all that it computes with.
+        """
+        reason = modification(self.hidden_proj, Linear)
+        if not reason:
+            return dropout(self.hidden_proj.weight, self.weight_drop, self.training)
+        if self.weight_drop and self.training:
+            raise ConfigError(
+                f"weight_drop needs hidden_proj's own matrix, and that layer is modified ({reason}); set "
+                "weight_drop to 0, or leave hidden_proj as it was built"
+            )
+        return None
+
+    def _hidden_product(self, u: Tensor | None) -> Product:
+        """The product with U: with the tensor ``u``, or by calling the layer."""
+        if u is None:
+            return lambda h, rows: self.hidden_proj(h)[:, rows]
+        return lambda h, rows: F.linear(h, u if rows == _ALL else u[rows])
+
     def _steps(
-        self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None
+        self, x: Tensor, state: State, u: Tensor | None, attend: Tensor | None, starts: Tensor | None
     ) -> tuple[Tensor, State]:
+        product = self._hidden_product(u)
         inputs = self.input_proj(x)  # [B, T, G * H]: what x brings to every step is one product
         found = []
         for t in range(x.shape[1]):
             if starts is not None:
                 state = tuple(part.masked_fill(starts[:, t, None], 0.0) for part in state)
-            new = self._step(inputs[:, t], state, u)
+            new = self._step(inputs[:, t], state, product)
             if attend is not None:
                 rests = ~attend[:, t, None]
                 new = tuple(torch.where(rests, old, now) for old, now in zip(state, new, strict=True))
@@ -234,13 +275,13 @@ class Recurrent(nn.Module):
         empty = x.new_zeros(len(x), 0, self.state_dims[0])
         return torch.stack(found, dim=1) if found else empty, state
 
-    def _step(self, wx: Tensor, state: State, u: Tensor) -> State:
+    def _step(self, wx: Tensor, state: State, u: Product) -> State:
         """One step; ``wx`` [B, G * H] is W x + b."""
         match self.cell:
             case "rnn_tanh":
-                return (torch.tanh(wx + F.linear(state[0], u)),)
+                return (torch.tanh(wx + u(state[0], _ALL)),)
             case "rnn_relu":
-                return (torch.relu(wx + F.linear(state[0], u)),)
+                return (torch.relu(wx + u(state[0], _ALL)),)
             case "gru":
                 return self._gru(wx, state[0], u)
             case "gru_reset_after":
@@ -248,9 +289,9 @@ class Recurrent(nn.Module):
             case _:
                 return self._lstm(wx, state, u)
 
-    def _lstm(self, wx: Tensor, state: State, u: Tensor) -> State:
+    def _lstm(self, wx: Tensor, state: State, u: Product) -> State:
         h, c = state
-        sums = dict(zip(self.gates, (wx + F.linear(h, u)).chunk(len(self.gates), dim=-1), strict=True))
+        sums = dict(zip(self.gates, (wx + u(h, _ALL)).chunk(len(self.gates), dim=-1), strict=True))
         kept = torch.sigmoid(self._seeing("f", sums, c)) * c if "f" in sums else c
         c = kept + torch.sigmoid(self._seeing("i", sums, c)) * torch.tanh(sums["g"])
         h = torch.sigmoid(self._seeing("o", sums, c)) * torch.tanh(c)
@@ -262,15 +303,15 @@ class Recurrent(nn.Module):
             return sums[gate]
         return sums[gate] + self.peephole[[name for name in self.gates if name != "g"].index(gate)] * c
 
-    def _gru(self, wx: Tensor, h: Tensor, u: Tensor) -> State:
+    def _gru(self, wx: Tensor, h: Tensor, u: Product) -> State:
         split = 2 * self.hidden_dim
-        r, z = torch.sigmoid(wx[:, :split] + F.linear(h, u[:split])).chunk(2, dim=-1)
-        n = torch.tanh(wx[:, split:] + F.linear(r * h, u[split:]))
+        r, z = torch.sigmoid(wx[:, :split] + u(h, slice(0, split))).chunk(2, dim=-1)
+        n = torch.tanh(wx[:, split:] + u(r * h, slice(split, None)))
         return ((1 - z) * h + z * n,)
 
-    def _gru_reset_after(self, wx: Tensor, h: Tensor, u: Tensor) -> State:
+    def _gru_reset_after(self, wx: Tensor, h: Tensor, u: Product) -> State:
         split = 2 * self.hidden_dim
-        uh = F.linear(h, u)
+        uh = u(h, _ALL)
         r, z = torch.sigmoid(wx[:, :split] + uh[:, :split]).chunk(2, dim=-1)
         candidate = uh[:, split:] if self.candidate_bias is None else uh[:, split:] + self.candidate_bias
         n = torch.tanh(wx[:, split:] + r * candidate)

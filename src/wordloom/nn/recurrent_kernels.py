@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from wordloom.kernels import programs
+from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import run
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
@@ -32,6 +33,7 @@ class Sequence(NamedTuple):
     """What :func:`run_sequence` computes; shapes and equations as in :mod:`wordloom.nn.recurrent`.
 
     Attributes:
+        hidden_dim, state_dim: H and R.
         x: ``[B, T, D]``.
         state: h ``[B, R]`` and, in an LSTM, c ``[B, H]``.
         w, u, bias: of all gates, one under another; ``bias`` may be None.
@@ -42,6 +44,8 @@ class Sequence(NamedTuple):
     """
 
     cell: str
+    hidden_dim: int
+    state_dim: int
     x: Tensor
     state: tuple[Tensor, ...]
     w: Tensor
@@ -56,7 +60,10 @@ class Sequence(NamedTuple):
 
 def fits(x: Tensor, hidden_dim: int) -> bool:
     """Whether there are programs for steps of x [B, T, D], and enough to do for them."""
-    if x.device.type != "cpu" or type(x) is not Tensor or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    if not plain(x):
+        fall_back("Recurrent", f"x is a {type(x).__name__}")
         return False
     if product_dtype(x) not in (torch.float32, torch.bfloat16):
         return False
@@ -72,6 +79,8 @@ def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
     dtype = product_dtype(s.x)
     outputs, *state = _RunSequence.apply(  # type: ignore[no-untyped-call]
         s.cell,
+        s.hidden_dim,
+        s.state_dim,
         torch.float32 if widens(s.x.device, dtype) else dtype,
         s.x.transpose(0, 1),
         h,
@@ -106,6 +115,8 @@ class _RunSequence(torch.autograd.Function):
     def forward(
         ctx: Any,
         cell: str,
+        hidden_dim: int,
+        state_dim: int,
         dtype: torch.dtype,
         x: Tensor,
         h0: Tensor,
@@ -120,7 +131,10 @@ class _RunSequence(torch.autograd.Function):
         starts: Tensor | None,
     ) -> tuple[Tensor, ...]:
         with torch.autocast("cpu", enabled=False):
-            pass_ = _Pass(cell, dtype, x, w, u, bias, candidate_bias, peephole, projection, attend, starts)
+            pass_ = _Pass(
+                cell, hidden_dim, state_dim, dtype, x, w, u, bias, candidate_bias, peephole, projection,
+                attend, starts,
+            )  # fmt: skip
             outputs, state = pass_.forward(h0, c0)
         ctx.run = pass_
         given = (x, h0, c0, w, u, bias, candidate_bias, peephole, projection)
@@ -136,7 +150,7 @@ class _RunSequence(torch.autograd.Function):
             None if gradient is None or dtype is None else gradient.to(dtype)
             for gradient, dtype in zip(found, ctx.dtypes, strict=True)
         ]
-        return None, None, *made, None, None
+        return None, None, None, None, *made, None, None
 
 
 class _Pass:
@@ -145,6 +159,8 @@ class _Pass:
     def __init__(
         self,
         cell: str,
+        hidden_dim: int,
+        state_dim: int,
         dtype: torch.dtype,
         x: Tensor,
         w: Tensor,
@@ -165,8 +181,7 @@ class _Pass:
         self.peephole = None if peephole is None else peephole.float().contiguous()
         self.projection = None if projection is None else projection.to(dtype).contiguous()
         self.attend, self.starts = attend, starts
-        self.R = u.shape[1]
-        self.H = u.shape[0] // {"rnn": 1, "gru": 3}.get(cell[:3], 3 if cell == "lstm_1997" else 4)
+        self.H, self.R = hidden_dim, state_dim
 
     def _run(self, name: str, kind: int, *tensors: Tensor | None) -> None:
         packed = [0 if t is None else t for t in tensors]

@@ -75,7 +75,7 @@ class GeneralScorer(nn.Module):
 
     def exact(self, query: Tensor, memory: Tensor) -> Tensor:
         """query [B, H], memory [B, S, M] -> e [B, S]."""
-        return torch.einsum("bh,hm,bsm->bs", query, self.key_proj.weight, memory)
+        return torch.einsum("bh,bsh->bs", query, self.key_proj(memory))
 
 
 class AdditiveScorer(nn.Module):
@@ -97,8 +97,7 @@ class AdditiveScorer(nn.Module):
 
     def exact(self, query: Tensor, memory: Tensor) -> Tensor:
         """query [B, H], memory [B, S, M] -> e [B, S]."""
-        wq, um = F.linear(query, self.query_proj.weight), F.linear(memory, self.key_proj.weight)
-        return torch.tanh(wq[:, None] + um) @ self.v
+        return torch.tanh(self.query_proj(query)[:, None] + self.key_proj(memory)) @ self.v
 
 
 AttentionScorer: TypeAlias = DotScorer | GeneralScorer | AdditiveScorer

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.objectives import linear_cross_entropy
+from wordloom.nn.head import linear_cross_entropy
 from wordloom.run import load_translator, train
 
 NUMBERS = ["null", "eins", "zwei", "drei", "vier", "sechs", "sieben", "acht"]

@@ -1,0 +1,31 @@
+"""What a kernel accepts: ordinary dense tensors.  Whoever falls back to PyTorch says why, once, in the log."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["fall_back", "plain"]
+
+log = logging.getLogger(__name__)
+
+
+def plain(*tensors: Tensor | None) -> bool:
+    """Return whether each tensor is an ordinary dense one, no subclass; None counts as plain."""
+    return all(
+        t is None or (type(t) in (Tensor, nn.Parameter) and t.layout == torch.strided) for t in tensors
+    )
+
+
+def fall_back(path: str, reason: str) -> None:
+    """Log once, at debug level, that ``path`` calls the modules and why."""
+    if not torch.compiler.is_compiling():
+        _log_once(path, reason)
+
+
+@functools.cache
+def _log_once(path: str, reason: str) -> None:
+    log.debug("%s calls the modules: %s", path, reason)

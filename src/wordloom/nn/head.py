@@ -1,0 +1,151 @@
+"""The head of a language model: a logit for every token of the vocabulary, and the loss over them.
+
+The loss is fused: logits of a chunk of rows are made, turned into their gradient, and dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wordloom.kernels.acceptance import fall_back
+from wordloom.nn.fused import softmax_error
+from wordloom.nn.linear import Linear, fastest_linear, product_dtype, widens
+from wordloom.nn.unmodified import modification
+
+__all__ = ["IGNORE_INDEX", "Head", "head_loss", "linear_cross_entropy"]
+
+IGNORE_INDEX = -100  # a target that is not scored
+CHUNK_BYTES = 64 << 20  # logits made at once, whatever the vocabulary and the precision
+
+
+class Head(Linear):
+    """hidden [.., D] -> logits [.., V], and the loss over them.
+
+    Attributes:
+        product_dtype: dtype of the fused loss's matrix products; None: autocast's.
+    """
+
+    product_dtype: torch.dtype | None = None
+
+    def loss(self, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        """Sum of cross-entropies of the logits of ``hidden`` [N, D] against ``targets`` [N], float32.
+
+        The fused loss reads the weights and does not call the layer.  A modified head (a subclass, hooks, a
+        parametrization, a weight that is no plain tensor) is called instead.
+        """
+        if reason := modification(self, Head):
+            fall_back("the loss of the language model's head", reason)
+            return _logits_loss(self(hidden), targets, smoothing)
+        return linear_cross_entropy(
+            hidden, self.weight, self.bias, targets, dtype=self.product_dtype, smoothing=smoothing
+        )
+
+
+def head_loss(head: nn.Module, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """Return :meth:`Head.loss`; a layer of another class, such as an adapter around a head, is called."""
+    if isinstance(head, Head):
+        return head.loss(hidden, targets, smoothing=smoothing)
+    fall_back("the loss of the language model's head", f"{type(head).__name__} in place of Head")
+    return _logits_loss(head(hidden), targets, smoothing)
+
+
+def _logits_loss(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    return F.cross_entropy(
+        logits.float(), targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
+    )
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    smoothing: float = 0.0,
+) -> Tensor:
+    """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
+
+    hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE_INDEX is not scored) -> scalar
+    float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
+    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in
+    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.  Of each target's
+    probability ``smoothing`` is spread evenly over the vocabulary.
+    """
+    dtype = dtype or product_dtype(hidden)
+    return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype, smoothing)  # type: ignore[no-untyped-call]
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        dtype: torch.dtype,
+        smoothing: float,
+    ) -> Tensor:
+        N, V = hidden.shape[0], weight.shape[0]
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
+        chunks = max(1, -(-N * V * wide.itemsize // CHUNK_BYTES))
+        rows = max(1, -(-N // chunks))  # alike: a short one at the end costs nearly as much as a whole one
+        w = weight.to(dtype).to(wide)
+        b = None if bias is None else bias.to(dtype).to(wide)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if wants_hidden else None
+        # one chunk hands over its product; several are summed in float32
+        grad_weight: Tensor | None = None
+        grad_bias = torch.zeros(V, dtype=torch.float32, device=hidden.device) if wants_bias else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, N, rows):
+                h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
+                logits = fastest_linear(h, w, b)  # [rows, V]
+                if not any((wants_hidden, wants_weight, wants_bias)):
+                    total += F.cross_entropy(
+                        logits.float(),
+                        t,
+                        ignore_index=IGNORE_INDEX,
+                        reduction="sum",
+                        label_smoothing=smoothing,
+                    )
+                    continue
+                loss, g = softmax_error(
+                    logits, t, ignore_index=IGNORE_INDEX, smoothing=smoothing
+                )  # d loss / d logits
+                total += loss
+                if grad_hidden is not None:
+                    grad_hidden[start : start + rows] = fastest_linear(g, w.t())
+                if wants_weight:
+                    product = g.T @ h
+                    grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
+                if grad_bias is not None:
+                    grad_bias += g.sum(0)  # asked for float32, in which it sums, PyTorch widens all of g
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        scale = grad_outputs[0]
+        weight_dtype, bias_dtype = ctx.dtypes
+
+        def scaled(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
+            # not in place: a second backward through a retained graph must find the same numbers
+            return None if grad is None else (grad * scale).to(dtype)
+
+        return (
+            scaled(grad_hidden, None if grad_hidden is None else grad_hidden.dtype),
+            scaled(grad_weight, weight_dtype),
+            scaled(grad_bias, bias_dtype),
+            None,
+            None,
+            None,
+        )

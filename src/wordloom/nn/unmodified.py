@@ -1,0 +1,35 @@
+"""Checks that a layer is exactly the one that a fast path was written for.
+
+A fast path reads the tensors of a layer and does not call it.  The result is right only if the layer would
+compute the known formula from those tensors and do nothing else.  A subclass, an adapter, a parametrization,
+a hook, or a weight that is quantized or sharded changes what the layer computes, so it must be called.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from wordloom.kernels.acceptance import plain
+
+__all__ = ["modification"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
+    """Return why ``module`` must be called, or "" if it is an unmodified ``kind`` or None.
+
+    Only the module itself is checked, not its children.
+    """
+    if module is None:
+        return ""
+    if type(module) is not kind:
+        return f"{type(module).__name__} in place of {kind.__name__}"
+    if "forward" in vars(module):
+        return f"{kind.__name__}.forward is replaced"
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        return f"{kind.__name__} has hooks"
+    for name, parameter in module._parameters.items():
+        if not plain(parameter):
+            return f"{kind.__name__}.{name} is a {type(parameter).__name__}"
+    return ""

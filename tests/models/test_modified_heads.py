@@ -1,0 +1,92 @@
+"""Loss and gradients follow a language model's head that was modified or replaced, in every family."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from tests.nn.adapters import WAYS
+from torch.nn import functional as F
+
+from wordloom.data.batches.bags import LabelBatch
+from wordloom.data.batches.causal import CausalBatch
+from wordloom.data.batches.masked import MaskedBatch
+from wordloom.data.batches.pairs import PairBatch
+from wordloom.kernels import acceptance
+from wordloom.models import GPT2Config, TaskConfig, build, config_from
+from wordloom.objectives import Translation, WithLanguageModel, causal_lm, classification, masked_lm
+
+V, D, B, T = 29, 16, 3, 7
+SHAPE = {"vocab_size": V, "max_seq_len": 12, "dim": D, "n_layers": 1, "n_heads": 2}
+FAMILIES = {
+    "gpt": config_from("gpt", **SHAPE, output_bias=True),
+    "gpt2": config_from("gpt2", **SHAPE),
+    "llama": config_from("llama", **SHAPE, hidden_dim=24),
+    "rnn": config_from("rnn", vocab_size=V, dim=D, n_layers=1),
+    "bert": config_from("bert", **SHAPE, masked_lm_head=True),
+    "roberta": config_from("roberta", **SHAPE, masked_lm_head=True),
+    "transformer": config_from("transformer", **SHAPE, hidden_dim=24),
+    "bert_generation": config_from("bert_generation", **SHAPE),
+    "seq2seq": config_from("seq2seq", vocab_size=V, dim=D, attention="dot"),
+    "task_model": TaskConfig(body=GPT2Config(**SHAPE), id2label={"0": "no", "1": "yes"}, language_model=True),
+}
+
+
+def ids(*shape: int) -> torch.Tensor:
+    return torch.randint(5, V, shape)
+
+
+def loss_and_logits(family: str, model):
+    """The loss that training minimises, and the logits that the loss should come from, with their targets."""
+    tokens, targets = ids(B, T), ids(B, T)
+    targets[0, 2:4] = -100
+    there = torch.ones(B, T, dtype=torch.bool)
+    match family:
+        case "transformer" | "bert_generation" | "seq2seq":
+            loss = Translation()(model, PairBatch(tokens, there, targets.clamp(min=0), targets))
+            return loss.total, model(tokens, targets.clamp(min=0), attend=there), targets
+        case "bert" | "roberta":
+            loss = masked_lm(model, MaskedBatch(tokens, None, there, targets, None))
+            return loss.total, model.lm_head(model.mlm_hidden(model.hidden(tokens, None, there))), targets
+        case "task_model":
+            answers = torch.tensor([0, 1, 1])
+            loss = WithLanguageModel(classification, 0.5)(model, LabelBatch((tokens, None, there), answers))
+            return loss.total[1] / 0.5, model.body(tokens[:, :-1]), tokens[:, 1:]
+        case _:
+            loss = causal_lm(model, CausalBatch(tokens, targets, None, None))
+            return loss.total, model(tokens), targets
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_follows_a_modified_head(family: str, way: str, caplog) -> None:
+    torch.manual_seed(0)
+    model = build(FAMILIES[family]).eval()
+    owner = model.body if family == "task_model" else model
+    torch.manual_seed(1)
+    before, *_ = loss_and_logits(family, model)
+    WAYS[way](owner, "lm_head")
+    acceptance._log_once.cache_clear()
+    caplog.set_level(logging.DEBUG, "wordloom")
+    torch.manual_seed(1)
+    loss, logits, targets = loss_and_logits(family, model)
+    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    assert abs(loss.item() - before.item()) > 1e-4
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found, wanted = (torch.autograd.grad(x, parameters, allow_unused=True) for x in (loss, expected))
+    for f, w in zip(found, wanted, strict=True):
+        if w is not None:
+            torch.testing.assert_close(f, w, atol=1e-5, rtol=1e-4)
+    lines = [r.getMessage() for r in caplog.records if "the language model's head" in r.getMessage()]
+    assert len(lines) == 1
+
+
+def test_an_unmodified_head_keeps_the_fused_loss(monkeypatch) -> None:
+    torch.manual_seed(0)
+    model = build(FAMILIES["gpt2"])
+    called = []
+    monkeypatch.setattr(type(model.lm_head), "forward", lambda *given: called.append(1))
+    causal_lm(model, CausalBatch(ids(B, T), ids(B, T), None, None)).total.backward()
+    assert not called
