@@ -12,12 +12,14 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
 from wordloom.data.batches.bags import BagBatches
-from wordloom.errors import RecipeError
+from wordloom.errors import NonFiniteError, RecipeError
 from wordloom.models import BagOfWordsConfig, build
 from wordloom.objectives import OBJECTIVES
 from wordloom.recipe import TrainSettings, load_recipe
 from wordloom.training import Trainer
+from wordloom.training.hooks import Log
 from wordloom.training.lbfgs import LBFGS
+from wordloom.training.plan import Work
 
 N, V = 400, 40
 
@@ -140,6 +142,58 @@ def test_gradients_are_not_clipped_and_the_record_says_how_long_the_step_was(tas
     records = [trainer.train_step() for _ in range(5)]
     assert records[-1]["learning_rate"] == trainer.optimizer.lbfgs._numbers.length > 0
     assert records[-1]["loss_total"] < records[0]["loss_total"]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_a_trial_loss_that_is_not_finite_shortens_the_step(wrong):
+    """10 x - ln x has its minimum at 0.1 and no value below 0, where the first step leads."""
+    x = torch.nn.Parameter(torch.tensor([0.5]))
+    lbfgs = LBFGS([{"params": [x], "l2": 0.0}], tolerance=1e-4)
+    tried = []
+    while not lbfgs.converged and len(tried) < 60:
+        at = x.item()
+        tried.append(at)
+        x.grad = torch.tensor([10 - 1 / at if at > 0 else wrong])
+        lbfgs.evaluated(10 * at - float(np.log(at)) if at > 0 else wrong)
+    assert lbfgs.converged
+    assert tried[1] < 0
+    assert x.item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_the_trainer_goes_on_after_a_trial_that_is_not_finite(task, tmp_path):
+    trainer, exact = trainer_of(task), OBJECTIVES["classification"]
+    evaluations = []
+
+    def objective(model, batch):
+        loss = exact(model, batch)
+        evaluations.append(len(evaluations))
+        return loss._replace(total=loss.total * float("nan")) if evaluations[-1] in (1, 4, 5) else loss
+
+    trainer.objective = objective
+    lines = []
+    log = Log(
+        tmp_path / "metrics.jsonl",
+        every=1,
+        report=lines.append,
+        work=lambda steps: Work(0, 0),
+        peak_flops=None,
+    )
+    trainer.hooks = [log]
+    assert trainer.run() == "done"
+    assert trainer.optimizer.converged
+    assert [n for n, line in enumerate(lines) if line["loss"] is None] == [1, 4, 5]
+    assert lines[1]["gradient_norm"] is None
+    expected = trainer_of(task)
+    expected.run()
+    batch = trainer.batches.batch(0, N)
+    found, wanted = (float(exact(t.model, batch).total) for t in (trainer, expected))
+    assert found == pytest.approx(wanted, rel=1e-4)  # where each calls its search converged
+    first = trainer_of(task)
+    first.objective = lambda model, batch: exact(model, batch)._replace(
+        total=torch.tensor(torch.nan, requires_grad=True)
+    )
+    with pytest.raises(NonFiniteError, match="step 1: loss nan"):
+        first.run()
 
 
 @pytest.mark.parametrize(

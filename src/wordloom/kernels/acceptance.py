@@ -1,4 +1,4 @@
-"""What a kernel accepts: ordinary dense tensors.  Whoever falls back to PyTorch says why, once, in the log."""
+"""The tensors that a kernel accepts, and the log line that says why a caller falls back to modules."""
 
 from __future__ import annotations
 

@@ -136,10 +136,11 @@ class TrainingProgress:
     def _train(self, line: dict[str, Any]) -> None:
         left = line["seconds_left"]
         loss = "-" if line["loss"] is None else f"{line['loss']:.3f}"  # None: all steps rehearsed
+        norm = "-" if line["gradient_norm"] is None else f"{line['gradient_norm']:.2f}"  # None: not finite
         state = f"loss {loss}  {line['tokens_per_second']:,.0f} tokens/s  {_clock(left)} left"
         used = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
         whole = (
-            f"{state}  learning rate {line['learning_rate']:.2e}  gradient norm {line['gradient_norm']:.2f}"
+            f"{state}  learning rate {line['learning_rate']:.2e}  gradient norm {norm}"
             f"{used}  memory {line['memory_mb']:,} MB"
         )
         if self._bar is not None and self._task is not None:

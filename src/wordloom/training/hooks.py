@@ -93,8 +93,9 @@ class Log(Hook):
     """Writes ``metrics.jsonl`` and hands each line to ``report``.
 
     A train line holds the mean loss in nats since the line before, and of steps that rehearse an old task
-    their own, ``old_loss``; None where there were no such steps.  An evaluation or a sample has a line of its
-    own.  Fields that name time, memory or throughput differ between equal runs; all others agree.
+    their own, ``old_loss``; None where there were no such steps.  Trial steps of L-BFGS whose loss is not
+    finite are left out of the mean.  An evaluation or a sample has a line of its own.  Fields that name time,
+    memory or throughput differ between equal runs; all others agree.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Log(Hook):
         if record["rehearsed"]:
             self.old_total += record["loss_total"]
             self.old_count += record["loss_count"]
-        else:
+        elif record["loss_total"] is not None:
             self.total += record["loss_total"]
             self.count += record["loss_count"]
         self._seconds += record["seconds"]
@@ -146,10 +147,11 @@ class Log(Hook):
         done, before, whole = map(self.work, (trainer.step, self._since, trainer.total_steps))
         seconds = self._seconds
         speed = (done.flops - before.flops) / seconds if seconds else 0.0
+        unknown = not self.count and (self.old_count > 0 or record["loss_total"] is None)
         line = {
             "kind": "train",
             "step": record["step"],
-            "loss": None if self.old_count and not self.count else self.total / max(1, self.count),
+            "loss": None if unknown else self.total / max(1, self.count),
             "learning_rate": record["learning_rate"],
             "gradient_norm": record["gradient_norm"],
             "tokens": done.tokens,

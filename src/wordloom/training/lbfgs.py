@@ -11,6 +11,7 @@ be stopped and resumed anywhere, in the middle of a search.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -79,6 +80,11 @@ class LBFGS:
         return bool(self._numbers.converged)
 
     @property
+    def searching(self) -> bool:
+        """Whether there is a point to return to, so that a step may be too long without harm."""
+        return bool(self._numbers.evaluations)
+
+    @property
     def _numbers(self) -> _Numbers:
         return _Numbers(*self.memory["numbers"].tolist())
 
@@ -97,14 +103,19 @@ class LBFGS:
 
     @torch.no_grad()
     def evaluated(self, loss: float) -> None:
-        """Take the gradients that the parameters hold, of the mean ``loss`` there, and move on."""
+        """Take the gradients that the parameters hold, of the mean ``loss`` there, and move on.
+
+        While :attr:`searching`, a loss or gradient that is not finite shortens the step.
+        """
         at = _flat(self._parameters)  # [P]
         gradient = _flat([_gradient(p) for p in self._parameters]).addcmul_(self._l2, at)
         value = loss + 0.5 * float((self._l2 * at) @ at)
         now = self._numbers
-        if now.evaluations and not self._accepted(value, gradient, now):
-            self._shorten(value, now)
-            return
+        if self.searching:
+            finite = math.isfinite(value) and bool(gradient.isfinite().all())
+            if not (finite and self._accepted(value, gradient, now)):
+                self._shorten(value if finite else math.inf, now)
+                return
         pairs = self._remember(at, gradient, int(now.pairs)) if now.evaluations else 0
         self.memory["point"].copy_(at)
         self.memory["gradient"].copy_(gradient)

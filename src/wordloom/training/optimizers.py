@@ -136,6 +136,11 @@ class Optimizer:
         """Whether more steps would change nothing; only L-BFGS can tell."""
         return self.lbfgs is not None and self.lbfgs.converged
 
+    @property
+    def shortens(self) -> bool:
+        """Whether a loss that is not finite only shortens the step: within a search of L-BFGS."""
+        return self.lbfgs is not None and self.lbfgs.searching
+
     def step(self, loss: float) -> None:
         """One step from the gradients that the parameters hold; ``loss`` is the mean they are of."""
         if self.lbfgs is not None:

@@ -62,7 +62,8 @@ class Trainer:
     ``model`` is moved to the device and precision of ``settings``.  ``run`` returns "done", or "stopped"
     after SIGTERM, Ctrl-C or :meth:`stop`.
 
-    Raises NonFiniteError before an optimizer step whose loss or gradients are not finite.
+    Raises NonFiniteError before an optimizer step whose loss or gradients are not finite.  L-BFGS shortens
+    its step instead and goes on from the best point so far; only its first loss must be finite.
     """
 
     def __init__(
@@ -137,7 +138,8 @@ class Trainer:
         if self.optimizer.master is not None:
             self.optimizer.master.collect_gradients()
         norm = self._clip()
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if not finite and not self.optimizer.shortens:
             self._refuse(loss, norm)
         self.optimizer.step(loss)
         if self.average is not None:
@@ -148,11 +150,11 @@ class Trainer:
             self.total_steps = self.step
         return {
             "step": self.step,
-            "loss_total": total,
-            "loss_count": count,
+            "loss_total": total if finite else None,  # None: L-BFGS tried a step that was too long
+            "loss_count": count if finite else 0,
             "rehearsed": isinstance(parts[0], MixedBatch) and parts[0].new is None,
             "learning_rate": self.optimizer.learning_rate,
-            "gradient_norm": norm,
+            "gradient_norm": norm if finite else None,
             "seconds": time.perf_counter() - began,
             "data_seconds": waited,
         }
