@@ -161,7 +161,7 @@ def test_a_trial_loss_that_is_not_finite_shortens_the_step(wrong):
 
 
 def test_the_trainer_goes_on_after_a_trial_that_is_not_finite(task, tmp_path):
-    trainer, exact = trainer_of(task), OBJECTIVES["classification"]
+    trainer, exact = trainer_of(task, l2=0.01), OBJECTIVES["classification"]
     evaluations = []
 
     def objective(model, batch):
@@ -183,11 +183,10 @@ def test_the_trainer_goes_on_after_a_trial_that_is_not_finite(task, tmp_path):
     assert trainer.optimizer.converged
     assert [n for n, line in enumerate(lines) if line["loss"] is None] == [1, 4, 5]
     assert lines[1]["gradient_norm"] is None
-    expected = trainer_of(task)
+    expected = trainer_of(task, l2=0.01)
     expected.run()
-    batch = trainer.batches.batch(0, N)
-    found, wanted = (float(exact(t.model, batch).total) for t in (trainer, expected))
-    assert found == pytest.approx(wanted, rel=1e-4)  # where each calls its search converged
+    weights = (t.model.classifier.weight for t in (trainer, expected))  # penalised, so there is one minimum
+    torch.testing.assert_close(*weights, atol=1e-3, rtol=0)
     first = trainer_of(task)
     first.objective = lambda model, batch: exact(model, batch)._replace(
         total=torch.tensor(torch.nan, requires_grad=True)

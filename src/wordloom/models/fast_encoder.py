@@ -63,7 +63,7 @@ class FastEncoder:
         return x
 
 
-def _unfit(model: object) -> str:
+def _unfit(model: Any) -> str:
     """Return why the modules of ``model`` must be called, or ""."""
     if type(model) not in (Bert, Roberta) or type(model.blocks) is not nn.ModuleList:
         return f"a {type(model).__name__} is no BERT or RoBERTa as it was built"
