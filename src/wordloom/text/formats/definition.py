@@ -258,9 +258,16 @@ def is_lossless(definition: Definition) -> bool:
         whole = not pre_tokenizers(definition) or split_pattern(definition) in PATTERNS
         return whole and not normalizers(definition)
     if strips_first_space(definition):
-        return prepends_space(definition) and not pre_tokenizers(definition)
+        return prepends_space(definition) and _only_isolates(definition)
     steps = [(step["type"], step.get("pattern")) for step in normalizers(definition)]
-    return steps == [("Replace", {"String": " "})] and not pre_tokenizers(definition)
+    return steps == [("Replace", {"String": " "})] and _only_isolates(definition)
+
+
+def _only_isolates(definition: Definition) -> bool:
+    """True where the pre-tokenizer, if there is one, splits the text and drops nothing."""
+    return all(
+        step["type"] == "Split" and step["behavior"] == "Isolated" for step in pre_tokenizers(definition)
+    )
 
 
 def cuts_at_spaces(definition: Definition) -> bool:

@@ -1,26 +1,27 @@
-"""SentencePiece's ``.model`` files (BPE and Unigram) as ``tokenizer.json`` definitions of equal ids.
+"""SentencePiece's ``.model`` files as ``tokenizer.json`` definitions with equal ids.
 
-The file is one protocol buffer, of which a few fields matter; the layout is
-``sentencepiece_model.proto`` in google/sentencepiece.  BPE ids are SentencePiece's own; Unigram's are
-too except where two segmentations are exactly as likely, which rounding decides (single precision
-there, double here).  Where SentencePiece has a feature that the
-``tokenizers`` library cannot express exactly, the file is refused rather than read almost rightly.
+The file is one protocol buffer; the layout is ``sentencepiece_model.proto`` in google/sentencepiece.  BPE and
+character models give SentencePiece's ids.  Unigram models do too, except where two segmentations are equally
+likely: SentencePiece adds scores in single precision and the library in double, and rounding decides.  A
+model with a feature that the ``tokenizers`` library cannot express exactly is refused.
 """
 
 from __future__ import annotations
 
-import base64
 import struct
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wordloom.errors import TokenizerError
+from wordloom.text.formats import charsmap
 from wordloom.text.formats.definition import SPACE_MARK, Definition
 from wordloom.text.special import added_token
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-UNIGRAM, BPE = 1, 2
+UNIGRAM, BPE, WORD = 1, 2, 3
 
 # Far below every score, so that no path of pieces prefers it: bytes are reached by falling back only.
 _NEVER = -1e6
@@ -120,25 +121,25 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
         raise TokenizerError(f"cannot read '{path}': {error.strerror}") from error
     except (ValueError, KeyError, AttributeError, TypeError, struct.error) as error:
         raise TokenizerError(f"'{path}' is no SentencePiece model: {error}") from error
-    types = {piece.type for piece in model.pieces}
-    defects = {
-        "is of type word or char, not bpe or unigram": model.model_type not in (UNIGRAM, BPE),
-        "puts spaces after words (treat_whitespace_as_suffix)": model.space_is_suffix,
-        "does not mark spaces (escape_whitespaces is off)": not model.escapes_spaces,
-        "has unused pieces": UNUSED in types,
-        "has user-defined pieces beside a prefixed space": USER_DEFINED in types and model.adds_space,
-    }
-    for defect, present in defects.items():
+    for defect, present in _defects(model).items():
         if present:
             raise TokenizerError(
                 f"'{path}' {defect}, which cannot be read with equal ids: convert it elsewhere"
             )
-
     unknown = next((index for index, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
     if unknown is None:
         raise TokenizerError(f"'{path}' is no SentencePiece model: it has no unknown piece")
     special = {p.text: i for i, p in enumerate(model.pieces) if p.type in (UNKNOWN, CONTROL)}
     user_defined = {p.text: i for i, p in enumerate(model.pieces) if p.type == USER_DEFINED}
+    try:
+        normalizers = _normalizers(model, user_defined)
+    except charsmap.UnsupportedRulesError as error:
+        raise TokenizerError(
+            f"'{path}' has normalisation rules that {error}, which cannot be read with equal ids: convert it "
+            "elsewhere"
+        ) from error
+    except ValueError as error:
+        raise TokenizerError(f"'{path}' is no SentencePiece model: {error}") from error
     config: dict[str, Any] = {"unk_token": model.pieces[unknown].text}
     for role, name in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>")):
         if name in special:
@@ -146,12 +147,16 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
     definition: Definition = {
         "version": "1.0",
         "added_tokens": [added_token(text, i) for text, i in special.items()]
-        + [added_token(text, i, special=False) for text, i in user_defined.items()],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
-        "pre_tokenizer": None,
+        + (
+            [added_token(text, i, special=False) for text, i in user_defined.items()]
+            if model.model_type != UNIGRAM
+            else []
+        ),
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": _isolating_unknown(model),
         "post_processor": None,
         "decoder": _decoder(model),
-        "model": _bpe(model) if model.model_type == BPE else _unigram(model, unknown),
+        "model": _unigram(model, unknown) if model.model_type == UNIGRAM else _bpe(model),
     }
     definition["added_tokens"].sort(key=lambda token: token["id"])
     if model.model_type == BPE and "<s>" in special:  # LLaMA begins every text with bos
@@ -160,16 +165,89 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
     return definition, config
 
 
-def _normalizers(model: Model) -> list[Definition]:
+def _defects(model: Model) -> dict[str, bool]:
+    """Features that the ``tokenizers`` library cannot express exactly, and whether the model has each."""
+    user_defined = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
+    unigram = model.model_type == UNIGRAM
+    return {
+        "is of type word": model.model_type == WORD,
+        "puts spaces after words (treat_whitespace_as_suffix)": model.space_is_suffix,
+        "does not mark spaces (escape_whitespaces is off)": not model.escapes_spaces,
+        "has unused pieces": any(piece.type == UNUSED for piece in model.pieces),
+        "has user-defined pieces with spaces": any({" ", SPACE_MARK} & set(text) for text in user_defined),
+        "is not of type unigram and has user-defined pieces beside a prefixed space": (
+            bool(user_defined) and not unigram and model.adds_space
+        ),
+        "is not of type unigram and has user-defined pieces beside normalisation": (
+            bool(user_defined) and not unigram and bool(model.squeezes_spaces or model.charsmap)
+        ),
+        "has special pieces of one character": not unigram
+        and any(len(piece.text) == 1 for piece in model.pieces if piece.type in (UNKNOWN, CONTROL)),
+        "gives several pieces the same score": model.model_type == BPE and _equal_scores_matter(model),
+        "has characters that occur only in longer pieces": unigram and not _is_unknown_score_exact(model),
+    }
+
+
+def _equal_scores_matter(model: Model) -> bool:
+    """False where no two pieces that merging makes have one score, or only runs of one character do (LLaMA's
+    spaces) whose merges nevertheless end as SentencePiece's, which joins the leftmost pair first."""
+    groups: defaultdict[float, list[str]] = defaultdict(list)
+    for piece in model.pieces:
+        if piece.type == NORMAL and len(piece.text) > 1:
+            groups[piece.score].append(piece.text)
+    return any(len(group) > 1 and not _merges_from_the_left(group) for group in groups.values())
+
+
+def _merges_from_the_left(runs: list[str]) -> bool:
+    """True where merging runs by rank ends as taking the longest runs from the left does, at any length."""
+    longest = max(map(len, runs))
+    if len(set("".join(runs))) > 1 or {*map(len, runs)} != {*range(2, longest + 1)} or longest > 100:
+        return False
+    rank = {len(run): place for place, run in enumerate(runs)}
+    for length in range(2, 2 * longest + 2):
+        parts = [1] * length
+        while True:
+            sums = [left + right for left, right in pairwise(parts)]
+            candidates = [(rank[n], -parts[i], i) for i, n in enumerate(sums) if n in rank]
+            if not candidates:
+                break
+            *_, i = min(candidates)
+            parts[i : i + 2] = [sums[i]]
+        whole, remainder = divmod(length, longest)
+        if parts != [longest] * whole + [remainder] * (remainder > 0):
+            return False
+    return True
+
+
+def _is_unknown_score_exact(model: Model) -> bool:
+    """True where the score of unknown characters is SentencePiece's, or decides nothing.
+
+    SentencePiece scores them 10 below the worst normal piece, the library 10 below the worst of all.  That
+    matters only where a character that is no piece occurs within a longer one.
+    """
+    matched = [piece for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)]
+    characters = {piece.text for piece in matched if len(piece.text) == 1}
+    worst = min((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+    return all(characters.issuperset(piece.text) for piece in matched) or (
+        min(score for _, score in _unigram_scores(model)) == worst
+    )
+
+
+def _normalizers(model: Model, user_defined: Collection[str]) -> list[Definition]:
+    """The normalizer's steps, whose order is SentencePiece's: a text of white space alone gets no prefix
+    where white space is removed, but a text of characters that the rules delete gets one."""
     steps: list[Definition] = []
+    prefix = SPACE_MARK if model.adds_space else ""
+    early = "" if model.squeezes_spaces else prefix
     if model.charsmap:
-        charsmap = base64.b64encode(model.charsmap).decode()
-        steps.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+        steps += charsmap.steps(model.charsmap, user_defined, early)
+    elif early:
+        steps.append({"type": "Prepend", "prepend": early})
     if model.squeezes_spaces:
         steps.append(_replace({"Regex": r"\A +"}, ""))
         steps.append(_replace({"Regex": " {2,}"}, " "))
-    if model.adds_space:
-        steps.append({"type": "Prepend", "prepend": SPACE_MARK})
+        if prefix:
+            steps.append({"type": "Prepend", "prepend": prefix})
     steps.append(_replace({"String": " "}, SPACE_MARK))
     if model.squeezes_spaces:  # at the end, marks that were in the text go as well
         steps.append(_replace({"Regex": rf"{SPACE_MARK}+\z"}, ""))
@@ -216,8 +294,33 @@ def _bpe(model: Model) -> Definition:
 
 
 def _unigram(model: Model, unknown: int) -> Definition:
-    scores = [[piece.text, _NEVER if piece.type == BYTE else piece.score] for piece in model.pieces]
+    scores = [list(entry) for entry in _unigram_scores(model)]
     return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.byte_fallback}
+
+
+def _isolating_unknown(model: Model) -> Definition | None:
+    """A split that keeps ``<0x41>`` in a text from being read as the piece of a byte, for Unigram.
+
+    The library would prefer that piece to an unknown character.  No piece holds one, so that a split around
+    them changes nothing else.
+    """
+    pieces = {piece.text for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
+    unknown = [c for c in "<0x123456789ABCDEF>" if c not in pieces]
+    if not unknown or not model.byte_fallback or model.model_type != UNIGRAM:
+        return None
+    pattern = {"Regex": f"[{''.join(unknown)}]"}
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+
+
+def _unigram_scores(model: Model) -> list[tuple[str, float]]:
+    """Piece and score.  SentencePiece scores a user-defined piece so that it wins over other pieces."""
+    best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+    scores: list[tuple[str, float]] = []
+    for text, score, kind in model.pieces:
+        if kind == USER_DEFINED:
+            score = len(text.encode()) * best - 0.1
+        scores.append((text, _NEVER if kind == BYTE else score))
+    return scores
 
 
 def _bos_template(bos_id: int) -> Definition:
