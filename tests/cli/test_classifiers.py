@@ -100,11 +100,11 @@ def test_evaluate_a_file_by_its_columns(folder, tmp_path):
 
 def test_evaluate_draws_what_is_taken_for_what(folder, tmp_path):
     path = tmp_path / "confusion.svg"
-    printed = json.loads(run("evaluate", folder / "run", "--confusion", path, "--json").stdout)
+    printed = json.loads(run("evaluate", folder / "run", "--plot", path, "--json").stdout)
     assert printed["confusion"] == {"labels": ["bad", "good"], "counts": [[2, 0], [1, 1]]}
     assert "3 of 4 correct (75.0%)" in path.read_text()
     with pytest.raises(WordloomError, match=r"'x\.gif' does not say by its ending how to draw"):
-        run("evaluate", folder / "run", "--confusion", "x.gif")
+        run("evaluate", folder / "run", "--plot", "x.gif")
 
 
 def test_a_list_of_texts_has_its_name_for_a_label(folder, tmp_path):

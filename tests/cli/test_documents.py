@@ -93,7 +93,7 @@ def test_what_was_counted_is_kept(lines, tmp_path, monkeypatch):
         run("vectors", "documents", folder, "love", "--features", "counts", "--cased")
     with pytest.raises(CheckpointError, match="holds bags of words already"):
         run("vectors", "documents", lines, "--out", folder)
-    run("vectors", "documents", lines, "--out", folder, "--overwrite", "--features", "counts")
+    run("vectors", "documents", lines, "--out", folder, "--force", "--features", "counts")
     assert DocumentBags.from_pretrained(folder).features == "counts"
     monkeypatch.chdir(folder)  # where the documents are is known from anywhere
     here = json.loads(run("vectors", "documents", ".", "love", "--json").stdout)
@@ -114,8 +114,8 @@ def test_what_was_counted_is_kept(lines, tmp_path, monkeypatch):
 def test_mistakes_in_asking_for_documents(lines, tmp_path):
     with pytest.raises(DataError, match="there is no text to find documents for"):
         run("vectors", "documents", lines)
-    with pytest.raises(WordloomError, match="without --out nothing is kept: leave out --overwrite"):
-        run("vectors", "documents", lines, "love", "--overwrite")
+    with pytest.raises(WordloomError, match="without --out nothing is kept: leave out --force"):
+        run("vectors", "documents", lines, "love", "--force")
     with pytest.raises(DataError, match="standard input only once; name a file"):
         run("vectors", "documents", "-", "love")
     with pytest.raises(DataError, match="half a character"):

@@ -51,7 +51,7 @@ def test_groups_of_a_table(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     asked = ["embed", folder / "words.bin", folder / "t.tsv", "--cluster", 2]
     asked += ["--text-column", "said", "--label-column", "kind"]
-    files = ["--png", tmp_path / "c.svg", "--out", tmp_path / "c.jsonl"]
+    files = ["--plot", tmp_path / "c.svg", "--out", tmp_path / "c.jsonl"]
     shown = run(*asked, *files)
     assert "court 67%, fruit 33%" in shown.stdout
     assert "NMI 0.4787, adjusted Rand index 0.3243 with the labels" in shown.stdout
@@ -70,8 +70,10 @@ def test_groups_of_a_table(folder: Path, tmp_path: Path) -> None:
         row["distance"] for row in rows if row["cluster"] == 1
     )
     assert nearest[0]["text"] == TEXTS[nearest[0]["number"] - 1]
-    with pytest.raises(VectorError, match="is there already; choose another name or give --overwrite"):
-        run(*asked, "--png", tmp_path / "c.svg")
+    with pytest.raises(
+        WordloomError, match="is there already; choose another name, or replace it with --force"
+    ):
+        run(*asked, "--plot", tmp_path / "c.svg")
 
 
 def test_groups_by_words(folder: Path, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     for arguments, error, message in (
         (["embed", words, texts, "--seed", 1], WordloomError, "without --cluster K .*: leave out --seed"),
         ([*grouped, 2, "--level", "text"], WordloomError, "of whole texts: leave out --level"),
-        ([*grouped, 2, "--plot", "tsne"], WordloomError, "without --png nothing is drawn"),
+        ([*grouped, 2, "--projection", "tsne"], WordloomError, "without --plot nothing is drawn"),
         ([*grouped, 1], DataError, "give 2 or more"),
         ([*grouped, 7], DataError, "6 texts cannot be 7 clusters"),
         (
@@ -103,7 +105,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
             "gap.txt:2: the text is empty",
         ),
         ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"cannot keep clusters, by its ending"),
-        ([*grouped, 2, "--png", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),
+        ([*grouped, 2, "--plot", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),
         ([*grouped, 2, "--label-column", "kind"], DataError, "is no table"),
         (["embed", words, "names", "--cluster", 2], DataError, "holds no labelled rows"),
     ):

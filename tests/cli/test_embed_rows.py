@@ -152,5 +152,5 @@ def test_labelled_rows_are_clustered_by_the_field_that_is_named(place, tmp_path)
     asked = (place / "M", tmp_path / "rows.jsonl", "--cluster", 2, "--label-column", "label")
     for options, read in ((("--field", "body"), TEXTS), (("--text-column", "body"), TEXTS), ((), others)):
         found = tmp_path / "found.jsonl"
-        run(*asked, *options, "--out", found, "--overwrite")
+        run(*asked, *options, "--out", found, "--force")
         assert [json.loads(line)["text"] for line in found.read_text().splitlines()] == read

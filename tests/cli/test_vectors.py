@@ -382,7 +382,7 @@ def test_smooth_inverse_frequency_of_a_file(vectors, wv, lines, tmp_path):
     assert np.array_equal(np.load(tmp_path / "stdin.npy"), np.load(tmp_path / "e.npy"))
     (tmp_path / "one.txt").write_text(TEXTS[0])
     for known in (["--component", tmp_path / "c.npy"], ["--fit-on", lines]):
-        run(*command, tmp_path / "one.txt", *known, "--overwrite", "--out", tmp_path / "one.npy")
+        run(*command, tmp_path / "one.txt", *known, "--force", "--out", tmp_path / "one.npy")
         assert np.allclose(np.load(tmp_path / "one.npy"), expected[:1], atol=1e-5)
     plain = run("embed", vectors, lines, "--method", "sif")
     assert "frequencies are estimated from ranks, by Zipf's law" in plain.stderr
@@ -403,7 +403,9 @@ def test_a_models_tokens_embed_texts(checkpoint, tmp_path):
 def test_mistakes_in_embedding(vectors, lines, tmp_path):
     with pytest.raises(WordloomError, match="--method mean weighs no frequencies: leave out --a, --fit-on"):
         run("embed", vectors, lines, "--a", 0.1, "--fit-on", lines)
-    with pytest.raises(VectorError, match="is there already; choose another name or give --overwrite"):
+    with pytest.raises(
+        WordloomError, match="is there already; choose another name, or replace it with --force"
+    ):
         run("embed", vectors, lines, "--out", lines)
     assert lines.read_text().startswith("The king")
     with pytest.raises(VectorError, match=r"does not say how to write vectors by its ending"):

@@ -219,7 +219,7 @@ def test_the_command_prints_and_draws(tmp_path) -> None:
         save_model(build(config), tmp_path / cell, tokenizer=tokenizer)
         names.append(str(tmp_path / cell))
     command = ["inspect", names[0], "gradients", "--prompt", text, "--distance", "20", "--beside", names[1]]
-    done = CliRunner().invoke(app, [*command, "--png", str(tmp_path / "flow.png")])
+    done = CliRunner().invoke(app, [*command, "--plot", str(tmp_path / "flow.png")])
     assert done.exit_code == 0, done.output
     for words in ("lstm: gradient of the loss", "layer 1 c", "spectral radius", "longest way back: 22 steps"):
         assert words in done.output

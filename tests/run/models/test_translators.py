@@ -241,7 +241,7 @@ def test_an_alignment_at_the_command(place, tmp_path):
     pytest.importorskip("matplotlib", reason="drawing is the plots extra")
     png = tmp_path / "a.png"
     command = ("inspect", place / "transformer", "alignment", "eins zwei")
-    seen = json.loads(run(*command, "--target", "one two three", "--png", png, "--json"))
+    seen = json.loads(run(*command, "--target", "one two three", "--plot", png, "--json"))
     assert seen["source"] == ["eins", "zwei", "</s>"]
     assert seen["target"] == ["one", "two", "three", "</s>"]
     weights = torch.tensor(seen["weights"])
@@ -278,7 +278,7 @@ def test_lengths_at_the_command(place, tmp_path):
     bins = [(part["first"], part["last"], part["pairs"]) for part in printed["joint"]]
     assert bins == [(1, 9, 30)]  # 16 pairs up to 4 words, joined with the others
     assert "|beams:1|data:" in printed["joint"][0]["score"]["signature"]
-    shown = run(*command, "--png", tmp_path / "l.svg")
+    shown = run(*command, "--plot", tmp_path / "l.svg")
     assert "1–9" in shown
     assert "source length in words" in (tmp_path / "l.svg").read_text()
     with pytest.raises(DataError, match="read different pairs; name one set by --file"):

@@ -265,7 +265,7 @@ def test_runs_stand_beside_one_another(place: Path, tmp_path: Path) -> None:
     assert [set(run.metrics) for run in result.runs] == [
         {"loss", "accuracy", "f1", "matthews", "old_loss_before", "old_loss"}
     ] * 2
-    done = CliRunner().invoke(app, [*view, "--json", "--png", str(tmp_path / "seen.svg")])
+    done = CliRunner().invoke(app, [*view, "--json", "--plot", str(tmp_path / "seen.svg")])
     assert done.exit_code == 0, done.exception
     alone, rehearsed = json.loads(done.stdout)
     assert (alone["remedy"], alone["label"]) == ("fine-tuning alone", "rate 3e-3")

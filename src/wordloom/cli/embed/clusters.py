@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "Grouping"]
 
-OPTIONS = ("cluster_method", "plot", "png", "seed", "label_column", "json")  # of it alone
+OPTIONS = ("cluster_method", "plot", "projection", "seed", "label_column", "json")  # of it alone
 FORMATS = (".tsv", ".jsonl")
 
 _MOST_DENSE = 1 << 27  # numbers: 512 MB
@@ -34,7 +34,7 @@ _LABELS_SHOWN = 3
 class Grouping:
     """What is asked for: the texts ``given`` in ``k`` clusters, with their ``labels`` if there are any.
 
-    ``out``, ``png``: where assignments and the picture go, if anywhere.
+    ``out``, ``plot``: where assignments and the picture go, if anywhere.
     """
 
     given: list[PlacedText]
@@ -43,8 +43,8 @@ class Grouping:
     method: Literal["kmeans", "agglomerative"]
     seed: int
     out: Path | None
-    png: Path | None
-    plot: Literal["pca", "tsne"]
+    plot: Path | None
+    projection: Literal["pca", "tsne"]
     json: bool
 
     @classmethod
@@ -60,15 +60,15 @@ class Grouping:
 
         given, labels = _read(source, label_column, reading)
         grouping = cls(given=given, labels=labels, **asked)
-        out, png = grouping.out, grouping.png
+        out, plot = grouping.out, grouping.plot
         if out is not None and out.suffix not in FORMATS:
             raise DataError(
                 f"'{out}' cannot keep clusters, by its ending; {did_you_mean(out.suffix, FORMATS)}"
             )
         check_texts(grouping.texts, grouping.k, grouping.method, place=lambda row: given[row].place)
-        if png is not None:
-            check_format(png)
-            check_plane(grouping.plot, len(given))
+        if plot is not None:
+            check_format(plot)
+            check_plane(grouping.projection, len(given))
         return grouping
 
     @cached_property
@@ -87,16 +87,16 @@ class Grouping:
         )
         if self.out is not None:
             self._write(self.out, found)
-        if self.png is not None:
+        if self.plot is not None:
             from wordloom.inspect.cluster_plots import draw_clusters
 
             words = [[word for word, _ in some[:_WORDS_DRAWN]] for some in found.words]
-            draw_clusters(vectors, found.assigned, words, self.png, plane=self.plot, seed=self.seed)
+            draw_clusters(vectors, found.assigned, words, self.plot, plane=self.projection, seed=self.seed)
         if self.json:
             print_json(**self._facts(found))
         else:
             self._show(found)
-        tell(f"written to {path}" for path in (self.out, self.png) if path is not None)
+        tell(f"written to {path}" for path in (self.out, self.plot) if path is not None)
 
     def _dense(self, rows: Any) -> Any:
         if not hasattr(rows, "toarray"):

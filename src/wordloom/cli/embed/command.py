@@ -18,6 +18,7 @@ from wordloom.cli.embed.clusters import OPTIONS, Grouping
 from wordloom.cli.embed.model import Level, embed_model, holds_model
 from wordloom.cli.usage import is_given, refuse
 from wordloom.cli.vectors.output import ROWS, opened, tell
+from wordloom.cli.written import FORCE, refuse_existing
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def command(
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    force: Annotated[bool, FORCE] = False,
     method: Annotated[
         Literal["mean", "sum", "sif"],
         typer.Option(
@@ -137,10 +138,14 @@ def command(
         str | None,
         typer.Option(help="clusters: FILE is a table, and this column is to be compared with the clusters."),
     ] = None,
-    png: Annotated[
-        Path | None, typer.Option(help="clusters: draw them into this .png, .svg or .pdf file.")
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="clusters: draw them into this .png, .svg or .pdf file."),
     ] = None,
-    plot: Annotated[Literal["pca", "tsne"], typer.Option(help="clusters: how the plane is found.")] = "pca",
+    projection: Annotated[
+        Literal["pca", "tsne"],
+        typer.Option(help="clusters: how vectors come into the plane of the plot."),
+    ] = "pca",
     json: Annotated[bool, typer.Option("--json", help="clusters: print JSON.")] = False,
 ) -> None:
     """Turn each line of a text file, or row of a table, into one vector, or each of its tokens; or group the
@@ -155,9 +160,7 @@ def command(
     )
     from wordloom.vectors.files.word_counts import read_counts
 
-    for path in (out, save_component, png):
-        if path is not None and path.exists() and not overwrite:
-            raise VectorError(f"'{path}' is there already; choose another name or give --overwrite")
+    refuse_existing(out, save_component, plot=plot, force=force)
     _refuse_nothing(model)
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
@@ -176,8 +179,8 @@ def command(
         refuse(ctx, "without --cluster K there are no groups", *OPTIONS)
     else:
         refuse(ctx, "clusters are of whole texts", "level")
-        if png is None:
-            refuse(ctx, "without --png nothing is drawn", "plot")
+        if plot is None:
+            refuse(ctx, "without --plot nothing is drawn", "projection")
         groups = Grouping.of(
             texts,
             label_column=label_column,
@@ -186,8 +189,8 @@ def command(
             method=cluster_method,
             seed=seed,
             out=out,
-            png=png,
             plot=plot,
+            projection=projection,
             json=json,
         )
 

@@ -18,6 +18,7 @@ from wordloom.cli.evaluate.rows import classification, similarity
 from wordloom.cli.evaluate.text import documents_of, labelled_texts, lambada_scores, text_scores
 from wordloom.cli.heads import THRESHOLD, evaluate_headed, refuse_windows
 from wordloom.cli.usage import refuse
+from wordloom.cli.written import FORCE, refuse_existing
 from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -109,9 +110,11 @@ def command(
         ),
     ] = None,
     header: Annotated[bool | None, HEADER] = None,
-    confusion: Annotated[
+    plot: Annotated[
         Path | None,
-        typer.Option(help="classifiers: draw what is taken for what into this .png, .svg or .pdf."),
+        typer.Option(
+            metavar="FILE", help="classifiers: draw the confusion matrix into this .png, .svg or .pdf file."
+        ),
     ] = None,
     targets: Annotated[
         list[str] | None,
@@ -139,6 +142,7 @@ def command(
     translations: Annotated[
         Path | None, typer.Option(help="translation: write them into this file, a line each.")
     ] = None,
+    force: Annotated[bool, FORCE] = False,
     threshold: Annotated[float | None, THRESHOLD] = None,
     too_long: Annotated[
         Literal["error", "cut", "window"] | None,
@@ -166,9 +170,12 @@ def command(
     from wordloom.run.checkpoint.headed import is_headed, task_in
 
     loading: dict[str, Any] = {"device": device, "dtype": dtype}
+    if plot is None and translations is None:
+        refuse(ctx, "without --plot or --translations no file is written", "force")
+    refuse_existing(translations, plot=plot, force=force)
     columns = {"text": columns_of(text_column), "label": column_of(label_column), "header": header}
     if task == "similarity":
-        every = (*(name for name in _TEXT if name != "task"), "first", "confusion", "threshold")
+        every = (*(name for name in _TEXT if name != "task"), "first", "plot", "threshold")
         refuse(ctx, "similarity compares vectors of texts", *every, *_PAIRS, *_SEARCH)
         began = time.perf_counter()
         scores = similarity(checkpoint, sources or [], columns, encoding_errors, loading, too_long)
@@ -176,7 +183,7 @@ def command(
         return
     if is_headed(checkpoint):
         kind = str(task_in(checkpoint))
-        others = [*_TEXT, "first", "confusion", *_PAIRS, *_SEARCH]
+        others = [*_TEXT, "first", "plot", *_PAIRS, *_SEARCH]
         others += [] if kind == "question_answering" else ["threshold"]
         others += [] if sources and kind in ("regression", "token_classification") else _ROWS
         others += [] if sources and kind == "regression" else ["header"]
@@ -209,21 +216,19 @@ def command(
             refuse_windows(checkpoint)
         began = time.perf_counter()
         classifier = load_classifier(checkpoint, **loading)
-        if confusion is not None:
-            from wordloom.inspect.confusion import check_format, draw_confusion
-
-            check_format(confusion)  # before the work
         scores = classification(classifier, sources or [], columns, encoding_errors, too_long)
-        if confusion is not None:
-            draw_confusion(**scores.details["confusion"], path=confusion)
-            typer.echo(f"drawn into {confusion}", err=True)
+        if plot is not None:
+            from wordloom.inspect.confusion import draw_confusion
+
+            draw_confusion(**scores.details["confusion"], path=plot)
+            typer.echo(f"drawn into {plot}", err=True)
         _print(scores, checkpoint, "classification", began, json=json)
         return
     refuse(ctx, f"{checkpoint} reads no rows of labelled texts", "too_long")
     if is_translator(checkpoint):
         from wordloom.cli.evaluate.pairs import evaluate_pairs
 
-        unused = (*(name for name in _TEXT if name != "batch_size"), *_ROWS, "confusion")
+        unused = (*(name for name in _TEXT if name != "batch_size"), *_ROWS, "plot")
         refuse(ctx, f"{checkpoint} translates, and is scored on pairs of texts", *unused)
         if not sources:
             refuse(ctx, "without a FILE the pairs are read as the checkpoint's recipe says",
@@ -260,7 +265,7 @@ def command(
             name for name in _TEXT if name not in ("window", "field", "separator", "specials", "batch_size")
         )
         why = f"{checkpoint} is an encoder, which fills in hidden tokens of running text"
-        refuse(ctx, why, *only, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
+        refuse(ctx, why, *only, *_ROWS, "header", "plot", *_PAIRS, *_SEARCH)
         if not sources:
             why = "without a FILE the text is read and hidden as the checkpoint's recipe says"
             refuse(ctx, why, *_READING, "window", "first", "batch_size")
@@ -271,7 +276,7 @@ def command(
         _print(scores, checkpoint, "masked", began, json=json)
         return
     why = f"{checkpoint} is a language model, which reads running text"
-    refuse(ctx, why, *_ROWS, "header", "confusion", *_PAIRS, *_SEARCH)
+    refuse(ctx, why, *_ROWS, "header", "plot", *_PAIRS, *_SEARCH)
     if task == "lambada":
         unused = ("window", "stride", "start", "end", "per_word", "joined", *_READING)
         refuse(ctx, "lambada's protocol settles how passages are read", *unused)

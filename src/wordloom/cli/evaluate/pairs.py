@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from wordloom.cli.progress import progress_bar
-from wordloom.errors import EvaluationError
 
 if TYPE_CHECKING:
     from wordloom.evaluate import Scores
@@ -33,8 +32,6 @@ def evaluate_pairs(
     from wordloom.run.tasks.translation import scores as translation_scores
     from wordloom.run.tasks.translation.scores import pairs_to_score
 
-    if out is not None and out.exists():
-        raise EvaluationError(f"{out} exists already; choose another --translations, or remove it")
     given = {name: value for name, value in reading.items() if value is not None}
     recipe = recipe_of(checkpoint)
     if sources and recipe is not None and "targets" not in given:

@@ -18,6 +18,7 @@ from wordloom.cli.inspect.gradients import inspect_gradients
 from wordloom.cli.inspect.pairs import inspect_alignment, inspect_lengths
 from wordloom.cli.tables import plain_table, visible
 from wordloom.cli.usage import refuse
+from wordloom.cli.written import FORCE, refuse_existing
 from wordloom.errors import CheckpointError, GenerationError, did_you_mean
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _OF_VIEWS = {
     "width": ("lengths",),
     "layer": ("attention", "alignment"),
     "head": ("attention", "alignment"),
-    "png": ("attention", "alignment", "gradients", "lengths", "forgetting"),
+    "plot": ("attention", "alignment", "gradients", "lengths", "forgetting"),
     "top": ("top-words",),
 }
 
@@ -92,7 +93,7 @@ def command(
         int | None,
         typer.Option(
             help="attention, alignment: the layer, from 0 (default: the last, of an alignment the mean; "
-            "attention --png: all).",
+            "attention --plot: all).",
             min=0,
         ),
     ] = None,
@@ -100,9 +101,14 @@ def command(
         int | None,
         typer.Option(help="attention, alignment: the head, from 0 (default: the mean of all heads).", min=0),
     ] = None,
-    png: Annotated[
-        Path | None, typer.Option(help="all but parameters and top-words: draw it into this file.")
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="all but parameters and top-words: draw the view into this .png, .svg or .pdf file.",
+        ),
     ] = None,
+    force: Annotated[bool, FORCE] = False,
     top: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -115,6 +121,9 @@ def command(
         f"the view '{view}' takes no such option",
         *(name for name in _OF_VIEWS if view not in _OF_VIEWS[name]),
     )
+    if plot is None:
+        refuse(ctx, "without --plot no file is written", "force")
+    refuse_existing(plot=plot, force=force)
     if text is not None and view != "alignment":
         raise GenerationError(f"the view '{view}' takes no TEXT: leave out '{text}', or give it as --prompt")
     if view == "parameters":
@@ -122,19 +131,19 @@ def command(
     elif view == "top-words":
         _top_words(model, top, json=json)
     elif view == "gradients":
-        inspect_gradients([model, *(beside or [])], prompt, file, distance, windows, png, json=json)
+        inspect_gradients([model, *(beside or [])], prompt, file, distance, windows, plot, json=json)
     elif view == "forgetting":
-        inspect_forgetting([model, *(beside or [])], metric, png, json=json)
+        inspect_forgetting([model, *(beside or [])], metric, plot, json=json)
     elif view == "lengths":
-        inspect_lengths([model, *(beside or [])], file, targets, beams, width, png, json=json)
+        inspect_lengths([model, *(beside or [])], file, targets, beams, width, plot, json=json)
     else:
         if json:
-            unused = ("head",) if png else ("layer", "head")
+            unused = ("head",) if plot else ("layer", "head")
             refuse(ctx, "--json prints all layers and heads", *unused)
         if view == "alignment":
-            inspect_alignment(model, text, target, beams, layer, head, png, json=json)
+            inspect_alignment(model, text, target, beams, layer, head, plot, json=json)
         else:
-            _attention(model, prompt=prompt, layer=layer, head=head, png=png, json=json)
+            _attention(model, prompt=prompt, layer=layer, head=head, plot=plot, json=json)
 
 
 def _top_words(folder: str, k: int, *, json: bool) -> None:
@@ -315,7 +324,7 @@ def _bytes(size: float) -> str:
 
 
 def _attention(
-    folder: str, *, prompt: str | None, layer: int | None, head: int | None, png: Path | None, json: bool
+    folder: str, *, prompt: str | None, layer: int | None, head: int | None, plot: Path | None, json: bool
 ) -> None:
     if prompt is None:
         raise GenerationError("attention needs a text to read; give --prompt TEXT")
@@ -327,15 +336,15 @@ def _attention(
         raise CheckpointError(f"'{folder}' has no tokenizer to read the prompt with")
     ids = lm.tokenizer.prompt_ids(prompt)
     seen = attention_map(lm.model, ids, [lm.tokenizer.decode([i]) for i in ids])
-    if png is not None:
-        seen.save_png(png, layer=layer)
+    if plot is not None:
+        seen.save_png(plot, layer=layer)
     chosen = len(seen.weights) - 1 if layer is None else layer
     if json:
         print(json_module.dumps({"tokens": seen.tokens, "ids": ids, "weights": seen.weights.tolist()}))
     else:
         print_attention(Console(), seen, layer=chosen, head=head)
-        if png is not None:
-            typer.echo(f"drawn into {png}", err=True)
+        if plot is not None:
+            typer.echo(f"drawn into {plot}", err=True)
 
 
 def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: int | None) -> None:

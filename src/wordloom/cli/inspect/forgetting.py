@@ -14,14 +14,14 @@ from wordloom.cli.tables import plain_table
 __all__ = ["inspect_forgetting"]
 
 
-def inspect_forgetting(folders: list[str], metric: str | None, png: Path | None, *, json: bool) -> None:
+def inspect_forgetting(folders: list[str], metric: str | None, plot: Path | None, *, json: bool) -> None:
     from wordloom.run.sweep.forgetting import REMEDIES, forgetting_of
 
     runs = forgetting_of(folders, metric)
-    if png is not None:
+    if plot is not None:
         from wordloom.inspect.forgetting import draw_forgetting
 
-        draw_forgetting(png, runs, REMEDIES)
+        draw_forgetting(plot, runs, REMEDIES)
     if json:
         print(json_module.dumps([run.as_dict() for run in runs], ensure_ascii=False))
         return
@@ -36,5 +36,5 @@ def inspect_forgetting(folders: list[str], metric: str | None, png: Path | None,
         table.add_row(run.remedy, run.label, f"{run.tokens:,}", *figures, Text(str(run.folder), style="dim"))
     whole = Console(width=1000).measure(table).maximum
     Console(width=max(Console().width, whole), highlight=False).print(table)
-    if png is not None:
-        typer.echo(f"drawn into {png}", err=True)
+    if plot is not None:
+        typer.echo(f"drawn into {plot}", err=True)

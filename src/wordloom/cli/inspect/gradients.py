@@ -27,7 +27,7 @@ def inspect_gradients(
     file: str | None,
     distance: int,
     windows: int,
-    png: Path | None,
+    plot: Path | None,
     *,
     json: bool,
 ) -> None:
@@ -45,8 +45,8 @@ def inspect_gradients(
         text = prompt if prompt is not None else _text(folder, file)
         ids = lm.tokenizer.encode(text, specials="text").ids
         flows[names[folder]] = gradient_flow(lm.model, ids, distance=distance, windows=windows)
-    if png is not None:
-        draw_gradients(png, flows)
+    if plot is not None:
+        draw_gradients(plot, flows)
     if json:
         facts = {
             name: {**vars(flow), "recurrences": [vars(each) for each in flow.recurrences]}
@@ -57,8 +57,8 @@ def inspect_gradients(
     console = Console()
     for name, flow in flows.items():
         print_gradients(console, name, flow)
-    if png is not None:
-        typer.echo(f"drawn into {png}", err=True)
+    if plot is not None:
+        typer.echo(f"drawn into {plot}", err=True)
 
 
 _READ = 1 << 20  # characters of a text that are enough to measure at some places

@@ -30,7 +30,7 @@ def inspect_alignment(
     beams: int,
     layer: int | None,
     head: int | None,
-    png: Path | None,
+    plot: Path | None,
     *,
     json: bool,
 ) -> None:
@@ -42,15 +42,15 @@ def inspect_alignment(
     from wordloom.run.tasks.translation.views import align
 
     seen = align(load_translator(folder), source, target, beams=beams)
-    if png is not None:
-        seen.save(png, layer=layer, head=head)
+    if plot is not None:
+        seen.save(plot, layer=layer, head=head)
     if json:
         facts = {"source": seen.source, "target": seen.target, "weights": seen.weights.tolist()}
         print(json_module.dumps(facts, ensure_ascii=False))
         return
     print_alignment(Console(), seen, layer, head)
-    if png is not None:
-        typer.echo(f"drawn into {png}", err=True)
+    if plot is not None:
+        typer.echo(f"drawn into {plot}", err=True)
 
 
 def print_alignment(console: Console, seen: Alignment, layer: int | None, head: int | None) -> None:
@@ -78,7 +78,7 @@ def inspect_lengths(
     targets: str | None,
     beams: int,
     width: int,
-    png: Path | None,
+    plot: Path | None,
     *,
     json: bool,
 ) -> None:
@@ -100,14 +100,14 @@ def inspect_lengths(
             raise DataError(f"{folders[0]} and {folder} read different pairs; name one set by --file")
         same = pairs
         runs[names[folder]] = lengths(load_translator(folder), pairs, beams=beams, width=width)
-    if png is not None:
-        draw_lengths(png, runs)
+    if plot is not None:
+        draw_lengths(plot, runs)
     if json:
         print(json_module.dumps({name: list(map(_plain, found)) for name, found in runs.items()}))
         return
     print_lengths(Console(), runs)
-    if png is not None:
-        typer.echo(f"drawn into {png}", err=True)
+    if plot is not None:
+        typer.echo(f"drawn into {plot}", err=True)
 
 
 def print_lengths(console: Console, runs: dict[str, list[LengthBin]]) -> None:

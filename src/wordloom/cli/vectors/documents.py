@@ -12,6 +12,7 @@ from rich.console import Console
 
 from wordloom.cli.usage import refuse
 from wordloom.cli.vectors.output import JSON, made_table, print_json, shown, tell
+from wordloom.cli.written import FORCE
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def documents(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep what was counted, for later and for embed.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out kept before.")] = False,
+    force: Annotated[bool, FORCE] = False,
     json: JSON = False,
 ) -> None:
     """The documents nearest to a text, by their words.
@@ -80,7 +81,7 @@ def documents(
     if not texts and out is None:
         raise DataError("there is no text to find documents for; give one or more, or --out FOLDER")
     if out is None:
-        refuse(ctx, "without --out nothing is kept", "overwrite")
+        refuse(ctx, "without --out nothing is kept", "force")
     folder = Path(source)
     if (folder / "bags.json").exists():
         refuse(ctx, f"{source} was counted before", *_COUNTING)
@@ -89,7 +90,7 @@ def documents(
         if tokenizer is not None:
             refuse(ctx, "the tokenizer decides what words are", "split", "cased")
         if out is not None:
-            refuse_taken(out, overwrite=overwrite)  # before all is counted
+            refuse_taken(out, overwrite=force)  # before all is counted
         kept = {"source": _lasting(source), "separator": separator, "field": field}
         settings = {
             "features": features, "split": split, "lower": not cased, "max_ngram": max_ngram,
@@ -99,7 +100,7 @@ def documents(
             bags = DocumentBags.fit(_texts(kept), **settings)
         bags.about = kept
         if out is not None:
-            bags.save_pretrained(out, overwrite=overwrite)
+            bags.save_pretrained(out, overwrite=force)
     _answer(bags, source, texts or [], topn, out, json=json)
 
 

@@ -26,6 +26,7 @@ from wordloom.cli.vectors.output import (
     shown,
     tell,
 )
+from wordloom.cli.written import FORCE, PLOT, refuse_existing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,6 @@ __all__ = ["axis", "neighbours"]
 _BAR = 12  # characters from zero to the largest value
 
 WORDS = Annotated[list[str], typer.Argument(metavar="WORD...", help="Words, each taken as it stands.")]
-PLOT = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file.")]
 
 
 def neighbours(
@@ -48,7 +48,8 @@ def neighbours(
     topn: Annotated[
         int, typer.Option(help="How many neighbours of each word; 0: the words alone.", min=0)
     ] = 8,
-    plot: PLOT = None,
+    plot: Annotated[Path | None, PLOT] = None,
+    force: Annotated[bool, FORCE] = False,
     method: Annotated[
         Literal["pca", "tsne"],
         typer.Option(help="How words come into the plane: principal components, or t-SNE."),
@@ -65,10 +66,7 @@ def neighbours(
         refuse(ctx, "without --plot or --json nothing is laid into a plane", "method", "seed")
     if method == "pca":
         refuse(ctx, "principal components are not random", "seed")
-    if plot is not None:
-        from wordloom.inspect.figures import check_format
-
-        check_format(plot)
+    refuse_existing(plot=plot, force=force)
     wv = opened(vectors, rows)
     found = word_map(wv, words, topn=topn, restrict_vocab=restrict_vocab, method=method, seed=seed)
     if plot is not None:
@@ -117,7 +115,8 @@ def axis(
     end: Annotated[
         list[str] | None, typer.Option("--to", help="Where an axis that has a --from leads.")
     ] = None,
-    plot: PLOT = None,
+    plot: Annotated[Path | None, PLOT] = None,
+    force: Annotated[bool, FORCE] = False,
     rows: ROWS = None,
     json: JSON = False,
 ) -> None:
@@ -130,10 +129,7 @@ def axis(
     from wordloom.vectors import project
     from wordloom.vectors.use.axes import parse_axes
 
-    if plot is not None:
-        from wordloom.inspect.figures import check_format
-
-        check_format(plot)
+    refuse_existing(plot=plot, force=force)
     wv = opened(vectors, rows)
     axes = parse_axes(wv, toward=toward or (), start=start or (), end=end or ())
     values = project(wv, words, axes)

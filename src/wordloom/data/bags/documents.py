@@ -244,7 +244,8 @@ def refuse_taken(folder: Path, *, overwrite: bool) -> None:
     if (folder / DESCRIPTION).exists():
         if not overwrite:
             raise CheckpointError(
-                f"'{folder}' holds bags of words already; choose another folder or overwrite it on purpose"
+                f"'{folder}' holds bags of words already; choose another folder, or replace them with "
+                "overwrite=True (at the command --force)"
             )
     elif found := [name for name in _OTHERS if (folder / name).exists()]:
         raise CheckpointError(
