@@ -123,7 +123,7 @@ def compete(sides: dict[str, Any], rounds: int) -> dict[str, list[float]]:
 
 def commands(turns: int) -> dict[str, float]:
     """Median seconds of whole processes, from start to saved model."""
-    from wordloom.data.sets.info import local_files
+    from wordloom.data.sets.fetch import local_files
 
     with tempfile.TemporaryDirectory() as folder:
         path = str(local_files("sst2/train")[0])

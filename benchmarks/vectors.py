@@ -336,7 +336,7 @@ class Timed:
 
 
 def judge(words: list[str], vectors: Any, each_section: bool) -> dict[str, float]:
-    from wordloom.data.sets.info import local_files
+    from wordloom.data.sets.fetch import local_files
     from wordloom.vectors import KeyedVectors
 
     wv = KeyedVectors(words, vectors)

@@ -11,7 +11,7 @@ import typer
 from wordloom.cli.usage import UsageError
 
 if TYPE_CHECKING:
-    from wordloom.data.sets.info import Columns
+    from wordloom.data.files.source import Columns
 
 __all__ = ["HEADER", "TEXT_COLUMN", "column_of", "columns_of", "refuse_columns", "report_columns"]
 

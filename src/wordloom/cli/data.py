@@ -107,7 +107,7 @@ def _print_details(name: str) -> None:
 
 
 def _here(name: str, info: DatasetInfo) -> str:
-    from wordloom.data.sets.info import is_here
+    from wordloom.data.sets.fetch import is_here
 
     count = sum(is_here(f"{name}/{part}") for part in info.parts)
     if 0 < count < len(info.parts):
@@ -123,7 +123,7 @@ def _described(name: str) -> dict[str, Any]:
     from dataclasses import asdict
 
     from wordloom.data import DATASETS
-    from wordloom.data.sets.info import is_here
+    from wordloom.data.sets.fetch import is_here
 
     info = DATASETS[name]
     return {**asdict(info), "bytes": info.bytes, "here": [p for p in info.parts if is_here(f"{name}/{p}")]}

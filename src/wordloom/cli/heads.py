@@ -17,8 +17,8 @@ from wordloom.cli.usage import UsageError
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
-    from wordloom.data.files.lines import PlacedText
     from wordloom.data.files.stream import EncodingErrors
+    from wordloom.data.rows.lines import PlacedText
     from wordloom.evaluate.score import Scores
 
 __all__ = ["THRESHOLD", "evaluate_headed", "predict_headed", "refuse_windows", "tell_cut"]

@@ -17,7 +17,7 @@ from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
-    from wordloom.data.files.lines import PlacedText
+    from wordloom.data.rows.lines import PlacedText
     from wordloom.run import TextClassifier
 
 __all__ = ["command"]
@@ -67,7 +67,7 @@ def command(
     Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
     words with their labels, or for each question the likeliest choice, or the answer, its first character and
     the one behind its last, and its probability."""
-    from wordloom.data.files.lines import is_table, placed_texts
+    from wordloom.data.rows.lines import is_table, placed_texts
     from wordloom.run import is_encoder, load_classifier
     from wordloom.run.checkpoint.headed import is_headed, task_in
     from wordloom.run.models.text_readers import cutting
@@ -167,7 +167,7 @@ def _trained_columns(checkpoint: Path) -> tuple[list[str | int] | None, bool | N
 def _tagged_or_texts(checkpoint: Path, sources: list[str], reading: dict[str, Any]) -> Iterator[PlacedText]:
     """Texts, or lists of words: those of files whose ending says that each line is a word, and of JSON
     objects that have such a list and no text.  The recipe of the run names their columns, as for training."""
-    from wordloom.data.files.lines import PlacedText, placed_texts
+    from wordloom.data.rows.lines import PlacedText, placed_texts
     from wordloom.data.rows.tagged import has_words, tagged_texts
     from wordloom.run.tasks.labelled import recipe_of, training_columns
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences
     from wordloom.data.batches.spans import AnswerWindow, AnswerWindows, question_windows
     from wordloom.data.batches.words import TaggedRows, TagLedger, WordLabelBatches, tagged_rows
+    from wordloom.data.files.json import Record
     from wordloom.data.rows.choices import ChoiceRow, choice_rows
     from wordloom.data.rows.labelled import LabelledCorpus, LabelledRow, labelled_rows
     from wordloom.data.rows.pairs import Pair, PairCorpus
@@ -51,15 +52,17 @@ if TYPE_CHECKING:
     from wordloom.data.rows.squad import Answer, Question, questions
     from wordloom.data.rows.tagged import TaggedText, tag_labels, tagged_texts
     from wordloom.data.sets.catalogue import DATASETS
-    from wordloom.data.sets.info import DatasetFile, DatasetInfo, fetch, resolve
+    from wordloom.data.sets.fetch import fetch, resolve
+    from wordloom.data.sets.info import DatasetFile, DatasetInfo
     from wordloom.data.shards.ledger import Ledger
     from wordloom.data.shards.pairs import PairShards, prepare_pairs
     from wordloom.data.shards.prepare import Progress, prepare
     from wordloom.data.shards.storage import TokenShards
     from wordloom.data.text.corpus import Corpus
     from wordloom.data.text.document_texts import texts_of
-    from wordloom.data.text.documents import Document, Piece, Record, documents, pieces, records
+    from wordloom.data.text.documents import Document, Piece
     from wordloom.data.text.labelled_documents import LabelledDocuments
+    from wordloom.data.text.reading import documents, pieces, records
     from wordloom.data.text.sentences import Sentences
 
 _HOME = {
@@ -100,7 +103,7 @@ _HOME = {
     "Piece": "text.documents",
     "Progress": "shards.prepare",
     "Question": "rows.squad",
-    "Record": "text.documents",
+    "Record": "files.json",
     "ScoredCorpus": "rows.scored",
     "ScoredRow": "rows.scored",
     "SentencePairBatches": "batches.next_sentence",
@@ -114,16 +117,16 @@ _HOME = {
     "WordLabelBatches": "batches.words",
     "choice_rows": "rows.choices",
     "choice_tokens": "batches.choices",
-    "documents": "text.documents",
-    "fetch": "sets.info",
+    "documents": "text.reading",
+    "fetch": "sets.fetch",
     "labelled_rows": "rows.labelled",
-    "pieces": "text.documents",
+    "pieces": "text.reading",
     "prepare": "shards.prepare",
     "prepare_pairs": "shards.pairs",
     "question_windows": "batches.spans",
     "questions": "rows.squad",
-    "records": "text.documents",
-    "resolve": "sets.info",
+    "records": "text.reading",
+    "resolve": "sets.fetch",
     "scored_rows": "rows.scored",
     "tag_labels": "rows.tagged",
     "tagged_rows": "batches.words",

@@ -119,7 +119,7 @@ def test_a_named_set_by_its_languages(data_folder: Path) -> None:
         ({"sources": "p.jsonl", "source_column": "src"}, r":1: no column 'src'.* holds the source and"
                                                          r" which the target .*data\.source_column"),
         ({"sources": "-", "targets": "a.en"}, r"standard input can be read once"),
-        ({"sources": "a.de", "targets": "b.en"}, r"no file, folder or named data set 'b\.en'"),
+        ({"sources": "a.de", "targets": "b.en"}, r"no file or named data set 'b\.en'"),
     ],
 )  # fmt: skip
 def test_sources_that_are_no_pairs(

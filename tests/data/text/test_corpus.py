@@ -129,7 +129,7 @@ def test_a_file_in_both_parts_is_known_by_any_name(tmp_path: Path, monkeypatch: 
 def test_a_missing_validation_file_is_met_before_training_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     corpus = Corpus(sources=tmp_path / "a.txt", split="files", validation_sources=tmp_path / "b.txt")
-    with pytest.raises(DataError, match=r"no file '.*b\.txt'"):
+    with pytest.raises(DataError, match=r"no file or named data set '.*b\.txt'"):
         corpus.files("train")
 
 

@@ -307,7 +307,7 @@ def test_links_lead_to_no_folder_twice(tmp_path: Path) -> None:
     [
         ([], "no source given"),
         ("nothing*.txt", "no file matches 'nothing"),
-        ("missing.txt", "no file, folder or named data set 'missing.txt'"),
+        ("missing.txt", "no file or named data set 'missing.txt'"),
         ("tiny-shakspeare", "did you mean 'tiny-shakespeare'"),
         ("ptb", "has parts; say which: ptb/train, ptb/valid, ptb/test"),
         ("ptb/dev", "no part 'dev'"),

@@ -195,7 +195,7 @@ def test_rows_that_repeat_another_are_left_out_as_asked(recipe, names, tmp_path,
         (["train.optimizer=lbfgs", "train.precision=fp32"], '"lbfgs" is for model.family "bag_of_words"'),
         (["train.attention_backend=flash"], r"attention_backend has no meaning for model.family 'rnn_class"),
         (["data.label_prefix=true"], "label_prefix has no meaning .*; it is for models that write"),
-        (["data.label_column=none"], r'holds no table; .* take label_column "file"'),
+        (["data.label_column=none"], r'holds no table to read; .* take label_column "file"'),
     ],
 )
 def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):

@@ -16,7 +16,7 @@ from wordloom.cli.vectors.output import made_table, print_json, tell
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.data.files.lines import PlacedText
+    from wordloom.data.rows.lines import PlacedText
     from wordloom.run.models.clusters import Clusters
 
 __all__ = ["OPTIONS", "Grouping"]
@@ -49,7 +49,7 @@ class Grouping:
 
     @classmethod
     def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
-        """Read the texts, ``reading`` as :func:`wordloom.data.files.lines.placed_texts`, and refuse what
+        """Read the texts, ``reading`` as :func:`wordloom.data.rows.lines.placed_texts`, and refuse what
         cannot be done before vectors are made.
 
         Raises DataError as :func:`wordloom.run.models.clusters.check_texts`, that and
@@ -193,8 +193,8 @@ def _read(
 ) -> tuple[list[PlacedText], list[str] | None]:
     """The texts, and the labels of a table whose column of them is named, or of a named set."""
     from wordloom.data import labelled_rows
-    from wordloom.data.files.lines import PlacedText, placed_texts
-    from wordloom.data.sets.info import names_dataset
+    from wordloom.data.rows.lines import PlacedText, placed_texts
+    from wordloom.data.sets.fetch import names_dataset
 
     named = names_dataset(source) and not Path(source).exists()
     if not named and label_column is None:

@@ -22,7 +22,7 @@ from wordloom.cli.written import FORCE, refuse_existing
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
-    from wordloom.data.files.lines import PlacedText
+    from wordloom.data.rows.lines import PlacedText
     from wordloom.vectors import KeyedVectors, WordRule
 
 __all__ = ["command"]
@@ -150,7 +150,7 @@ def command(
 ) -> None:
     """Turn each line of a text file, or row of a table, into one vector, or each of its tokens; or group the
     texts by theirs."""
-    from wordloom.data.files.lines import placed_texts
+    from wordloom.data.rows.lines import placed_texts
     from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.files.embedded_texts import (
         embedding_format,

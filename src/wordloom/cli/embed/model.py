@@ -15,7 +15,7 @@ from wordloom.errors import CheckpointError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
     from wordloom.cli.embed.clusters import Grouping
-    from wordloom.data.files.lines import PlacedText
+    from wordloom.data.rows.lines import PlacedText
     from wordloom.run import Embedder
     from wordloom.run.models.embedder import EmbedLedger, TokenVectors
 

@@ -106,7 +106,7 @@ def documents(
 
 def _lasting(source: str) -> str:
     """``source`` in a form that holds in every folder; a data set is known by its name anywhere."""
-    from wordloom.data.sets.info import names_dataset
+    from wordloom.data.sets.fetch import names_dataset
 
     if source.startswith("-") or names_dataset(source):
         return source

@@ -96,7 +96,7 @@ def evaluate(
 def _file(given: str) -> Path:
     """A file, or that of a named data set."""
     from wordloom.data.sets.catalogue import DATASETS
-    from wordloom.data.sets.info import local_files, names_dataset
+    from wordloom.data.sets.fetch import local_files, names_dataset
 
     if Path(given).is_file():
         return Path(given)

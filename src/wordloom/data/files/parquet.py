@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from wordloom.data.files.json import missing_field
 from wordloom.data.files.source import Fields, Source
 from wordloom.data.files.stream import Meter, open_stream
 from wordloom.errors import DataError
@@ -77,8 +78,6 @@ def parquet_rows(
 def _check_column(file: Source, schema: Any, name: str, *, whole: bool, any_number: bool) -> None:
     """Raise DataError unless the column is there and holds what is wanted of it."""
     from pyarrow import types
-
-    from wordloom.data.text.documents import missing_field
 
     if name not in schema.names:
         raise DataError(missing_field(file.name, name, schema.names))

@@ -10,7 +10,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import IO, Any, Literal, TypeAlias, cast
+from typing import IO, Any, AnyStr, Literal, TypeAlias, cast
 
 from wordloom.data.files.source import Source
 from wordloom.errors import DataError
@@ -210,3 +210,36 @@ def text_blocks(source: Source, errors: EncodingErrors, meter: Meter | None = No
             yield text
     if held:
         yield _decode(held, errors, source, offset, final=True)[0]
+
+
+def split_lines(
+    parts: Iterator[AnyStr], empty: AnyStr, newline: AnyStr, *, keep_empty_end: bool = True
+) -> Iterator[AnyStr]:
+    """Lines without their ``\\n``, each as soon as it is whole.
+
+    Text that ends with one ends with an empty line, which is left out unless it is to be kept.
+    """
+    held: list[AnyStr] = []
+    for part in parts:
+        lines: list[AnyStr] = part.split(newline)
+        held.append(lines[0])
+        if len(lines) > 1:
+            yield empty.join(held)
+            yield from lines[1:-1]
+            held = [lines[-1]]
+    rest = empty.join(held)
+    if rest or keep_empty_end:
+        yield rest
+
+
+def numbered_lines(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
+    """The lines of a file, from 1; the break at its end begins no line."""
+    held: str | None = None
+    number = 0
+    for line in split_lines(text_blocks(file, errors), "", "\n"):
+        if held is not None:
+            number += 1
+            yield number, held
+        held = line
+    if held:
+        yield number + 1, held

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from wordloom.data.files.source import COMPRESSIONS, Source
-from wordloom.data.files.stream import EncodingErrors, Meter, text_blocks
-from wordloom.data.sets.info import Columns
-from wordloom.data.text.documents import _lines, _objects, missing_field
+from wordloom.data.files.json import json_objects, missing_field
+from wordloom.data.files.source import COMPRESSIONS, Columns, Source
+from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines
 from wordloom.errors import DataError, position
 
 __all__ = ["LISTS", "cells_of"]
@@ -52,7 +51,7 @@ def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]
     name = os.path.basename(file.path)
     for ending in (*COMPRESSIONS, *LISTS):
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
-    for number, line in _numbered(file, errors):
+    for number, line in numbered_lines(file, errors):
         if not (text := line.strip()):
             raise DataError(f"{position(file.name, number)}: is empty where a text is expected; take it out")
         yield number, [text, name]
@@ -162,13 +161,13 @@ def _missing(place: str, column: str, there: Iterable[str], columns: Columns) ->
 
 
 def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
-    for number, line in _numbered(file, errors):
+    for number, line in numbered_lines(file, errors):
         yield number, line.removesuffix("\r").split("\t")
 
 
 def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
-    reader = csv.reader((line + "\n" for _, line in _numbered(file, errors)), strict=True)
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(file, errors)), strict=True)
     first = 1  # line of the row that comes next; a quoted field may go over several
     try:
         for row in reader:
@@ -178,22 +177,9 @@ def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str
         raise DataError(f"{position(file.name, first)}: not valid CSV ({error}); mend the file") from None
 
 
-def _numbered(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
-    """The lines of a file, from 1; the break at its end begins no line."""
-    held: str | None = None
-    number = 0
-    for line in _lines(text_blocks(file, errors), "", "\n"):
-        if held is not None:
-            number += 1
-            yield number, held
-        held = line
-    if held:
-        yield number + 1, held
-
-
 def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
     wanted = _names(file, columns)
-    for record in _objects(file, errors, Meter()):
+    for record in json_objects(file, errors, Meter()):
         for name in wanted:
             if not _holds(record.value, name):
                 raise DataError(_missing(position(file.name, record.line), name, record.value, columns))

@@ -17,11 +17,11 @@ import string
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from wordloom.data.files.json import json_objects, json_type, missing_field, valid_text
 from wordloom.data.files.source import Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.files.table import _comma
 from wordloom.data.rows.task_files import JSON, task_files
-from wordloom.data.text.documents import _kind, _objects, _sound, missing_field
 from wordloom.errors import DataError, position
 
 __all__ = ["ChoiceRow", "choice_rows"]
@@ -133,7 +133,7 @@ def _swag(
     for line, row in rows:
         _same_width(file, line, row, header)
         place = position(file.name, line)
-        sent1, sent2 = (_sound(row[header.index(name)], errors, place) for name in _SWAG[:2])
+        sent1, sent2 = (valid_text(row[header.index(name)], errors, place) for name in _SWAG[:2])
         _filled(sent1, place, "sent1", "question")
         choices = tuple(_choice(row[at], place, header[at], errors) for at in endings)
         label = row[header.index("label")] if "label" in header else None
@@ -148,7 +148,7 @@ def _lettered(file: Source, line: int, row: list[str], errors: EncodingErrors) -
             f"{place}: has {len(row)} field{'s' * (len(row) != 1)}; a question is in four or more (question, "
             "two choices or more, the answer's letter), and SWAG's file begins with its header"
         )
-    question = _sound(row[0], errors, place)
+    question = valid_text(row[0], errors, place)
     _filled(question, place, "1", "question")
     choices = tuple(_choice(text, place, str(at), errors) for at, text in enumerate(row[1:-1], 2))
     letters, letter = _LETTERS[: len(choices)], row[-1].strip()
@@ -172,7 +172,7 @@ def _same_width(file: Source, line: int, row: list[str], first: list[str]) -> No
 
 
 def _json(file: Source, errors: EncodingErrors) -> Iterator[ChoiceRow]:
-    for record in _objects(file, errors, Meter()):
+    for record in json_objects(file, errors, Meter()):
         value, place = record.value, position(file.name, record.line)
         turned = "context_options" in value
         asked, offered = ("continuation", "context_options") if turned else ("query", "choices")
@@ -190,7 +190,7 @@ def _json(file: Source, errors: EncodingErrors) -> Iterator[ChoiceRow]:
 
 def _offered(value: Any, place: str, field: str, errors: EncodingErrors) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise DataError(f"{place}, field '{field}': holds a {_kind(value)}; it is a list of texts")
+        raise DataError(f"{place}, field '{field}': holds a {json_type(value)}; it is a list of texts")
     if len(value) < 2:
         raise DataError(f"{place}, field '{field}': holds {len(value)}; a choice is among two or more")
     return tuple(_choice(text, place, f"{field}[{n}]", errors) for n, text in enumerate(value))
@@ -201,8 +201,8 @@ def _offered(value: Any, place: str, field: str, errors: EncodingErrors) -> tupl
 
 def _text(value: Any, place: str, field: str, errors: EncodingErrors) -> str:
     if not isinstance(value, str):
-        raise DataError(f"{place}, field '{field}': holds a {_kind(value)}, not text")
-    return _sound(value, errors, place)
+        raise DataError(f"{place}, field '{field}': holds a {json_type(value)}, not text")
+    return valid_text(value, errors, place)
 
 
 def _choice(value: Any, place: str, field: str, errors: EncodingErrors) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from wordloom.data.batches.bags import LabelBatches
 from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences, TokenRows
 from wordloom.data.files.source import Sources
-from wordloom.data.rows.labelled import _DEFAULT, LabelledCorpus, _tables, labelled_rows
+from wordloom.data.rows.labelled import LabelledCorpus, labelled_rows, tables
 from wordloom.data.rows.scored import scored_rows
 from wordloom.errors import DataError
 
@@ -50,8 +50,9 @@ class GroupCorpus(LabelledCorpus):
             return labelled_rows(sources, label=self.label, **how)
         if self.positive is not None:
             return scored_rows(sources, score=self.label, **how)
-        for file, columns in _tables(sources, scored=True):
-            if columns is not _DEFAULT and (columns.label, columns.score) != (None, None):
+        for file in tables(sources, scored=True):
+            columns = file.columns
+            if columns is not None and (columns.label, columns.score) != (None, None):
                 what = "labels" if columns.score is None else "scores"
                 raise DataError(
                     f"{file.name}: its rows have {what}; say in which the texts belong together with "

@@ -8,20 +8,21 @@ and a row without a label, are errors; nothing is skipped.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from wordloom.data.files.source import COMPRESSIONS, Format, Source, Sources, is_stdin
+from wordloom.data.files.json import valid_text
+from wordloom.data.files.source import Columns, Format, Source, Sources, is_stdin, suffixes
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.files.table import LISTS, cells_of
-from wordloom.data.sets.info import Columns, files_of, local_files, names_dataset
-from wordloom.data.text.documents import _sound
+from wordloom.data.sets.expand import Accepts, expand
+from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = [
@@ -46,7 +47,7 @@ TABLES: dict[str, Format] = {
 }
 FILE = "file"  # the label that a .txt has: its name
 REPEATED = "row(s) with text and label of an earlier one"
-_DEFAULT = Columns(("text",), "label")
+DEFAULT_COLUMNS = Columns(("text",), "label")
 
 
 class LabelledRow(NamedTuple):
@@ -131,7 +132,8 @@ def labelled_files(
 ) -> Iterator[tuple[Source, Columns]]:
     """Every file of ``sources`` and the columns that :func:`labelled_rows` reads there."""
     lists = FILE in (choice.answer, None if choice.answer or default is None else default.answer)
-    for file, known in _of_one_kind(_tables(sources, lists=lists, scored=not labels, default=default)):
+    for file in _of_one_kind(tables(sources, lists=lists, scored=not labels)):
+        known = columns_of(file, default)
         if file.format == "text" and (choice.text is not None or choice.header is not None):
             raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
         texts, headed = choice.among(known)
@@ -218,10 +220,9 @@ class LabelledCorpus:
         if not self.validation_sources:
             return
         lists = self.label == FILE
-        trained_on = {
-            os.path.realpath(file.path) for file, _ in _tables(self.sources, lists=lists, scored=True)
-        }
-        for file, _ in _tables(self.validation_sources, lists=lists, scored=True):
+        training = tables(self.sources, lists=lists, scored=True)
+        trained_on = {os.path.realpath(file.path) for file in training}
+        for file in tables(self.validation_sources, lists=lists, scored=True):
             if os.path.realpath(file.path) in trained_on:
                 raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
 
@@ -282,120 +283,60 @@ def _position(row: LabelledRow) -> float:
 # ----------------------------------------------------------------------------------------------- files
 
 
-def _of_one_kind(files: Iterable[tuple[Source, Columns]]) -> list[tuple[Source, Columns]]:
+def _of_one_kind(files: list[Source]) -> list[Source]:
     """``files``; raises DataError where tables and lists of texts stand side by side."""
-    found = list(files)
-    first = {file.format == "text": file.name for file, _ in reversed(found)}
+    first = {file.format == "text": file.name for file in reversed(files)}
     if len(first) == 2:
         raise DataError(
             f"'{first[True]}' is a list of texts, with its name for a label, and '{first[False]}' a table; "
             "give one kind: name its files, or a glob such as '*.txt'"
         )
-    return found
+    return files
 
 
-def _tables(
-    sources: Sources, *, lists: bool = False, scored: bool = False, default: ColumnChoice | None = None
-) -> Iterator[tuple[Source, Columns]]:
-    """The files that ``sources`` stand for, and where each keeps what: as known of a named set, else as
-    ``default`` says.
+def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> list[Source]:
+    """The tables that ``sources`` stand for.
 
-    ``lists``: a .txt is one too; ``scored``: a named set may have scores for labels.
+    ``lists``: .txt files too; ``scored``: a named set may have scores in place of labels.
     """
-    for file, known in _found(sources, lists=lists, scored=scored):
-        if known is None:
-            known = _DEFAULT if default is None else _fitting(default, file)
-        yield file, known
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if any(is_stdin(item) and suffixes(os.fspath(item))[0] in LISTS for item in given):
+        raise DataError("standard input has no name to be the label of its lines; name a .txt file")
+    accepts = Accepts(
+        formats={**TABLES, **dict.fromkeys(LISTS if lists else (), "text")},
+        noun="table",
+        hint="" if lists else '; .txt files whose names are the labels take label_column "file"',
+        stdin=".tsv",
+        named=partial(_named_tables, scored=scored),
+    )
+    return expand(given, accepts)
+
+
+def columns_of(file: Source, default: ColumnChoice | None = None) -> Columns:
+    """The columns of a named data set, else those of ``default``, else the usual ones."""
+    if file.columns is not None:
+        return file.columns
+    return DEFAULT_COLUMNS if default is None else _fitting(default, file)
 
 
 def _fitting(default: ColumnChoice, file: Source) -> Columns:
     """``default`` where ``file`` can have these columns, else the usual ones."""
     if file.format == "text":
-        return Columns(_DEFAULT.texts, FILE)
-    texts = _DEFAULT.texts if default.text is None else columns_in(default.text)
+        return Columns(DEFAULT_COLUMNS.texts, FILE)
+    texts = DEFAULT_COLUMNS.texts if default.text is None else columns_in(default.text)
     numbered = any(isinstance(column, int) for column in (*texts, default.answer))
     if default.answer == FILE or (numbered and file.format not in ("csv", "tsv")):
-        return _DEFAULT
-    return Columns(texts, default.answer or _DEFAULT.label, default.header, default.answer)
+        return DEFAULT_COLUMNS
+    return Columns(texts, default.answer or DEFAULT_COLUMNS.label, default.header, default.answer)
 
 
-def _found(sources: Sources, *, lists: bool, scored: bool) -> Iterator[tuple[Source, Columns | None]]:
-    """As :func:`_tables`; None for the columns of files that no named set has."""
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    if not given:
-        raise DataError("no source given; name at least one table, folder, glob or data set")
-    for source in given:
-        item = os.fspath(source)
-        path = os.path.expanduser(item)
-        if names_dataset(item):
-            info = files_of(item)[0]
-            if info.columns is None or (info.columns.score is not None and not scored):
-                raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
-            for known in local_files(item):
-                lists = info.columns.label == FILE
-                yield _described(str(known), lists=lists, text=None if lists else "tsv"), info.columns
-        elif os.path.isdir(path):
-            for file in _folder(path, lists=lists):
-                yield _described(file, lists=lists), None
-        elif glob.has_magic(path) and not os.path.exists(path):
-            matches = sorted(glob.glob(path, recursive=True))
-            if not matches:
-                raise DataError(f"no file matches '{item}'; check the pattern (quote it)")
-            for match in matches:
-                yield _described(match, lists=lists), None
-        else:
-            if not os.path.exists(path) and not is_stdin(item):
-                raise DataError(f"no table or named data set '{item}'; {_near(path)}")
-            yield _described(path, lists=lists), None
-
-
-_ABOUT_LISTS = '; .txt files whose names are the labels take label_column "file"'
-
-
-def _near(path: str) -> str:
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        return f"the folder '{folder}' does not exist"
-    tables = [name for name in sorted(os.listdir(folder)) if _suffixes(name)[0] in TABLES]
-    return did_you_mean(os.path.basename(path), tables) if tables else f"'{folder}' holds no table"
-
-
-def _folder(folder: str, *, lists: bool) -> list[str]:
-    allowed = (*TABLES, *(LISTS if lists else ()))
-    found = []
-    for directory, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = (name for name in sorted(files) if not name.startswith(".") and _suffixes(name)[0] in allowed)
-        found += [os.path.join(directory, name) for name in names]
-    if not found:
-        hint = "" if lists else _ABOUT_LISTS
-        raise DataError(f"folder '{folder}' holds no table; allowed: {', '.join(allowed)}{hint}")
-    return found
-
-
-def _described(path: str, *, lists: bool = False, text: Format | None = None) -> Source:
-    """``text``: what a .txt file is whose name is no label, as known of it; None: none is read."""
-    suffix, compression = _suffixes(path)
-    if is_stdin(path) and suffix in LISTS:
-        raise DataError("standard input has no name to be the label of its lines; name a .txt file")
-    if is_stdin(path):
-        return Source(
-            path="-", name="standard input", format=TABLES.get(suffix, "tsv"), compression=compression
-        )
-    if suffix in LISTS and lists:
-        return Source(path=path, name=path, format="text", compression=compression)
-    if suffix in LISTS and text:
-        return Source(path=path, name=path, format=text, compression=compression)
-    if suffix not in TABLES:
-        allowed = f"{', '.join(TABLES)}, each also compressed ({', '.join(COMPRESSIONS)})"
-        hint = _ABOUT_LISTS if suffix in LISTS else ""
-        raise DataError(f"'{path}' is no table that is known by its name; allowed: {allowed}{hint}")
-    return Source(path=path, name=path, format=TABLES[suffix], compression=compression)
-
-
-def _suffixes(path: str) -> tuple[str, str | None]:
-    stem, last = os.path.splitext(os.path.basename(path).lower())
-    return (os.path.splitext(stem)[1], COMPRESSIONS[last]) if last in COMPRESSIONS else (last, None)
+def _named_tables(item: str, *, scored: bool) -> list[Source]:
+    info = files_of(item)[0]
+    if info.columns is None or (info.columns.score is not None and not scored):
+        raise DataError(f"'{item}' ({info.task}) holds no labelled rows but {info.layout}")
+    text: Format = "text" if info.columns.label == FILE else "tsv"
+    accepts = Accepts(formats={**TABLES, **dict.fromkeys(LISTS, text)}, noun="table")
+    return [replace(accepts.source(str(path)), columns=info.columns) for path in local_files(item)]
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -421,7 +362,7 @@ def _text(value: Any, place: str, errors: EncodingErrors) -> str:
         return ""
     if not isinstance(value, str):
         raise DataError(f"{place}: the text is {value!r}, which is no text")
-    return _sound(value, errors, place)
+    return valid_text(value, errors, place)
 
 
 def _label(value: Any, place: str) -> str:

@@ -15,12 +15,14 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from wordloom.data.files.source import Source, Sources, expand
+from wordloom.data.files.source import Columns, Source, Sources, suffixes
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.rows.labelled import TABLES, Column, _rows, _suffixes, _tables
-from wordloom.data.sets.info import Columns, names_dataset
+from wordloom.data.rows.labelled import TABLES, Column, _rows, tables
+from wordloom.data.sets.catalogue import DATASETS
+from wordloom.data.sets.expand import expand, report_repeated
+from wordloom.data.sets.fetch import names_dataset
 from wordloom.data.text.corpus import PARTS, Part
-from wordloom.data.text.documents import pieces
+from wordloom.data.text.documents import Piece, read_pieces
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["Pair", "PairCorpus"]
@@ -181,6 +183,7 @@ class PairCorpus:
             found = _side_by_side(sources, targets)
         else:
             found = [files for item in sources for files in self._without_targets(item)]
+            report_repeated(files.source for files in found)
         for source in (source for files in found for source in files.both):
             if source.is_stdin:
                 raise DataError("pairs are read twice, standard input can be read once; write it to a file")
@@ -190,12 +193,12 @@ class PairCorpus:
         if names_dataset(item) and (languages := _translations(item)):
             return self._of_languages(item, languages)
         path = os.path.expanduser(item)
-        if os.path.isfile(path) and _suffixes(path)[0] not in TABLES:
+        if os.path.isfile(path) and suffixes(path)[0] not in TABLES:
             raise DataError(
                 f"'{item}' holds one side of the pairs; give the other as targets (validation_targets), or "
                 f"name tables of both ({', '.join(TABLES)})"
             )
-        return [_Files(table, None) for table, _ in _tables(item)]
+        return [_Files(table, None) for table in tables(item)]
 
     def _of_languages(self, item: str, languages: list[str]) -> list[_Files]:
         """The parallel files of a named set, each side chosen by its language."""
@@ -275,8 +278,6 @@ def _translations(item: str) -> list[str]:
 
     Raises DataError where such a set has no part of that name.
     """
-    from wordloom.data.sets.catalogue import DATASETS
-
     name, _, part = item.partition("/")
     if DATASETS[name].task != "translation":
         return []
@@ -292,10 +293,17 @@ def _translations(item: str) -> list[str]:
     return languages[part]
 
 
+def _text(piece: Piece) -> str:
+    return str(piece.text)
+
+
 def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Meter) -> Iterator[Pair]:
     """Line by line of two files."""
     left, right = (
-        (str(piece.text) for piece in pieces([file], separator="line", encoding_errors=errors, meter=meter))
+        (
+            str(piece.text)
+            for piece in read_pieces([file], separator="line", encoding_errors=errors, meter=meter)
+        )
         for file in (source, target)
     )
     for line, (text, other) in enumerate(zip_longest(left, right), 1):

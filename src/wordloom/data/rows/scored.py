@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from wordloom.data.files.source import Source, Sources
+from wordloom.data.files.source import Columns, Source, Sources
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.files.table import cells_of
-from wordloom.data.rows.labelled import Column, ColumnChoice, LabelledCorpus, _named, _tables, _text
-from wordloom.data.sets.info import Columns
+from wordloom.data.rows.labelled import (
+    Column,
+    ColumnChoice,
+    LabelledCorpus,
+    _named,
+    _text,
+    columns_of,
+    tables,
+)
 from wordloom.errors import DataError, position
 
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
@@ -75,7 +82,8 @@ def scored_files(
     sources: Sources, choice: ColumnChoice, default: ColumnChoice | None = None
 ) -> Iterator[tuple[Source, Columns]]:
     """Every file of ``sources`` and the columns that :func:`scored_rows` reads there."""
-    for file, known in _tables(sources, scored=True, default=default):
+    for file in tables(sources, scored=True):
+        known = columns_of(file, default)
         texts, headed = choice.among(known)
         score = (known.score or _SCORE) if choice.answer is None else choice.answer
         yield file, Columns(texts, None, headed, score)

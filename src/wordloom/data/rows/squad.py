@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+from wordloom.data.files.json import json_objects, json_type, parse_json, valid_text
 from wordloom.data.files.source import Source, Sources
 from wordloom.data.files.stream import EncodingErrors, blocks, decode
 from wordloom.data.rows.task_files import JSON, task_files
-from wordloom.data.text.documents import _kind, _objects, _parsed, _sound
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["MOVED", "Answer", "Question", "asked", "questions"]
@@ -108,7 +108,7 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
         if file.format == "json":
             yield from (question for _, question in _in_file(file, encoding_errors, seen))
             continue
-        for record in _objects(file, encoding_errors, None):
+        for record in json_objects(file, encoding_errors, None):
             row = _Object(record.value, position(file.name, record.line), "", encoding_errors)
             name = row.text("id") if "id" in row.values else str(record.line)
             texts = row.text("context"), row.text("question")
@@ -158,7 +158,7 @@ class _Object(NamedTuple):
             raise self.refused(field, f"is missing; expected {expected}; the fields there are {there}")
         value = self.values[field]
         if type(value) is not kind:  # a boolean is an int to Python
-            article = "null" if value is None else f"a {_kind(value)}"
+            article = "null" if value is None else f"a {json_type(value)}"
             shown = f" ({value})" if type(value) in (int, float, bool) else ""
             raise self.refused(field, f"is {article}{shown}; expected {expected}")
         return value
@@ -167,7 +167,7 @@ class _Object(NamedTuple):
         """A text; where it is not there ``missing``, which may be empty as a given one then may."""
         if missing is not None and field not in self.values:
             return missing
-        value = _sound(self.get(field, str, "text"), self.errors, f"{self.file}: {self._at(field)}")
+        value = valid_text(self.get(field, str, "text"), self.errors, f"{self.file}: {self._at(field)}")
         if missing is None and not value.strip():
             raise self.refused(field, "is empty; expected text")
         return value
@@ -177,7 +177,7 @@ class _Object(NamedTuple):
         for i, value in enumerate(self.get(field, list, "a list of objects")):
             path = f"{self._at(field)}[{i}]"
             if not isinstance(value, dict):
-                raise DataError(f"{self.file}: {path}: is a {_kind(value)}; expected an object")
+                raise DataError(f"{self.file}: {path}: is a {json_type(value)}; expected an object")
             yield self._replace(values=value, path=path)
 
 
@@ -239,12 +239,12 @@ def _short(text: str) -> str:
 def _document(file: Source, errors: EncodingErrors) -> _Object:
     text = decode(b"".join(blocks(file)), errors, file).removeprefix("\ufeff")
     try:
-        value = _parsed(text, file.name)
+        value = parse_json(text, file.name)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{position(file.name, error.lineno, error.colno, unit='line')}: not valid JSON ({error.msg}); "
             "copy or write the file again"
         ) from None
     if not isinstance(value, dict):
-        raise DataError(f"{file.name}: is a {_kind(value)}; expected SQuAD's JSON, an object with 'data'")
+        raise DataError(f"{file.name}: is a {json_type(value)}; expected SQuAD's JSON, an object with 'data'")
     return _Object(value, file.name, "", errors)

@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wordloom.data.files.source import COMPRESSIONS, Format, Source, Sources
-from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.files.table import _numbered
+from wordloom.data.files.json import json_objects, text_list
+from wordloom.data.files.source import COMPRESSIONS, Columns, Format, Source, Sources
+from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines
 from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted_labels
 from wordloom.data.rows.task_files import JSON, task_files
-from wordloom.data.sets.info import Columns
-from wordloom.data.text.documents import _objects, text_list
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
@@ -190,7 +188,7 @@ def _conll(
     width, begun = 0, 0  # columns of a line; the line where the open text begins
     words: list[str] = []
     tags: list[str] = []
-    for number, line in _numbered(file, errors):
+    for number, line in numbered_lines(file, errors):
         cells = _BLANKS.split(line.strip(" \t\r"))
         if cells == [""] or cells[0].startswith("-DOCSTART-"):
             dropped[DOCSTART] += cells != [""]
@@ -243,7 +241,7 @@ def _name(file: Source, given: int | str | None, default: str, what: str) -> str
 
 
 def _json(file: Source, names: tuple[str, ...], errors: EncodingErrors) -> Iterator[TaggedText]:
-    for record in _objects(file, errors, Meter()):
+    for record in json_objects(file, errors, Meter()):
         place = position(file.name, record.line)
         found = [text_list(record.value, name, place, errors, numbers=n == 1) for n, name in enumerate(names)]
         words = found[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from wordloom.data.sets.info import Columns, DatasetFile, DatasetInfo
+from wordloom.data.files.source import Columns
+from wordloom.data.sets.info import DatasetFile, DatasetInfo
 from wordloom.data.sets.known_files import GITHUB, away, here
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"

@@ -33,12 +33,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
+from wordloom.data.text.documents import Document
 from wordloom.errors import DataError, did_you_mean
-
-if TYPE_CHECKING:
-    from wordloom.data.text.documents import Document
 
 __all__ = ["Part", "embedded_documents", "embedded_file", "write_embedded"]
 
@@ -72,8 +70,6 @@ def embedded_documents(part: Part = "all") -> Iterator[Document]:
         raise DataError(
             f"the embedded corpus has no part {part!r}; {did_you_mean(str(part), get_args(Part))}"
         )
-    from wordloom.data.text.documents import Document
-
     return (Document(text, source, 0) for source, text in _texts(part))
 
 

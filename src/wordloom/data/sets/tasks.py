@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wordloom.data.sets.info import Columns, DatasetFile, DatasetInfo
+from wordloom.data.files.source import Columns
+from wordloom.data.sets.info import DatasetFile, DatasetInfo
 from wordloom.data.sets.known_files import away, here
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"

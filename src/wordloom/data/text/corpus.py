@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-from wordloom.data.files.source import Fields, Source, Sources, expand
+from wordloom.data.files.source import Fields, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.text.documents import Document, Piece, pieces
+from wordloom.data.sets.expand import expand
+from wordloom.data.text.documents import Document, Piece, read_pieces
 from wordloom.errors import DataError, did_you_mean
 
 Part: TypeAlias = Literal["train", "validation", "all"]
@@ -106,7 +107,7 @@ class Corpus:
         if part not in PARTS:
             raise DataError(f"part='{part}' is not known; {did_you_mean(part, PARTS)}")
         tally = Tally() if tally is None else tally
-        found = pieces(
+        found = read_pieces(
             self.files(part),
             field=self.field,
             separator=self.separator,

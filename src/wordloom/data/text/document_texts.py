@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from wordloom.data.files.source import FORMATS, PathLike, _suffixes, expand
+from wordloom.data.files.source import FORMATS, PathLike, suffixes
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.labelled import labelled_rows
-from wordloom.data.sets.info import files_of, names_dataset
-from wordloom.data.text.documents import documents
+from wordloom.data.sets.expand import expand, walk
+from wordloom.data.sets.fetch import files_of, names_dataset
+from wordloom.data.text.reading import documents
 from wordloom.errors import DataError
 
 __all__ = ["FILE", "refuse_file_separator", "texts_of"]
@@ -76,7 +77,7 @@ def _refuse_misfits(source: str, separator: str | None, field: str | int | None)
     """Raise DataError for what would be passed over: tables among other files, and settings of no use."""
     skipped: list[str] = []
     formats = {file.format for file in expand(source, skipped=skipped)}
-    if tables := [name for name in skipped if _suffixes(name)[0] in TABLES]:
+    if tables := [name for name in skipped if suffixes(name)[0] in TABLES]:
         raise DataError(
             f"'{source}' holds tables such as '{tables[0]}' beside other files; name the one or the others"
         )
@@ -94,6 +95,6 @@ def _is_table(source: str) -> bool:
         return info.format is None and info.columns is not None
     path = os.path.expanduser(source)
     if os.path.isdir(path):  # of tables alone; a folder without anything to read is met later
-        suffixes = {_suffixes(name)[0] for _, _, names in os.walk(path, followlinks=True) for name in names}
-        return bool(suffixes & TABLES) and not suffixes & set(FORMATS)
-    return _suffixes(source)[0] in TABLES
+        found = {suffixes(name)[0] for _, names in walk(path) for name in names}
+        return bool(found & TABLES) and not found & set(FORMATS)
+    return suffixes(source)[0] in TABLES

@@ -14,14 +14,7 @@ from typing import Any
 
 from wordloom.data.files.source import Source
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.rows.labelled import (
-    FILE,
-    LabelledCorpus,
-    LabelledRow,
-    _tables,
-    sorted_labels,
-    unseen_label,
-)
+from wordloom.data.rows.labelled import FILE, LabelledCorpus, LabelledRow, sorted_labels, tables, unseen_label
 from wordloom.data.text.corpus import EMPTY, Part, Tally
 from wordloom.data.text.documents import Document, Piece
 from wordloom.errors import DataError
@@ -116,10 +109,10 @@ class LabelledDocuments:
     def files(self, part: Part = "all") -> list[Source]:
         """The files that hold ``part``."""
         lists = self.rows.label == FILE
-        train = [file for file, _ in _tables(self.rows.sources, lists=lists)]
+        train = tables(self.rows.sources, lists=lists)
         if self.rows.split != "files":
             return train
-        validation = [file for file, _ in _tables(self.rows.validation_sources, lists=lists)]
+        validation = tables(self.rows.validation_sources, lists=lists)
         return {"train": train, "validation": validation}.get(part, train + validation)
 
     def part_fingerprint(self, part: Part) -> str:

@@ -77,7 +77,7 @@ class Stripper:
     """One child process that strips mark-up."""
 
     def __init__(self) -> None:
-        root = str(Path(__file__).parents[2])  # where this very package was imported from
+        root = str(Path(__file__).parents[3])  # where this very package was imported from
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "wordloom.data.text.wiki_workers"],

@@ -19,7 +19,7 @@ from wordloom.data.files.source import Sources, is_stdin
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.labelled import REPEATED, ColumnChoice, LabelledCorpus, refuse_empty, unseen_label
-from wordloom.data.sets.info import names_dataset
+from wordloom.data.sets.fetch import names_dataset
 from wordloom.errors import RecipeError, position
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wordloom.data import Corpus
-from wordloom.data.files.source import Source, expand
+from wordloom.data.files.source import Source
+from wordloom.data.sets.expand import expand
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
 from wordloom.data.text.corpus import Part

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from wordloom.data.files.source import COMPRESSIONS, expand
+from wordloom.data.files.json import fields_or_words
+from wordloom.data.files.source import COMPRESSIONS
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled import Column, labelled_rows
-from wordloom.data.text.documents import fields_or_words, pieces
+from wordloom.data.sets.expand import expand
+from wordloom.data.text.documents import read_pieces
 from wordloom.errors import DataError, position
 
 __all__ = ["PlacedText", "is_table", "placed_texts"]
@@ -79,7 +81,7 @@ def _by_field(
                 yield PlacedText(text if isinstance(text, str) else list(text), place)
             continue
         unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
-        read = pieces([file], field=field, separator="line", encoding_errors=errors)
+        read = read_pieces([file], field=field, separator="line", encoding_errors=errors)
         for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
             yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
 

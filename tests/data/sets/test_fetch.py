@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wordloom.data import DATASETS, Corpus, DatasetFile, DatasetInfo, documents, fetch, resolve
-from wordloom.data.sets.info import download_folder, is_here, local_files
+from wordloom.data.sets.fetch import download_folder, is_here, local_files
 from wordloom.errors import DataError
 
 CONTENT = b"some published text\n" * 2000

@@ -1,0 +1,257 @@
+"""Expand what a user names (files, folders, globs, ``-``, named data sets) into the list of files to read."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import IO
+
+from wordloom.data.files.source import (
+    COMPRESSIONS,
+    FORMATS,
+    Format,
+    Source,
+    Sources,
+    describe,
+    is_stdin,
+    suffixes,
+)
+from wordloom.data.sets.catalogue import DATASETS
+from wordloom.data.sets.fetch import names_dataset, resolve
+from wordloom.errors import DataError, did_you_mean
+
+__all__ = ["RUNNING_TEXT", "Accepts", "expand", "report_repeated", "spooled", "walk"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepts:
+    """The files that a reader accepts.
+
+    Attributes:
+        formats: the format of each suffix, before that of a compression.
+        noun: the word for one file in messages.
+        hint: appended to the message about a suffix that is not among ``formats``.
+        stdin: the suffix that ``"-"`` is read as.
+        describe: the :class:`Source` of a file that the user names; None takes ``formats`` alone.
+        named: the files of a named data set; raises DataError for a set of another kind.
+    """
+
+    formats: Mapping[str, Format]
+    noun: str = "file"
+    hint: str = ""
+    stdin: str = ""
+    describe: Callable[[str], Source] | None = None
+    named: Callable[[str], list[Source]] = resolve
+
+    @property
+    def allowed(self) -> str:
+        return f"allowed: {', '.join(self.formats)}, each also compressed ({', '.join(COMPRESSIONS)})"
+
+    def source(self, path: str) -> Source:
+        """The file at ``path``; raises DataError where its name says that it cannot be read."""
+        if self.describe is not None:
+            return self.describe(path)
+        suffix, compression = suffixes(path)
+        if suffix not in self.formats:
+            raise DataError(
+                f"'{path}' is no {self.noun} that is known by its name; {self.allowed}{self.hint}"
+            )
+        return Source(path=path, name=path, format=self.formats[suffix], compression=compression)
+
+
+RUNNING_TEXT = Accepts(formats=FORMATS, describe=describe)
+
+
+def expand(
+    sources: Sources, accepts: Accepts = RUNNING_TEXT, *, skipped: list[str] | None = None
+) -> list[Source]:
+    """The files that ``sources`` stand for, in the order given.
+
+    A source is a file, a folder (its files with an accepted suffix, at any depth), a glob, ``-`` for standard
+    input (``-.jsonl``, ``-.jsonl.zst`` and so on say its format), or a named data set such as
+    ``tiny-shakespeare`` or ``gutenberg/train``.  The files of a folder or glob are sorted by name, each is
+    read once, and a link to a folder above it is not followed.  Hidden files and folders are skipped; other
+    files of a folder are appended to ``skipped``.  A file that two sources name is read twice, with a
+    warning.  A pipe is copied to a temporary file, because readers may read a file more than once.
+
+    Raises:
+        DataError: nothing given, a missing file, a glob without a match, a folder without readable files, a
+            file of another kind, or standard input given twice.
+    """
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if not given:
+        raise DataError(
+            f"no source given; name at least one {accepts.noun}, folder, glob, data set, or '-' for stdin"
+        )
+    found = [source for item in given for source in _expand_one(os.fspath(item), accepts, skipped)]
+    if sum(source.is_stdin for source in found) > 1:
+        raise DataError("'-' is given twice; standard input can be read once")
+    report_repeated(found)
+    return found
+
+
+def report_repeated(files: Iterable[Source]) -> None:
+    """Log one line that names the files that are among ``files`` more than once."""
+    seen: set[str] = set()
+    repeated: dict[str, None] = {}
+    for file in files:
+        real = os.path.realpath(file.path)
+        if real in seen:
+            repeated[file.name] = None
+        seen.add(real)
+    if repeated:
+        names = list(repeated)
+        more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+        _warn_once(
+            f"named more than once, and read as often: {', '.join(map(repr, names[:3]))}{more}; name each "
+            "file once unless its rows are to count again"
+        )
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """A run expands its sources several times."""
+    _log.warning(message)
+
+
+def _expand_one(given: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:
+    if is_stdin(given):
+        named = f"-{accepts.stdin}" if given == "-" else given
+        return [replace(accepts.source(named), path="-", name="standard input" if accepts.stdin else given)]
+    path = os.path.expanduser(given)
+    if names_dataset(given):
+        if os.path.exists(path):
+            raise DataError(
+                f"'{given}' is a named data set and also a path here; write './{given}' for the path, "
+                "or work in another folder for the data set"
+            )
+        return accepts.named(given)
+    if os.path.isdir(path):
+        return _once(_folder(path, accepts, skipped))
+    if os.path.exists(path):
+        return [_file(path, accepts)]
+    if glob.has_magic(path):
+        if not (found := _matches(path, accepts, skipped)):
+            raise DataError(
+                f"no file matches '{given}'; check the pattern (quote it, so the shell leaves it)"
+            )
+        return found
+    raise DataError(_missing(given, accepts))
+
+
+def _once(files: Iterable[Source]) -> list[Source]:
+    """``files`` without those that an earlier one is a link to, or the same path again."""
+    found: dict[str, Source] = {}
+    for file in files:
+        found.setdefault(os.path.realpath(file.path), file)
+    return list(found.values())
+
+
+def _file(path: str, accepts: Accepts) -> Source:
+    source = accepts.source(path)
+    return replace(source, path=spooled(path)) if stat.S_ISFIFO(os.stat(path).st_mode) else source
+
+
+def _folder(folder: str, accepts: Accepts, skipped: list[str] | None) -> Iterator[Source]:
+    empty = True
+    for directory, names in walk(folder):
+        for name in names:
+            path = os.path.join(directory, name)
+            if suffixes(name)[0] in accepts.formats:
+                empty = False
+                yield _file(path, accepts)
+            elif skipped is not None:
+                skipped.append(path)
+    if empty:
+        raise DataError(f"folder '{folder}' holds no {accepts.noun} to read; {accepts.allowed}{accepts.hint}")
+
+
+def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """Each folder below ``folder``, itself first, and the names of its files, sorted.
+
+    Links are followed, but no folder is visited twice: a link may lead back to where it lies.  Hidden files
+    and folders are left out.
+    """
+    visited = set()
+    for directory, folders, names in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(directory)) in visited:
+            folders.clear()
+            continue
+        visited.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield directory, sorted(name for name in names if not name.startswith("."))
+
+
+def _matches(pattern: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:
+    """The files of a glob, those of the folders that it matches among them."""
+    found: list[Source] = []
+    top = os.sep if pattern.startswith(os.sep) else ""
+    for match in sorted(set(_glob(top, [part for part in pattern.split(os.sep) if part]))):
+        if os.path.isdir(match):
+            found += _folder(match, accepts, skipped)
+        else:
+            found.append(_file(match, accepts))
+    return _once(found)
+
+
+def _glob(folder: str, parts: list[str]) -> Iterator[str]:
+    """The matches of ``parts``, the components of a pattern, below ``folder``.
+
+    As :func:`glob.glob` with ``recursive=True``, except that ``**`` does not follow links in circles.
+    """
+    if not parts:
+        yield folder
+        return
+    part, *others = parts
+    if part == "**":
+        for directory, names in walk(folder or "."):
+            inside = directory if folder else directory.removeprefix(".").removeprefix(os.sep)
+            if others:
+                yield from _glob(inside, others)
+            else:
+                yield from filter(None, (inside, *(os.path.join(inside, name) for name in names)))
+    elif glob.has_magic(part):
+        for match in glob.iglob(os.path.join(glob.escape(folder), part)):
+            yield from _glob(match, others)
+    elif os.path.lexists(path := os.path.join(folder, part)):
+        yield from _glob(path, others)
+
+
+_SPOOLS: dict[tuple[int, int], IO[bytes]] = {}
+
+
+def spooled(path: str) -> str:
+    """The temporary file with the bytes of a pipe, which is read once and kept until the process ends."""
+    status = os.stat(path)
+    key = status.st_dev, status.st_ino
+    if key not in _SPOOLS:
+        file = tempfile.NamedTemporaryFile(prefix="wordloom-pipe-")  # noqa: SIM115  lives as long as the process
+        with open(path, "rb") as pipe:
+            shutil.copyfileobj(pipe, file)
+        file.flush()
+        _SPOOLS[key] = file
+    return _SPOOLS[key].name
+
+
+def _missing(given: str, accepts: Accepts) -> str:
+    """The message for a source that does not exist, with a name that is near."""
+    what = f"no {accepts.noun} or named data set '{given}'"
+    path = os.path.expanduser(given)
+    folder = os.path.dirname(path) or "."
+    here = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    files = [name for name in here if suffixes(name)[0] in accepts.formats]
+    for name, names in ((os.path.basename(path), files), (given.partition("/")[0], list(DATASETS))):
+        if names and (near := did_you_mean(name, names)).startswith("did you mean"):
+            return f"{what}; {near}"
+    if not os.path.isdir(folder):
+        return f"{what}: the folder '{folder}' does not exist"
+    return f"{what}; see `wordloom data list` for the named data sets"

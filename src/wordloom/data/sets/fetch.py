@@ -1,0 +1,224 @@
+"""Named public data sets: where they come from, what they may be used for, how they are read.
+
+A set is looked for first in the folder ``$WORDLOOM_DATA``, then among earlier downloads; only
+:func:`fetch`, which a user asks for, uses the network.  Hashes are sha256 of a file's raw bytes (after
+decompression), so a recompressed copy and a fresh download answer to the same one; where no hash is known
+that is said, and the one found is reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from wordloom.data.cache import cache_folder
+from wordloom.data.files.source import Source, describe
+from wordloom.data.files.stream import blocks
+from wordloom.data.sets.catalogue import DATASETS
+from wordloom.data.sets.info import UNPACKED, DatasetFile, DatasetInfo
+from wordloom.data.sets.python_docs import embedded_file
+from wordloom.errors import DataError, did_you_mean
+
+_TIMEOUT = 60  # seconds without an answer
+
+
+class Fetched(NamedTuple):
+    """A file of a set that is now here, and what was known of it.
+
+    ``state`` is ``verified`` (the hash is the known one) or ``unverified`` (none is known; ``sha256`` is
+    what was found).
+    """
+
+    path: Path
+    bytes: int
+    sha256: str
+    state: Literal["verified", "unverified"]
+    downloaded: bool
+
+
+def names_dataset(given: str) -> bool:
+    """Whether ``given`` is ``NAME`` or ``NAME/PART`` of a known set."""
+    name, _, part = given.partition("/")
+    return name in DATASETS and "/" not in part
+
+
+def files_of(given: str) -> tuple[DatasetInfo, str, tuple[DatasetFile, ...]]:
+    """The set, the part and the files that ``NAME`` or ``NAME/PART`` stands for.
+
+    Raises:
+        DataError: no such set or part, a part that must be named, or a set that may not be distributed.
+    """
+    name, _, part = given.partition("/")
+    if name not in DATASETS:
+        raise DataError(f"no data set '{name}'; {did_you_mean(name, DATASETS)}")
+    info = DATASETS[name]
+    if not info.parts:
+        raise DataError(f"'{name}' ({info.title}): {info.notes}")
+    if not part:
+        if len(info.parts) > 1:
+            raise DataError(f"'{name}' has parts; say which: {', '.join(f'{name}/{p}' for p in info.parts)}")
+        part = next(iter(info.parts))
+    if part not in info.parts:
+        raise DataError(f"'{name}' has no part '{part}'; {did_you_mean(part, info.parts)}")
+    return info, part, info.parts[part]
+
+
+def resolve(given: str, *, cache: str | os.PathLike[str] | None = None) -> list[Source]:
+    """The local files of ``NAME`` or ``NAME/PART`` with their reader settings; nothing is downloaded.
+
+    Raises:
+        DataError: as :func:`files_of`; the set is no running text; or a file is neither in
+            ``$WORDLOOM_DATA`` nor downloaded, or has another size than it should.
+    """
+    info, _, files = files_of(given)
+    if info.format is None:
+        raise DataError(f"'{given}' ({info.task}) is no running text but {info.layout}; it is no corpus")
+    found = []
+    for file in files:
+        path = str(_local(given, file, cache))
+        source = describe(path) if info.format != "brown" else Source(path=path, name=path, format="brown")
+        found.append(replace(source, format=info.format, field=info.field, separator=info.separator))
+    return found
+
+
+def local_files(given: str, *, cache: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The local files of any ``NAME`` or ``NAME/PART``, running text or not; nothing is downloaded."""
+    return [_local(given, file, cache) for file in files_of(given)[2]]
+
+
+def _local(given: str, file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path:
+    path = _find(file, cache)
+    if path is None:
+        root = os.environ.get("WORDLOOM_DATA")
+        looked = f"$WORDLOOM_DATA ({root})" if root else "$WORDLOOM_DATA (not set)"
+        get = (
+            f"run `wordloom data fetch {given}`"
+            if file.url
+            else "it has no public URL: put it there yourself"
+        )
+        raise DataError(f"data set '{given}': '{file.path}' is not in {looked} nor downloaded; {get}")
+    if path.suffix not in UNPACKED and file.bytes is not None and path.stat().st_size != file.bytes:
+        raise DataError(
+            f"data set '{given}': '{path}' has {path.stat().st_size:,} bytes, not {file.bytes:,}; "
+            "remove it and fetch it again"
+        )
+    return path
+
+
+def download_folder(cache: str | os.PathLike[str] | None = None) -> Path:
+    """Where :func:`fetch` keeps what it downloads."""
+    return cache_folder(cache) / "datasets"
+
+
+def _find(file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path | None:
+    if file.made_here:
+        return embedded_file(download_folder(cache), file.path)
+    candidates = []
+    if root := os.environ.get("WORDLOOM_DATA"):
+        candidates = [Path(root) / file.path, Path(root) / file.download_name]
+    candidates.append(download_folder(cache) / file.download_name)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def is_here(given: str, *, cache: str | os.PathLike[str] | None = None) -> bool:
+    """Whether all files of ``NAME/PART`` are in ``$WORDLOOM_DATA`` or downloaded."""
+    return all(file.made_here or _find(file, cache) is not None for file in files_of(given)[2])
+
+
+def fetch(
+    given: str,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> list[Fetched]:
+    """Makes the files of ``NAME`` (all parts) or ``NAME/PART`` available, and checks them.
+
+    What lies in ``$WORDLOOM_DATA`` or was downloaded before is checked, not fetched again.  A download that
+    breaks off or has the wrong hash leaves nothing behind.
+
+    Raises:
+        DataError: as :func:`files_of`; no network; a file is cut off or has another hash.
+    """
+    info = files_of(given)[0] if "/" in given else _info(given)
+    files = files_of(given)[2] if "/" in given else info.files
+    return [_fetch(given, file, cache, progress) for file in files]
+
+
+def _info(name: str) -> DatasetInfo:
+    if name not in DATASETS or not DATASETS[name].parts:
+        files_of(name)  # raises, saying why
+    return DATASETS[name]
+
+
+def _fetch(
+    given: str,
+    file: DatasetFile,
+    cache: str | os.PathLike[str] | None,
+    progress: Callable[[str], None] | None,
+) -> Fetched:
+    path = _find(file, cache)
+    downloaded = path is None
+    if path is None:
+        if progress is not None:
+            progress(f"downloading {file.url}")
+        path = _download(given, file, download_folder(cache) / file.download_name)
+    size, sha256 = _identify(path)
+    if file.sha256 is not None and sha256 != file.sha256:
+        if downloaded:
+            path.unlink()
+        where, fate = (file.url, "it was not kept") if downloaded else (path, "remove it, fetch it again")
+        raise DataError(f"data set '{given}': {where} has sha256 {sha256}, not {file.sha256}; {fate}")
+    return Fetched(path, size, sha256, "verified" if file.sha256 else "unverified", downloaded)
+
+
+def _identify(path: Path) -> tuple[int, str]:
+    """Size and sha256 of the raw bytes."""
+    source = Source(path=str(path), name=str(path), format="text", compression=UNPACKED.get(path.suffix))
+    digest, size = hashlib.sha256(), 0
+    for block in blocks(source):
+        digest.update(block)
+        size += len(block)
+    return size, digest.hexdigest()
+
+
+def _download(given: str, file: DatasetFile, target: Path) -> Path:
+    if file.url is None:
+        raise DataError(
+            f"data set '{given}' has no public URL for '{file.path}'; put the file into the folder that "
+            "$WORDLOOM_DATA names"
+        )
+    import logging
+
+    import pooch
+
+    pooch.get_logger().setLevel(logging.ERROR)  # it repeats what we report, over several lines
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Of a file that is sent compressed, the hash of the raw content is checked afterwards.
+        known = file.sha256 if target.suffix not in UNPACKED else None
+        pooch.retrieve(
+            file.url,
+            known_hash=known and f"sha256:{known}",
+            fname=target.name,
+            path=target.parent,
+            downloader=pooch.HTTPDownloader(timeout=_TIMEOUT),
+        )
+    except ValueError as error:  # pooch's word for a wrong hash
+        raise DataError(
+            f"data set '{given}': what {file.url} sends has not the sha256 {file.sha256}; "
+            "it is damaged or was changed, and was not kept"
+        ) from error
+    except OSError as error:  # requests' errors are among them
+        raise DataError(
+            f"data set '{given}': {file.url} cannot be downloaded ({_one_line(error)}); check the network, "
+            f"or put the file at '{file.path}' in the folder that $WORDLOOM_DATA names"
+        ) from error
+    return target
+
+
+def _one_line(error: BaseException) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:160]
