@@ -29,6 +29,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from entry import in_one_line
+
 RECIPE = "bag-of-words-sst2"
 BINARY_L2 = 2 / 6920  # scikit-learn's C = 1, for two weight vectors instead of one
 
@@ -193,4 +195,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from entry import in_one_line
 from torch import nn
 
 from wordloom.objectives import objective
@@ -181,4 +182,4 @@ def scores(task: Any, model: Any, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from entry import in_one_line
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
@@ -85,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from entry import in_one_line
 from turns import in_turns
 
 from wordloom.generate import Sampling, steps
@@ -153,4 +154,4 @@ def profile(model: Any, B: int, given: argparse.Namespace) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

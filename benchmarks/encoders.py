@@ -30,6 +30,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from entry import in_one_line
+
 from training import Contestant, compete, machine
 
 PARTS = ("encode", "forward", "train")
@@ -157,4 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from entry import in_one_line
 from torch import Tensor, nn
 from turns import in_turns
 
@@ -217,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

@@ -25,6 +25,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from entry import in_one_line
+
 HERE = Path(__file__).parent
 PEERS = ("transformers", "litgpt")
 
@@ -218,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

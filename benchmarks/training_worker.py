@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from entry import in_one_line
+
 SOURCE = Path(__file__).parents[1] / "src" / "wordloom"
 
 
@@ -78,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

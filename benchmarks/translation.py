@@ -29,6 +29,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from entry import in_one_line
 from turns import in_turns
 
 from wordloom.data import PairCorpus
@@ -209,4 +210,4 @@ def compare(ours: Ours, batches: list[list[str]], pairs: list[Any], beams: int) 
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

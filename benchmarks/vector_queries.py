@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from entry import in_one_line
+
 
 def seconds(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
@@ -169,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

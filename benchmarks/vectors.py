@@ -34,6 +34,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from entry import in_one_line
+
 ALGORITHMS = {
     "skipgram": {"architecture": "skipgram"},
     "cbow": {"architecture": "cbow"},
@@ -355,4 +357,4 @@ def judge(words: list[str], vectors: Any, each_section: bool) -> dict[str, float
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)

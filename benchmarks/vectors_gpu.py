@@ -22,6 +22,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from entry import in_one_line
+
 from vectors import judge, prepare
 
 SIDES = ("numba", "torch", "torch deterministic")
@@ -110,4 +112,4 @@ def trainer(side: str, corpus: Any, counts: Any, architecture: str, epochs: int,
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)
