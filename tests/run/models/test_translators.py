@@ -19,10 +19,9 @@ from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, GenerationError
 from wordloom.models import build, config_from
 from wordloom.recipe import load_recipe
-from wordloom.run import load_translator
+from wordloom.run import load_translator, translation_scores
 from wordloom.run.checkpoint.load import next_command
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.translation import scores as translation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluator, pair_corpus
 from wordloom.run.tasks.translation.views import align
@@ -149,7 +148,7 @@ def test_what_a_translator_refuses(place, tmp_path):
     shutil.copytree(place / "joint", tmp_path / "run")
     (tmp_path / "run/tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match="has no tokenizer"):
-        wordloom.load(tmp_path / "run")
+        list(wordloom.load(tmp_path / "run").translate(["eins"]))
 
 
 def test_options_of_others_are_refused(place, tmp_path):
@@ -160,7 +159,7 @@ def test_options_of_others_are_refused(place, tmp_path):
         with pytest.raises(wordloom.WordloomError, match=says):
             run("evaluate", place / "joint", *options)
     (tmp_path / "there").write_text("")
-    with pytest.raises(EvaluationError, match="there exists already; choose another --translations"):
+    with pytest.raises(wordloom.WordloomError, match="there' is there already; choose another name"):
         run("evaluate", place / "joint", "--translations", tmp_path / "there")
     write_llama(tmp_path / "llama", 0)
     with pytest.raises(wordloom.WordloomError, match=r"reads running text: leave out --targets, --beams$"):

@@ -79,8 +79,7 @@ def embed_model(
 
 
 def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
-    from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load_encoder
-    from wordloom.run.checkpoint import load
+    from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load, load_encoder
     from wordloom.run.checkpoint.headed import is_headed
 
     if is_encoder(folder):

@@ -38,7 +38,9 @@ def evaluate_encoder(
             )
         return validation_scores(encoder)
     texts = list(islice(documents(sources, **reading), first))
-    total = sum(len(ids) for ids in encoder.tokenizer.encode_batch([t.text for t in texts], specials="text"))
+    total = sum(
+        len(ids) for ids in encoder.text_tokenizer.encode_batch([t.text for t in texts], specials="text")
+    )
     began, before = time.perf_counter(), 0
     with progress_bar(total) as advance:
 

@@ -27,9 +27,8 @@ def evaluate_pairs(
     out: Path | None,
 ) -> Scores:
     """The scores of a translator on pairs; ``out`` is where its translations go."""
-    from wordloom.run import load_translator
+    from wordloom.run import load_translator, translation_scores
     from wordloom.run.tasks.labelled import recipe_of
-    from wordloom.run.tasks.translation import scores as translation_scores
     from wordloom.run.tasks.translation.scores import pairs_to_score
 
     given = {name: value for name, value in reading.items() if value is not None}

@@ -13,7 +13,7 @@ from wordloom.evaluate import Scores
 from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
+from wordloom.run.checkpoint.tokenizers import folder_tokenizer
 from wordloom.run.tasks.heads.multiple_choice import Chooser, choice_parts
 from wordloom.run.tasks.heads.question_answering import Answerer, question_parts
 from wordloom.run.tasks.heads.regression import TextScorer
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # By task, what makes its object of (folder, model, tokenizer); a classifier is wordloom.run.TextClassifier.
-_MADE: dict[str, Callable[[Path, Any, Tokenizer], Any]] = {
+_MADE: dict[str, Callable[[Path, Any, Tokenizer | None], Any]] = {
     "regression": TextScorer.of,
     "multiple_choice": Chooser.of,
     "token_classification": Tagger.of,
@@ -61,13 +61,7 @@ def load_headed(folder: str | Path, *, device: str = "auto", dtype: str = "auto"
         known = ", ".join(_MADE)
         raise CheckpointError(f"{folder} has no head of {known}; train one with train.objective")
     model: Any = load_model(folder, dtype=choose_dtype(dtype), device=choose_device(device))
-    tokenizer = Tokenizer.from_pretrained(folder)
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
-            f"{model.config.vocab_size}; they do not belong together"
-        )
-    check_vocabulary(folder, tokenizer)
+    tokenizer = folder_tokenizer(folder, model.config.vocab_size)
     return _MADE[task](folder, model.eval(), tokenizer)
 
 

@@ -30,7 +30,7 @@ from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.checkpoint.dtypes import choose_dtype
 from wordloom.run.checkpoint.headed import is_headed, load_headed, task_in
-from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
+from wordloom.run.checkpoint.tokenizers import folder_tokenizer
 from wordloom.run.models.text_classifier import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder, is_encoder, load_encoder
 from wordloom.run.models.text_readers import text_reader
@@ -53,8 +53,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges.txt")
 
 
 @dataclass(kw_only=True)
@@ -247,15 +245,7 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
     place = choose_device(device)
     model: Any = load_model(folder, dtype=kept, device=place)
     model.eval()
-    has_tokenizer = any((folder / name).exists() for name in _TOKENIZER_FILES)
-    tokenizer = Tokenizer.from_pretrained(folder) if has_tokenizer else None
-    if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
-            f"{model.config.vocab_size}; they do not belong together"
-        )
-    if tokenizer is not None:
-        check_vocabulary(folder, tokenizer)
+    tokenizer = folder_tokenizer(folder, model.config.vocab_size)
     return LanguageModel(
         model=model,
         tokenizer=tokenizer,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import TaskConfig
+from wordloom.run.checkpoint.tokenizers import ReadsText
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -15,16 +16,16 @@ __all__ = ["HeadedModel"]
 
 
 @dataclass(kw_only=True)
-class HeadedModel:
+class HeadedModel(ReadsText):
     """A :class:`wordloom.models.TaskModel` and its tokenizer, as :func:`wordloom.load` gives them."""
 
     model: Any
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     config: TaskConfig
     folder: Path | None = None
 
     @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Self:
+    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer | None) -> Self:
         """Of the parts in ``folder``."""
         return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
 

@@ -78,13 +78,15 @@ class TextClassifier:
     @property
     def vectorizer(self) -> BagVectorizer:
         """The vocabulary of a bag of words; raises CheckpointError for a classifier of sequences."""
-        if not isinstance(self.reader, BagReader):
+        if family_of(self.config) != "bag_of_words":
             where = "this model" if self.folder is None else self.folder
             raise CheckpointError(
                 f"{where} is a {family_of(self.config)}, which reads texts as sequences of tokens; words "
                 "with weights, and documents near one another, are what a bag_of_words has"
             )
-        return self.reader.vectorizer
+        reader: Any = self.reader
+        vectorizer: BagVectorizer = reader.vectorizer
+        return vectorizer
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.nn.evaluating import evaluating
 from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
 from wordloom.run.checkpoint.sentence_folder import pooling_of, write_pooling
+from wordloom.run.checkpoint.tokenizers import ReadsText, folder_tokenizer
 from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
@@ -34,11 +34,11 @@ class Filling(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class TextEncoder:
+class TextEncoder(ReadsText):
     """An encoder and its tokenizer, as :func:`wordloom.load` gives them."""
 
     model: Any
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     config: Any
     folder: Path | None = None
 
@@ -51,7 +51,7 @@ class TextEncoder:
         if said is not None:
             own = {"pooling": said.pooling, "normalize": said.normalize, "limit": said.limit}
             settings = {**own, **settings}
-        return Embedder(self.model, self.tokenizer, **settings)
+        return Embedder(self.model, self.text_tokenizer, **settings)
 
     def embed(self, texts: Iterable[str], **settings: Any) -> Embedded:
         """The vectors of N texts, [N, D] float32, and what became of them; see :meth:`embedder`."""
@@ -77,14 +77,14 @@ class TextEncoder:
             raise CheckpointError(
                 f"{self.folder or 'the model'} has no head to fill in masked tokens: it was saved without it"
             )
-        if not 1 <= k <= self.tokenizer.vocab_size:
-            raise ConfigError(f"{k} tokens are asked for of {self.tokenizer.vocab_size}; give 1 or more")
-        mask = hidden_by(self.model, self.tokenizer)
-        ids = self.tokenizer.encode_ids(text, specials="interpret")
+        if not 1 <= k <= self.text_tokenizer.vocab_size:
+            raise ConfigError(f"{k} tokens are asked for of {self.text_tokenizer.vocab_size}; give 1 or more")
+        mask = hidden_by(self.model, self.text_tokenizer)
+        ids = self.text_tokenizer.encode_ids(text, specials="interpret")
         if mask is None or mask not in ids:
-            spelled = "a mask token" if mask is None else self.tokenizer.id_to_token(mask)
+            spelled = "a mask token" if mask is None else self.text_tokenizer.id_to_token(mask)
             raise DataError(f"the text has no {spelled} to fill in: {text!r}")
-        marks = Marks.of(self.tokenizer)
+        marks = Marks.of(self.text_tokenizer)
         whole = [marks.cls, *ids, marks.sep]
         if len(whole) > self.config.max_seq_len:
             raise DataError(
@@ -96,18 +96,18 @@ class TextEncoder:
         with evaluating(self.model):
             states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
             logits = self.model.lm_head(self.model.mlm_hidden(states)).float()
-            logits = logits[:, : self.tokenizer.vocab_size]  # beyond, there are no tokens
+            logits = logits[:, : self.text_tokenizer.vocab_size]  # beyond, there are no tokens
         values, found = logits.softmax(-1).topk(k, dim=-1)
         if not values.isfinite().all():
             raise NonFiniteError("the model gives no finite probability; its weights are damaged")
         return [
-            [Filling(self.tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
+            [Filling(self.text_tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
             for row, shares in zip(found.tolist(), values.tolist(), strict=True)
         ]
 
     def pseudo_perplexity(self, texts: Iterable[Any], **settings: Any) -> Scores:
         """See :func:`wordloom.evaluate.masked.pseudo_perplexity`."""
-        return pseudo_perplexity(self.model, self.tokenizer, texts, **settings)
+        return pseudo_perplexity(self.model, self.text_tokenizer, texts, **settings)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that transformers, and :func:`wordloom.load`, read as it is; of a
@@ -130,11 +130,5 @@ def load_encoder(folder: str | Path, *, device: str = "auto", dtype: str = "auto
     if not is_encoder(folder):
         raise CheckpointError(f"{folder} holds no encoder: its model reads in one direction")
     model: Any = load_model(folder, dtype=kept, device=choose_device(device))
-    tokenizer = Tokenizer.from_pretrained(folder)
-    if tokenizer.vocab_size > model.config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
-            f"{model.config.vocab_size}; they do not belong together"
-        )
-    check_vocabulary(folder, tokenizer)
+    tokenizer = folder_tokenizer(folder, model.config.vocab_size)
     return TextEncoder(model=model.eval(), tokenizer=tokenizer, config=model.config, folder=folder)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.bags.vectorizer import BagVectorizer, Counted
+from wordloom.data.bags.vectorizer import VOCABULARY, BagVectorizer, Counted
 from wordloom.data.batches.bags import BagBatches, LabelBatches
 from wordloom.data.batches.framed_rows import (
     OF_MODEL,
@@ -24,7 +24,7 @@ from wordloom.data.batches.sequences import SequenceLabelBatches, token_rows
 from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import RobertaConfig, TaskConfig, context_limit
-from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
+from wordloom.run.checkpoint.tokenizers import folder_tokenizer
 from wordloom.text import Tokenizer
 
 __all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "cutting", "text_reader"]
@@ -258,6 +258,20 @@ class MarkedReader:
         return MarkedLabelBatches(read.rows, targets, **settings)
 
 
+class AbsentReader:
+    """The :class:`TextReader` of a folder without a vocabulary: using it raises CheckpointError."""
+
+    vocabulary = None
+
+    def __init__(self, folder: Path, what: str, file: str) -> None:
+        self._message = f"{folder} has no {what}, which text needs; put its {file} there"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copying and pickling look for these
+            raise AttributeError(name)
+        raise CheckpointError(self._message)
+
+
 def cutting(reader: TextReader) -> TextReader:
     """``reader`` that cuts what is longer than it reads; one that reads texts whole is left as it is."""
     return replace(reader, too_long="cut") if isinstance(reader, MarkedReader) else reader
@@ -266,9 +280,12 @@ def cutting(reader: TextReader) -> TextReader:
 def text_reader(folder: Path, config: Any) -> TextReader:
     """What reads texts for the classifier of ``config`` in ``folder``.
 
-    Raises CheckpointError where the vocabulary there is not the model's.
+    A folder without a vocabulary gives a reader that raises CheckpointError when it is used.  Raises
+    CheckpointError where the vocabulary there is not the model's.
     """
     if hasattr(config, "max_ngram"):
+        if not (folder / VOCABULARY).exists():
+            return cast(TextReader, AbsentReader(folder, "vocabulary", VOCABULARY))
         vectorizer = BagVectorizer.from_pretrained(folder)
         if (len(vectorizer), vectorizer.max_ngram) != (config.vocab_size, config.max_ngram):
             raise CheckpointError(
@@ -277,11 +294,7 @@ def text_reader(folder: Path, config: Any) -> TextReader:
                 "together"
             )
         return BagReader(vectorizer)
-    tokenizer = Tokenizer.from_pretrained(folder)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
-            "they do not belong together"
-        )
-    check_vocabulary(folder, tokenizer)
+    tokenizer = folder_tokenizer(folder, config.vocab_size)
+    if tokenizer is None:
+        return cast(TextReader, AbsentReader(folder, "tokenizer", "tokenizer.json"))
     return MarkedReader(tokenizer, config) if isinstance(config, TaskConfig) else SequenceReader(tokenizer)

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -22,6 +22,7 @@ from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit, translates
 from wordloom.nn.evaluating import evaluating
 from wordloom.run.checkpoint.dtypes import choose_dtype
+from wordloom.run.checkpoint.tokenizers import ReadsText, required_tokenizer
 from wordloom.run.live_input import arriving, taken
 from wordloom.run.models.side_by_side import side_by_side
 from wordloom.run.tasks.translation.vocabularies import read_vocabularies
@@ -74,19 +75,20 @@ WriteAll: TypeAlias = Callable[[list[list[_Part]]], list[list[list[Hypothesis]]]
 
 
 @dataclass(kw_only=True)
-class Translator:
+class Translator(ReadsText):
     """A :class:`wordloom.models.SequenceToSequence` and its tokenizers, from :func:`load_translator`.
 
     ``tokenizer`` is that of what is written; ``source_tokenizer`` of what is read, often the same object.
     ``source_eos_id`` ends sources and ``eos_id`` translations, which ``start_id`` begins: padding, as Marian
     has it, or what the folder says.  Sources begin with ``source_start_id``, None: with their own tokens.
     ``forced_eos_id`` takes the last place of what reaches its limit; None where the folder forces no end.
+    Where the folder has no tokenizer, both are None and the ids are those in config.json, or -1.
     ``generation_defaults`` are the settings in generation_config.json, which :meth:`save_pretrained` keeps.
     """
 
     model: Any
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+    source_tokenizer: Tokenizer | None
     config: Any
     source_eos_id: int
     eos_id: int
@@ -101,6 +103,16 @@ class Translator:
     def separate(self) -> bool:
         """Whether sources have a vocabulary of their own."""
         return self.source_tokenizer is not self.tokenizer
+
+    @property
+    def text_source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of sources; raises CheckpointError where the folder has none."""
+        return required_tokenizer(self.source_tokenizer, self.folder)
+
+    @property
+    def _vocab_size(self) -> int:
+        size: int = self.config.vocab_size if self.tokenizer is None else self.tokenizer.vocab_size
+        return size
 
     @property
     def silent_ids(self) -> list[int]:
@@ -203,7 +215,7 @@ class Translator:
         return rows
 
     def _encoded(self, texts: Sequence[str]) -> list[Row]:
-        ids = self.source_tokenizer.encode_batch(texts, specials="text")
+        ids = self.text_source_tokenizer.encode_batch(texts, specials="text")
         begin = [] if self.source_start_id is None else [self.source_start_id]
         return [[*begin, *map(int, some), self.source_eos_id] for some in ids]
 
@@ -250,7 +262,8 @@ class Translator:
         """What the encoder makes of sources, each as token ids that end in ``source_eos_id``."""
         device = next(self.model.parameters()).device
         S = max(map(len, rows))
-        pad = self.source_tokenizer.pad_id or 0  # any that the model knows: nothing attends to it
+        pad = self.pad_id if self.source_tokenizer is None else self.source_tokenizer.pad_id
+        pad = max(pad or 0, 0)  # any that the model knows: nothing attends to it
         source = torch.tensor([[*row, *[pad] * (S - len(row))] for row in rows], device=device)  # [B, S]
         lengths = torch.tensor([len(row) for row in rows], device=device)
         attend = torch.arange(S, device=device) < lengths[:, None]
@@ -264,13 +277,14 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Hypotheses for sources as :meth:`read` takes them; ``settings`` are beam search's, and ``kept`` is
         as in :class:`~wordloom.generate.Conditioned`."""
+        self._check_ids()
         return beam_search(
             Conditioned(self.model, self.read(rows), kept=kept),
             [[self.start_id]] * len(rows),
             eos_ids=[self.eos_id],
             forced_eos_id=self.forced_eos_id,
             forbidden_ids=self.silent_ids,
-            vocab_size=self.tokenizer.vocab_size,
+            vocab_size=self._vocab_size,
             **settings,
         )
 
@@ -281,6 +295,7 @@ class Translator:
 
         ``numbers`` of the sources, by default from 0, key their draws: what one becomes depends on no other.
         """
+        self._check_ids()
         n, numbers = sampling.samples, range(len(rows)) if numbers is None else numbers
         drawn = generate(
             Conditioned(self.model, self.read(rows)),
@@ -288,11 +303,18 @@ class Translator:
             sampling,
             eos_ids=[self.eos_id],
             forbidden_ids=self.silent_ids,
-            vocab_size=self.tokenizer.vocab_size,
+            vocab_size=self._vocab_size,
             keys=[number * n + k for number in numbers for k in range(n)],
         )
         made = [self._hypothesis(one) for one in drawn]
         return [sorted(made[i : i + n], key=lambda one: -one.score) for i in range(0, len(made), n)]
+
+    def _check_ids(self) -> None:
+        if min(self.eos_id, self.pad_id, self.start_id) < 0:
+            raise CheckpointError(
+                f"{self.folder} has no tokenizer, and its config.json does not say which tokens end and pad "
+                "texts; put its tokenizer.json there, or eos_token_id and pad_token_id into config.json"
+            )
 
     def _hypothesis(self, drawn: Generation) -> Hypothesis:
         """What was drawn, the end forced on it as in a search."""
@@ -317,13 +339,16 @@ class Translator:
 
     def _text(self, hypothesis: Hypothesis) -> str:
         ids = [token for token in hypothesis.ids if token != self.eos_id]
-        return self.tokenizer.decode(ids).strip()
+        return self.text_tokenizer.decode(ids).strip()
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that :func:`wordloom.load` reads as it is, and transformers what it knows of."""
         beside = self.source_tokenizer if self.separate else None
         generation = dict(self.generation_defaults)
-        if self.start_id != self.pad_id:
+        if self.tokenizer is None:
+            ids = {"eos_token_id": self.eos_id, "pad_token_id": self.pad_id}
+            generation |= {name: token for name, token in ids.items() if token >= 0}
+        if self.start_id not in (self.pad_id, -1):
             generation["decoder_start_token_id"] = self.start_id
         if "forced_eos_token_id" in format_of(self.config).token_settings({"eos_token_id": self.eos_id}):
             generation["forced_eos_token_id"] = self.forced_eos_id
@@ -379,7 +404,7 @@ def _translations(
 def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Translator:
     """The model in ``folder``, ours or a Marian one with a ``tokenizer.json``; ``dtype`` as :func:`load`.
 
-    Raises CheckpointError for a folder that is no model of this kind, or lacks its tokenizer.
+    Raises CheckpointError for a folder that is no model of this kind.
     """
     folder = Path(folder)
     if not translates(load_config(folder)):
@@ -388,23 +413,40 @@ def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "a
             'train.objective = "translation"'
         )
     model: Any = load_model(folder, dtype=choose_dtype(dtype), device=choose_device(device))
-    found = read_vocabularies(folder, model.config)
-    ids = (found.source.eos_id, found.target.eos_id, found.target.pad_id)
-    source_eos_id, eos_id, pad_id = (number for number in ids if number is not None)  # none is missing
     generation = folder / "generation_config.json"  # where there is none, transformers asks config.json
     defaults = read_json(generation) if generation.exists() else {}
     settings = defaults if generation.exists() else read_json(folder / "config.json")
+    given: dict[str, Any]
+    if (folder / "tokenizer.json").exists():
+        found = read_vocabularies(folder, model.config)
+        given = {
+            "tokenizer": found.target,
+            "source_tokenizer": found.source,
+            "source_eos_id": found.source.eos_id,
+            "eos_id": found.target.eos_id,
+            "pad_id": found.target.pad_id,
+            "start_id": found.target.pad_id if found.start_id is None else found.start_id,
+            "source_start_id": found.source_start_id,
+        }
+    else:
+        given = {"tokenizer": None, "source_tokenizer": None, **_stored_ids(folder, defaults)}
     return Translator(
         model=model.eval(),
-        tokenizer=found.target,
-        source_tokenizer=found.source,
         config=model.config,
-        source_eos_id=source_eos_id,
-        eos_id=eos_id,
-        pad_id=pad_id,
-        start_id=pad_id if found.start_id is None else found.start_id,
-        source_start_id=found.source_start_id,
         forced_eos_id=settings.get("forced_eos_token_id"),
         folder=folder,
         generation_defaults=defaults,
+        **given,
     )
+
+
+def _stored_ids(folder: Path, defaults: Mapping[str, Any]) -> dict[str, int]:
+    """The ids that begin, end and pad texts by ``defaults`` and config.json; -1 for one that they lack."""
+    known = read_json(folder / "config.json") | {
+        key: value for key, value in defaults.items() if value is not None
+    }
+    eos, pad, start = (
+        token if isinstance(token := known.get(f"{role}_token_id"), int) else -1
+        for role in ("eos", "pad", "decoder_start")
+    )
+    return {"source_eos_id": eos, "eos_id": eos, "pad_id": pad, "start_id": pad if start < 0 else start}

@@ -98,7 +98,7 @@ class Chooser(HeadedModel):
     @property
     def reader(self) -> MarkedReader:
         """What reads texts for the model."""
-        return MarkedReader(self.tokenizer, self.config, self.max_seq_len, self.too_long)
+        return MarkedReader(self.text_tokenizer, self.config, self.max_seq_len, self.too_long)
 
     def choose(self, rows: Iterable[ChoiceRow]) -> list[Choice]:
         """The likeliest choice of each question; of equals the first."""

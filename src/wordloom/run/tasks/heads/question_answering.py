@@ -54,7 +54,7 @@ class Answerer(HeadedModel):
     no_answer: bool = False
 
     @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer) -> Self:
+    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer | None) -> Self:
         """``model`` reading as the recipe in its ``folder`` says, or where there is none, as BERT's did."""
         made = super().of(folder, model, tokenizer)
         made.max_seq_len = min(made.max_seq_len, made.config.max_seq_len)
@@ -75,14 +75,14 @@ class Answerer(HeadedModel):
     ) -> AnswerWindows:
         """``asked`` as the model reads them."""
         return question_windows(
-            self.tokenizer,
+            self.text_tokenizer,
             asked,
             max_seq_len=self.max_seq_len,
             doc_stride=self.doc_stride,
             max_query=self.max_query,
             too_long=too_long,
             targets=targets,
-            frame=_frame(self.tokenizer, self.config),
+            frame=_frame(self.text_tokenizer, self.config),
         )
 
     def answer(
@@ -121,7 +121,11 @@ class Answerer(HeadedModel):
             best,
             no_answer=_margins(found) if self.no_answer else None,
             threshold=threshold if self.no_answer else None,
-            settings={"rows": _digest(asked)[:8], **_signature(self.tokenizer, windows), "dtype": self.dtype},
+            settings={
+                "rows": _digest(asked)[:8],
+                **_signature(self.text_tokenizer, windows),
+                "dtype": self.dtype,
+            },
         )
         ledger, notes = windows.ledger, list(scores.notes)
         if ledger.cut:

@@ -57,7 +57,7 @@ class TextScorer(HeadedModel):
     @property
     def reader(self) -> MarkedReader:
         """What reads texts for the model."""
-        return MarkedReader(self.tokenizer, self.config, self.max_seq_len, self.too_long)
+        return MarkedReader(self.text_tokenizer, self.config, self.max_seq_len, self.too_long)
 
     def predict(
         self, texts: Iterable[str | tuple[str, str]], *, place: Callable[[int], str] | None = None

@@ -141,7 +141,7 @@ class Tagger(HeadedModel):
 
     @property
     def _reader(self) -> MarkedReader:
-        return MarkedReader(self.tokenizer, self.config, self.max_seq_len)
+        return MarkedReader(self.text_tokenizer, self.config, self.max_seq_len)
 
     def _rows(self, texts: Sequence[TaggedText], labels: Sequence[str] = ()) -> TaggedRows:
         return _tagged_rows(self._reader, texts, labels, self.too_long)

@@ -103,7 +103,7 @@ def _likelihood(
     translator: Translator, pairs: Sequence[Pair], batch_size: int
 ) -> tuple[list[Score], dict[str, int | float], list[str]]:
     """Loss and perplexity, with what they were counted over."""
-    longest, tokenizer = context_limit(translator.config), translator.tokenizer
+    longest, tokenizer = context_limit(translator.config), translator.text_tokenizer
     filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
     ids = tokenizer.encode_batch([pair.target for pair in filled], specials="text")
     kept = [i for i, some in enumerate(ids) if longest is None or len(some) < longest]
@@ -137,7 +137,7 @@ def _likelihood(
     interval = statistics.interval() if kept else None
     settings = {
         "data": _digest(pairs),
-        "tok": Vocabularies(translator.source_tokenizer, tokenizer).name,
+        "tok": Vocabularies(translator.text_source_tokenizer, tokenizer).name,
         "pairs": len(kept),
         "dtype": _dtype(translator),
         "ci": f"{len(kept)}-pairs" if interval else "no",

@@ -27,7 +27,7 @@ def align(translator: Translator, source: str, target: str | None = None, *, bea
         raise GenerationError("the source is empty, and nothing aligns with it; give a text")
     row = translator.source_rows([source])[0]
     if target is not None:
-        ids = [*translator.tokenizer.encode_ids(target, specials="text"), translator.eos_id]
+        ids = [*translator.text_tokenizer.encode_ids(target, specials="text"), translator.eos_id]
     else:
         ids = translator.search([row], beams=beams)[0][0].ids
     return alignment_map(
@@ -35,8 +35,8 @@ def align(translator: Translator, source: str, target: str | None = None, *, bea
         row,
         ids,
         start_id=translator.start_id,
-        source=_names(translator.source_tokenizer, row, translator.source_eos_id),
-        target=_names(translator.tokenizer, ids, translator.eos_id),
+        source=_names(translator.text_source_tokenizer, row, translator.source_eos_id),
+        target=_names(translator.text_tokenizer, ids, translator.eos_id),
     )
 
 

@@ -17,7 +17,7 @@ from wordloom.data import PairCorpus
 from wordloom.errors import CheckpointError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.recipe import Recipe
-from wordloom.run.checkpoint.known_vocabulary import check_vocabulary
+from wordloom.run.checkpoint.tokenizers import check_vocabulary
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import Tokenizer
