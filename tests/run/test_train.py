@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import wordloom
-from wordloom.errors import CheckpointError, RecipeError
+from wordloom.errors import CheckpointError, NonFiniteError, RecipeError
 from wordloom.run import train
+from wordloom.run.folder import RunFolder, held
 
 TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
 
@@ -232,11 +233,19 @@ def test_resume_refuses_another_recipe_and_another_text(recipe, tmp_path, corpus
         train(path, out=tmp_path / "nothing", resume=True)
 
 
-def test_a_finished_run_can_be_given_more_steps(recipe, tmp_path):
+def test_a_finished_run_can_be_given_more_steps(recipe, tmp_path, capsys):
+    """A schedule that another budget bends is reported; one that does not know the budget is not."""
     first = train(recipe(), ["train.steps=5"], out=tmp_path / "run")
     assert first.plan.step_seconds is None  # to time steps would take longer than so short a run
     longer = train(recipe(), ["train.steps=8"], out=tmp_path / "run", resume=True)
     assert longer.step == 8
+    said = capsys.readouterr().err
+    assert "the schedule 'cosine' now ends at step 8, not 5: step 5 had a learning rate of 0.001, and" in said
+    train(recipe(), ["train.steps=8"], out=tmp_path / "run", resume=True)
+    constant = ["train.schedule=constant", "train.evaluate_every=0"]
+    train(recipe(), ["train.steps=2", *constant], out=tmp_path / "other")
+    train(recipe(), ["train.steps=3", *constant], out=tmp_path / "other", resume=True)
+    assert "the schedule" not in capsys.readouterr().err
     assert [row["step"] for row in lines(tmp_path / "run") if row["kind"] == "train"] == [3, 5, 6, 8]
 
 
@@ -429,3 +438,125 @@ def test_the_ledger_is_kept(recipe, tmp_path):
     assert ledger["train"]["documents"] + ledger["validation"]["documents"] == 40
     assert ledger["train"]["tokens"] > ledger["validation"]["tokens"] > 0
     assert 0 < ledger["train"]["packed_share"] <= 1
+
+
+SHORT = ["train.steps=6", "train.save_every=3", "train.evaluate_every=0", "train.sample_every=0"]
+
+
+@pytest.fixture
+def short_run(recipe, tmp_path) -> Path:
+    """A run of six steps with checkpoints of steps 3 and 6."""
+    return train(recipe(), SHORT, out=tmp_path / "run").folder
+
+
+def change_state(checkpoint: Path, **values) -> None:
+    """Change values of ``state.json``; None removes one."""
+    path = checkpoint / "trainer/state.json"
+    state = {**json.loads(path.read_text()), **values}
+    path.write_text(json.dumps({key: value for key, value in state.items() if value is not None}))
+
+
+def test_a_flipped_byte_in_a_checkpoint_is_found(recipe, short_run):
+    newest = short_run / "checkpoints/step-6"
+    for name in ("model.safetensors", "tokenizer.json", "trainer/state.safetensors"):
+        before = (newest / name).read_bytes()
+        (newest / name).write_bytes(before[:-3] + bytes([before[-3] ^ 1]) + before[-2:])
+        damaged = (
+            rf"step-6.* is damaged: {name} is not as .*remove .*step-6 to go on from .* before it, step-3"
+        )
+        with pytest.raises(CheckpointError, match=damaged):
+            train(recipe(), SHORT, out=short_run, resume=True)
+        with pytest.raises(CheckpointError, match=damaged):
+            wordloom.load(newest)
+        (newest / name).write_bytes(before)
+    (newest / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model.safetensors is missing; remove"):
+        train(recipe(), SHORT, out=short_run, resume=True)
+    shutil.rmtree(short_run / "checkpoints/step-3")
+    with pytest.raises(CheckpointError, match=r"no checkpoint before it is left: .*--force"):
+        train(recipe(), SHORT, out=short_run, resume=True)
+
+
+def test_a_checkpoint_without_hashes_is_gone_on_with(recipe, short_run):
+    """Checkpoints of earlier versions hold none; weights that are not finite are found there, too."""
+    newest = short_run / "checkpoints/step-6"
+    change_state(newest, files=None)
+    assert train(recipe(), SHORT, out=short_run, resume=True).step == 6
+    weights = load_file(newest / "model.safetensors")
+    weights["model.norm.weight"][0] = math.nan
+    save_file(weights, newest / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        CheckpointError, match=r"final_norm.weight is not finite; remove .* before it, step-3"
+    ):
+        train(recipe(), SHORT, out=short_run, resume=True)
+
+
+def test_weights_that_are_not_finite_are_never_called_good(recipe, tmp_path):
+    """The last step writes infinity into the weights, after its loss was found finite."""
+    run = tmp_path / "run"
+    infinite = ["train.learning_rate=3e38", "train.weight_decay=3", "train.clip=none"]
+    settings = [
+        "train.steps=1",
+        "train.warmup_steps=0",
+        "train.evaluate_every=0",
+        "data.validation_fraction=0.0",
+    ]
+    with pytest.raises(NonFiniteError, match=r"step 1: \S+ is not finite; .* Last good checkpoint: none yet"):
+        train(recipe(), [*settings, *infinite], out=run)
+    assert not (run / "model.safetensors").exists()
+    assert not list((run / "checkpoints").glob("*"))
+
+
+def test_a_state_with_impossible_values_is_refused(recipe, short_run):
+    newest = short_run / "checkpoints/step-6"
+    before = (newest / "trainer/state.json").read_bytes()
+    wrong = {
+        "step": ("6", -1, 4, 10**30, 6.0, True),
+        "samples": (-6, []),
+        "total_steps": (2,),
+        "seed": ("5",),
+        "hooks": ([],),
+        "environment": (1,),
+    }
+    for key, values in wrong.items():
+        for value in values:
+            (newest / "trainer/state.json").write_bytes(before)
+            change_state(newest, **{key: value})
+            with pytest.raises(CheckpointError, match=r"state.json is .*; remove .*step-6 to go") as caught:
+                train(recipe(), SHORT, out=short_run, resume=True)
+            assert "\n" not in str(caught.value)
+
+
+def test_a_run_goes_on_from_its_checkpoints_alone(recipe, short_run, capsys):
+    kept = (short_run / "recipe.toml").read_text()
+    for lost in (("recipe.toml",), ("metrics.jsonl",), ("recipe.toml", "metrics.jsonl", "ledger.json")):
+        for name in lost:
+            (short_run / name).unlink()
+        with pytest.raises(CheckpointError, match=r"holds a run; .*--resume.*--force"):
+            train(recipe(), SHORT, out=short_run)
+        capsys.readouterr()
+        assert train(short_run, out=short_run, resume=True).step == 6
+        said = capsys.readouterr().err
+        assert all(f"{name} is missing" in said for name in lost if name != "ledger.json")
+        assert (short_run / "recipe.toml").read_text() == kept
+        assert (short_run / "metrics.jsonl").exists()
+    (short_run / "recipe.toml").unlink()
+    with pytest.raises(RecipeError, match="seed 5 -> 6"):
+        train(recipe(), [*SHORT, "seed=6"], out=short_run, resume=True)
+    assert train(recipe(), ["train.steps=1"], out=short_run, force=True).step == 1
+
+
+def test_a_folder_is_held_by_one_process_and_left_free(tmp_path):
+    """A sweep's folder, too: the lock file is gone afterwards."""
+    path = tmp_path / "run"
+    with held(path, "is training"):
+        with pytest.raises(CheckpointError, match=r"another process is training into .*run; wait"):
+            RunFolder(path, resume=False, force=False).__enter__()
+        with pytest.raises(CheckpointError, match="another process sweeps into"), held(path, "sweeps"):
+            pass
+    assert not list(path.iterdir())
+    with RunFolder(path, resume=False, force=False), pytest.raises(CheckpointError, match="wait for it"):
+        RunFolder(path, resume=False, force=False).__enter__()
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="choose another --out"):
+        RunFolder(tmp_path / "file" / "run", resume=False, force=False).__enter__()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import shutil
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import BUDGETS, AnyRecipe
 from wordloom.recipe.vectors import VectorRecipe
+from wordloom.training.checkpoint import checkpoint_steps
+from wordloom.weights.integrity import STATE
 
-__all__ = ["RunFolder", "refuse_changes", "resumed_recipe", "write_text"]
+__all__ = ["RunFolder", "held", "refuse_changes", "resumed_recipe", "write_text"]
 
 # What a run writes; --force removes these and nothing else.
 _OURS = (
@@ -47,7 +51,7 @@ class RunFolder:
         self.path = path
         self.resume = resume
         self.force = force
-        self._lock: int | None = None
+        self._held = contextlib.ExitStack()
         self._created = False
         self.begun = False
 
@@ -55,36 +59,22 @@ class RunFolder:
         try:
             self._check()
             self._created = not self.path.exists()
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
         except OSError as error:
             raise CheckpointError(
-                f"cannot write into {self.path}: {error.strerror}; choose another --out"
+                f"cannot read {self.path}: {error.strerror}; choose another --out"
             ) from None
-        try:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no flock on Windows
-            pass
-        except OSError:
-            os.close(self._lock)
-            raise CheckpointError(
-                f"another process is training into {self.path}; wait for it, or choose another --out"
-            ) from None
+        self._held.enter_context(held(self.path, "is training"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._lock is not None
-        (self.path / ".lock").unlink(missing_ok=True)
-        os.close(self._lock)
+        self._held.close()
         if self._created:
             with contextlib.suppress(OSError):  # not empty: the run began
                 self.path.rmdir()
 
     def _check(self) -> None:
         occupied = self.path.exists() and (not self.path.is_dir() or not self._unbegun())
-        is_run = (self.path / "recipe.toml").exists() and (self.path / "metrics.jsonl").exists()
+        is_run = not self.missing() or bool(checkpoint_steps(self.path))
         if self.resume and not is_run:
             raise CheckpointError(f"{self.path} holds no run to resume; leave out --resume to start one")
         if occupied and not is_run:
@@ -97,6 +87,10 @@ class RunFolder:
                 "another --out"
             )
 
+    def missing(self) -> list[str]:
+        """Return which of the two files that every run begins with are not in the folder."""
+        return [name for name in ("recipe.toml", "metrics.jsonl") if not (self.path / name).exists()]
+
     def _unbegun(self) -> bool:
         """Whether the folder holds nothing but what :meth:`begin` leaves behind when it is cut short."""
         found = {path.name: path.stat().st_size for path in self.path.iterdir() if path.name != ".lock"}
@@ -105,11 +99,15 @@ class RunFolder:
         return not found or (found.keys() <= marks and found.get("metrics.jsonl") == 0)
 
     def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
-        """The recipe the run began with."""
+        """Return the recipe the run began with, read from its newest checkpoint if recipe.toml is missing."""
         path = self.path / "recipe.toml"
+        steps = checkpoint_steps(self.path)
         try:
+            if steps and not path.exists():
+                path = self.path / "checkpoints" / f"step-{steps[-1]}" / STATE
+                return kind.model_validate(json.loads(path.read_text(encoding="utf-8"))["recipe"])
             return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"cannot read {path}: {error}; put it back, or start again with --force"
             ) from None
@@ -127,6 +125,31 @@ class RunFolder:
             write_text(self.path / "recipe.toml", recipe.to_toml())  # last: with it, the folder holds a run
         except OSError as error:
             raise CheckpointError(f"cannot begin a run in {self.path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def held(folder: Path, does: str) -> Iterator[None]:
+    """Make ``folder`` and lock it for this process; raises CheckpointError if another one holds it.
+
+    ``does`` says in the error what the other process does: "is training" into the folder.
+    """
+    path = folder / ".lock"
+    lock = FileLock(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise CheckpointError(
+            f"another process {does} into {folder}; wait for it, or choose another --out"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot write into {folder}: {error.strerror}; choose another --out") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # Windows removes no open file
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:

@@ -13,7 +13,7 @@ import torch
 from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.objectives import objective
-from wordloom.recipe import Recipe, load_recipe, without_effect
+from wordloom.recipe import Recipe, TrainSettings, load_recipe, without_effect
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.causal import causal_task
@@ -31,6 +31,7 @@ from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_p
 from wordloom.training.checkpoint import (
     environment_changes,
     latest_checkpoint,
+    not_finite,
     read_state,
     sync_folder,
     write_checkpoint,
@@ -38,8 +39,10 @@ from wordloom.training.checkpoint import (
 from wordloom.training.hooks import cut_metrics, finished_weights
 from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import smaller
+from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_model
+from wordloom.weights.integrity import advice_if_damaged
 
 __all__ = ["TrainResult", "train"]
 
@@ -74,11 +77,17 @@ def train(
 
     Raises WordloomError for whatever the user can put right, NonFiniteError when the loss diverges.
     """
-    loaded = load_recipe(recipe, overrides)
+    if (
+        not isinstance(recipe, Recipe)
+        and Path(recipe).is_dir()
+        and not (Path(recipe) / "recipe.toml").exists()
+    ):
+        recipe = RunFolder(Path(recipe), resume=True, force=False).saved_recipe(Recipe)
+    progress = progress or TrainingProgress()
+    loaded = load_recipe(recipe, overrides, say=progress.say)
     if start_from is not None:
         loaded = loaded.model_copy(update={"start_from": str(start_from)})
     path = Path(out) if out is not None else Path("runs") / loaded.name
-    progress = progress or TrainingProgress()
     if force and loaded.start_from and Path(loaded.start_from).resolve().is_relative_to(path.resolve()):
         raise CheckpointError(
             f"--force would remove the checkpoint {loaded.start_from} that --from names; choose another --out"
@@ -86,6 +95,9 @@ def train(
     with RunFolder(path, resume=resume, force=force) as folder:
         checkpoint = latest_checkpoint(path) if resume else None
         if resume:
+            for name in folder.missing():
+                instead = "taken from the checkpoint" if name == "recipe.toml" else "it starts again, empty"
+                progress.say(f"{path / name} is missing: {instead}")
             loaded = resumed_recipe(loaded, folder.saved_recipe(Recipe))
             if checkpoint is None:
                 progress.say("no checkpoint was written yet: starting at step 0")
@@ -215,9 +227,16 @@ def _train(
     if state is not None:
         tensors, values = state
         trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
+        assert checkpoint is not None
+        if (name := not_finite(trainer)) is not None:
+            raise CheckpointError(
+                f"{checkpoint} cannot be gone on with: {name} is not finite; {advice_if_damaged(checkpoint)}"
+            )
         trainer.last_checkpoint = str(checkpoint)
         if (changes := environment_changes(trainer, values["environment"])) is not None:
             progress.say(changes)
+        if (changed := _schedule_change(s, values, trainer.total_steps)) is not None:
+            progress.say(changed)
         progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
     cut_metrics(folder / "metrics.jsonl", -1 if state is None else trainer.step)
 
@@ -287,6 +306,24 @@ def _total_steps(task: Task, plan: Plan | None) -> int:
     if plan.step_seconds is None:  # a resumed run, whose count was settled when it began
         return 1
     return max(1, int(s.minutes * 60 / plan.step_seconds))
+
+
+def _schedule_change(s: TrainSettings, saved: dict[str, Any], total: int) -> str | None:
+    """One line if another budget gives the steps already done another learning rate, or None."""
+    done, before = saved["step"], saved["total_steps"]
+    if not done or before == total or s.optimizer == "lbfgs":
+        return None
+    then = s.model_copy(update={"epochs": saved["recipe"]["train"].get("epochs")})
+    had = s.learning_rate * learning_rate_share(done - 1, before, then)
+    has = s.learning_rate * learning_rate_share(done - 1, total, s)
+    following = s.learning_rate * learning_rate_share(done, total, s)
+    if had == has:
+        return None
+    return (
+        f"the schedule '{s.schedule}' now ends at step {total:,}, not {before:,}: step {done:,} had a "
+        f"learning rate of {had:.3g}, and the next one has {following:.3g}. A run begun with {total:,} steps "
+        "ends with other weights; for these, choose another --out and leave out --resume"
+    )
 
 
 def _check_metric(trainer: Trainer, task: Task) -> None:

@@ -1,7 +1,8 @@
 """Checkpoints of a run under way: written beside, fsynced, renamed; so one is there whole or not at all.
 
 ``RUN/checkpoints/step-N/`` is a model folder that every tool reads, and in it ``trainer/``: the optimizer's
-tensors (``state.safetensors``) and the rest as JSON (``state.json``).  No pickle.
+tensors (``state.safetensors``) and the rest as JSON (``state.json``), with the sha256 of every other file.
+No pickle.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, NonFiniteError
 from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
+from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
 
 __all__ = [
     "checkpoint_steps",
     "environment",
     "environment_changes",
     "latest_checkpoint",
+    "not_finite",
     "read_state",
     "sync_folder",
     "write_checkpoint",
@@ -51,7 +54,8 @@ def write_checkpoint(
     """Write ``run/checkpoints/step-N`` and then drop the oldest beyond ``keep_last``; the best one stays.
 
     ``write_model(folder)`` writes the model's own files; ``facts`` goes into ``state.json``.  Raises
-    CheckpointError when the disk refuses; what was saved before is still there.
+    CheckpointError when the disk refuses, and NonFiniteError when the weights are not finite; what was saved
+    before is still there.
     """
     parent = run / "checkpoints"
     final = parent / f"step-{trainer.step}"
@@ -59,6 +63,12 @@ def write_checkpoint(
     if final.exists():  # stopped right after a resume: what is there is equal to the bit
         trainer.last_checkpoint = str(final)
         return final
+    if (name := not_finite(trainer)) is not None:
+        raise NonFiniteError(
+            f"step {trainer.step}: {name} is not finite; no checkpoint of this step was written. Last good "
+            f"checkpoint: {trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or lengthen "
+            "train.warmup_steps"
+        )
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _discard(temporary)
@@ -67,8 +77,14 @@ def write_checkpoint(
         tensors, values = trainer.state_dict()
         save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()},
                   temporary / "trainer" / "state.safetensors")  # fmt: skip
-        state = {**values, "environment": environment(trainer), **facts, "tensors": _shapes(tensors)}
-        (temporary / "trainer" / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+        state = {
+            **values,
+            "environment": environment(trainer),
+            **facts,
+            "tensors": _shapes(tensors),
+            "files": hash_files(temporary),
+        }
+        (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
         sync_folder(temporary)
         temporary.rename(final)
         _sync(parent)
@@ -85,6 +101,15 @@ def write_checkpoint(
         if step != best_step:
             _discard(parent / f"step-{step}")
     return final
+
+
+def not_finite(trainer: Trainer) -> str | None:
+    """Return the name of a parameter that holds NaN or infinity, in itself or in its average, or None."""
+    averages = [] if trainer.average is None else trainer.average.state_tensors().items()
+    for name, tensor in (*trainer.model.named_parameters(), *averages):
+        if not bool(tensor.isfinite().all()):
+            return name
+    return None
 
 
 def checkpoint_steps(run: Path) -> list[int]:
@@ -105,12 +130,17 @@ def read_state(
     checkpoint: Path, *, facts: Collection[str] = ()
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """(tensors, values) as :meth:`Trainer.state_dict` gave them, with what :func:`write_checkpoint` was given
-    as ``facts``; raises CheckpointError when damaged."""
+    as ``facts``.
+
+    Raises CheckpointError when a file of the checkpoint is damaged, and says how to go on.
+    """
     folder = checkpoint / "trainer"
     try:
-        values = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        values = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         if missing := [name for name in (*_STATE, *facts) if name not in values]:
             raise ValueError(f"state.json lacks {', '.join(missing)}")
+        _check_values(checkpoint, values)
+        check_files(checkpoint)
         tensors = load_file(folder / "state.safetensors")
         found = _shapes(tensors)
         written = values.get("tensors", found)  # older checkpoints do not say
@@ -123,9 +153,25 @@ def read_state(
         return tensors, values
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise CheckpointError(
-            f"cannot read the training state in {folder}: {error}; remove {checkpoint} to go on from the "
-            "checkpoint before it"
+            f"cannot read the training state in {folder}: {error}; {advice_if_damaged(checkpoint)}"
         ) from None
+
+
+def _check_values(checkpoint: Path, values: dict[str, Any]) -> None:
+    """Raise ValueError for a number or table of ``state.json`` that no run can have written."""
+    for name in ("step", "samples", "total_steps", "seed"):
+        value = values[name]
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} in state.json is {value!r}, not a whole number of at least 0")
+    if re.fullmatch(r"step-\d+", checkpoint.name) and checkpoint.name != f"step-{values['step']}":
+        raise ValueError(
+            f"step in state.json is {values['step']}, and the folder is called {checkpoint.name}"
+        )
+    if values["step"] > values["total_steps"]:
+        raise ValueError(f"step in state.json is {values['step']} of {values['total_steps']}")
+    for name in ("hooks", "environment"):
+        if not isinstance(values[name], dict):
+            raise ValueError(f"{name} in state.json is no table")
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:

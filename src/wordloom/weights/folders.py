@@ -16,6 +16,7 @@ from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.models import TaskConfig, family_of, skeleton
 from wordloom.weights.configs import OWN, format_of, load_config
 from wordloom.weights.families.task_heads import is_head, renaming_of_head
+from wordloom.weights.integrity import check_files
 from wordloom.weights.renaming import Matched, Renaming, Row, listed, require_equal
 from wordloom.weights.tensors import StoredTensors, open_tensors, read_json
 
@@ -157,7 +158,8 @@ def _require_same(stored: Any, config: Any, folder: Path) -> None:
 
 
 def _verified(folder: Path, config: Any, model: nn.Module) -> tuple[Renaming, StoredTensors, Matched]:
-    """Everything that can be checked without reading a weight (but tied copies, which are compared)."""
+    """Check everything before a weight is used: names, shapes, tied copies, the hashes of a run's files."""
+    check_files(folder)
     renaming, stored, matched = _matched(folder, config, model)
     for copy, original in matched.duplicates.items():
         name = matched.found[original]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +26,7 @@ from wordloom.errors import (
 from wordloom.models import config_from
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
-from wordloom.run.folder import write_text
+from wordloom.run.folder import held, write_text
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep.grid import Combination, combinations
 from wordloom.run.sweep.scores import (
@@ -112,12 +110,13 @@ def sweep(
 
     Raises WordloomError for whatever the user can put right, as far as it can be known before any training.
     """
-    found = combinations(recipe, grid, overrides, start_from=start_from)
+    progress = progress or TrainingProgress()
+    found = combinations(recipe, grid, overrides, start_from=start_from, say=progress.say)
     by = _check(found, metric, higher, median)
     name = found[0].recipe.name
     folder = Path(out) if out is not None else Path("runs") / f"{name}-sweep"
     _check_folder(folder, grid)
-    plan = _Sweep(folder, found, by, median, progress or TrainingProgress())
+    plan = _Sweep(folder, found, by, median, progress)
     known = {"loss", *(name for run in plan.runs for name in run.metrics)}
     if all(one.recipe.old_task is not None for one in found):
         known.update(OLD_LOSSES)
@@ -125,7 +124,7 @@ def sweep(
         by.check(_evaluated(found[0].recipe))
     if dry_run:
         return plan.result()
-    with _held(folder), sigterm_interrupts():
+    with held(folder, "sweeps"), sigterm_interrupts():
         about = {
             "recipe": name,
             "grid": {key: _distinct([one.settings[key] for one in found]) for key in grid},
@@ -300,32 +299,6 @@ def _check_folder(folder: Path, grid: Mapping[str, Sequence[Any]]) -> None:
                 f"{folder} holds a sweep over {', '.join(keys)}, not over {', '.join(grid)}; give these keys "
                 "in this order, or choose another --out"
             )
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """The folder is this process's; raises CheckpointError where it is another's."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR)
-    except OSError as error:
-        raise CheckpointError(f"cannot write into {folder}: {error.strerror}; choose another --out") from None
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no flock on Windows
-        pass
-    except OSError:
-        os.close(lock)
-        raise CheckpointError(
-            f"another process sweeps into {folder}; wait for it, or choose another --out"
-        ) from None
-    try:
-        yield
-    finally:
-        (folder / ".lock").unlink(missing_ok=True)
-        os.close(lock)
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
