@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+from typing import Any
 
 import pytest
 
 from wordloom.errors import RecipeError
 from wordloom.models import PRESETS, BertConfig, build
-from wordloom.recipe import Recipe, load_recipe, shipped_recipes, without_effect
+from wordloom.recipe import DataSettings, Recipe, load_recipe, shipped_recipes, without_effect
 from wordloom.run import train
 from wordloom.text import Tokenizer
+from wordloom.recipe.vectors import load_vector_recipe
 from wordloom.weights import save_model
 
 PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
@@ -57,7 +59,7 @@ def test_a_translator_trains(name, tmp_path):
     overrides = [
         *("train.steps=6", "train.log_every=1", "train.evaluate_every=0", "train.save_every=0"),
         *("train.batch_tokens=200", "train.warmup_steps=0", "data.train=multi30k/val"),
-        *("data.split=hash", "tokenizer.vocab_size=1000"),
+        *("data.split=hash", "data.source_column=de", "data.target_column=en", "tokenizer.vocab_size=1000"),
     ]
     run = train(name, overrides, out=tmp_path / "run").folder
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -210,6 +212,69 @@ def test_a_wrong_override_is_one_clear_line(override, says):
         load_recipe("quickstart", [override])
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+MISSPELT = """
+name = "x"
+[dta]
+train = "a.txt"
+[train]
+steps = 1
+"""
+
+
+def test_what_is_wrong_in_a_file_is_one_clear_line(tmp_path):
+    path = tmp_path / "recipe.toml"
+
+    def error(text: str, *overrides: str) -> str:
+        path.write_text(text)
+        with pytest.raises(RecipeError) as caught:
+            load_recipe(path, overrides)
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+        return str(caught.value)
+
+    assert "unknown table [dta]; did you mean 'data'?" in error(MISSPELT)
+    assert "unknown table [modle]; did you mean 'model'?" in error(MISSPELT.replace("dta", "modle"))
+    right = MISSPELT.replace("dta", "data")
+    for name in ("../x", "/x", "a/b", "..", ".", "", "a\\\\b"):
+        assert "is no folder name" in error(right.replace('"x"', f'"{name}"')), name
+    assert "is no folder name" in error(right, "name=../../etc")
+    long = "9" * 5001
+    assert "is not a TOML file: Exceeds the limit" in error(right.replace("= 1", f"= {long}"))
+    assert "99999999999999999999... is an integer beyond" in error(right, f"train.steps={long}")
+    assert "train.steps is an integer beyond" in error(right, f"train.steps=0x{long}")
+    assert "seed is an integer beyond" in error(right, "seed=-9223372036854775808")
+    assert "'train.threads' cannot be 100000: input should be less than" in error(
+        right, "train.threads=100000"
+    )
+    with pytest.raises(RecipeError, match=r"'vectors.threads' cannot be 100000: input should be less than"):
+        load_vector_recipe("word2vec-gutenberg", ["vectors.threads=100000"])
+
+
+def test_settings_of_a_text_that_is_replaced_are_reported():
+    def said(recipe: object, *overrides: str) -> tuple[Any, list[str]]:
+        lines: list[str] = []
+        return load_recipe(recipe, overrides, say=lines.append).data, lines
+
+    _, lines = said("quickstart", "data.train=my.txt")
+    assert len(lines) == 1
+    assert "data.train is another text, without the recipe's data.validation = " in lines[0]
+    assert lines[0].endswith("0.1 of the text is held out for validation (data.validation_fraction)")
+    assert said("quickstart", "data.train=my.txt", "data.validation=yours.txt")[1] == []
+    assert said("quickstart", "train.steps=5")[1] == []
+    pairs = load_recipe("transformer-multi30k").model_copy(
+        update={
+            "data": DataSettings(train="a.en", targets="a.de", validation="b.en", validation_targets="b.de")
+        }
+    )
+    data, lines = said(pairs, "data.train=c.en")
+    assert (data.targets, data.validation, data.validation_targets) == (None, None, None)
+    assert all(f"data.{name} = " in lines[0] for name in ("targets", "validation", "validation_targets"))
+    data, lines = said(pairs, "data.train=c.en", "data.targets=c.de", "data.validation=d.en")
+    assert data.targets == "c.de"
+    assert "data.validation_targets = 'b.de'" in lines[0]
+    assert "held out" not in lines[0]
 
 
 def test_settings_without_effect_are_refused():

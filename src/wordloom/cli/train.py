@@ -30,11 +30,13 @@ def command(
     """Train a model from a recipe; Ctrl-C saves and stops, --resume goes on to the same bit."""
     import logging
 
+    from wordloom.recipe.reading import refuse_repeated
     from wordloom.run import train
     from wordloom.run.checkpoint.load import next_command
     from wordloom.run.progress import TrainingProgress
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
+    refuse_repeated(overrides or ())
     progress = TrainingProgress()
     result = train(
         recipe,

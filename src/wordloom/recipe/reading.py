@@ -7,18 +7,41 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from wordloom.errors import RecipeError, did_you_mean
 
-__all__ = ["BUDGETS", "AnyRecipe", "Strict", "override_value", "read_recipe", "shipped_recipes"]
+__all__ = [
+    "BUDGETS",
+    "MAX_THREADS",
+    "AnyRecipe",
+    "FolderName",
+    "Strict",
+    "override_value",
+    "read_recipe",
+    "refuse_repeated",
+    "shipped_recipes",
+]
 
 BUDGETS = ("steps", "tokens", "epochs", "flops", "minutes")
+MAX_THREADS = 1024  # far above what a machine has; OpenMP crashes when the system refuses it a thread
+_LARGEST = 2**63 - 1  # of TOML's integers
+
+
+def _folder_name(name: str) -> str:
+    if name in ("", ".", "..") or any(letter in name for letter in "/\\\0"):
+        raise ValueError(
+            f"name {name!r} is no folder name, and the run would go into runs/NAME: use no / or \\"
+        )
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 
 class Strict(BaseModel):
@@ -73,10 +96,13 @@ def read_recipe(
     shipped: dict[str, Path],
     source: str | Path | AnyRecipe | dict[str, Any],
     overrides: Sequence[str] = (),
+    *,
+    say: Callable[[str], None] | None = None,
 ) -> AnyRecipe:
-    """The recipe of ``kind`` that ``source`` names: one of ``shipped``, a file, a run, or its values.
+    """Return the recipe of ``kind`` that ``source`` names: one of ``shipped``, a file, a run, or its values.
 
-    ``overrides`` are ``key=value``.  Raises RecipeError for a file that is missing or not TOML, an unknown
+    ``overrides`` are ``key=value``; ``say`` is called with a line for the settings that one of them makes the
+    recipe leave out.  Raises RecipeError for a file that is missing or not TOML, an unknown
     key, or a value out of its range.
     """
     if isinstance(source, Strict):
@@ -88,17 +114,46 @@ def read_recipe(
         origin = path.name
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{path} is not a TOML file: {error}") from None
+        except ValueError as error:  # also for an integer of more than 4,300 digits
+            raise RecipeError(f"{path} is not a TOML file: {str(error).partition(';')[0]}") from None
         values.setdefault("name", path.stem)
     _check_kind(kind, values, origin)
-    _make_room(values, overrides)
+    dropped = _make_room(values, overrides)
     for override in overrides:
         _apply(values, override)
+    for key, value in _flat(values):
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            raise RecipeError(f"{origin}: {key} is an integer beyond {_LARGEST}; give a smaller one")
     try:
-        return kind.model_validate(values)
+        recipe = kind.model_validate(values)
     except ValidationError as error:
         raise RecipeError(f"{origin}: {_explain(error, kind)}") from None
+    if say is not None:
+        for line in _told_dropped(recipe, dropped, overrides):
+            say(line)
+    return recipe
+
+
+def refuse_repeated(overrides: Sequence[str]) -> None:
+    """Raise RecipeError for a key that a command line sets twice."""
+    given: dict[str, str] = {}
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key in given:
+            raise RecipeError(f"{key} is given twice ({given[key]} and {override}); give it once")
+        given[key] = override
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value within tables and lists, with the name it is set by."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _flat(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _flat(part, key)
+    else:
+        yield key, value
 
 
 def _check_kind(kind: type[Strict], values: dict[str, Any], origin: str) -> None:
@@ -135,11 +190,23 @@ def _find(source: str, shipped: dict[str, Path]) -> Path:
     raise RecipeError(f"no recipe called {source!r}; {did_you_mean(source, shipped)}")
 
 
-def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
+# What says how a text is read and held out: another text has its own.
+_OF_THE_TEXT = {
+    "data": (
+        *("validation", "field", "separator", "text_column", "label_column", "header"),
+        *("targets", "validation_targets", "source_column", "target_column"),
+    ),
+    "old_task": ("validation", "field", "separator"),
+}
+
+
+def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Drop what an override replaces under another name: the recipe's budget, its tokenizer's source.
 
-    Another training text brings its own validation part and is read in its own way.
+    Another training text brings its own validation part and is read in its own way: the settings dropped for
+    that are returned.
     """
+    dropped: dict[str, Any] = {}
     given = {override.partition("=")[0].strip() for override in overrides}
     for table, rivals in (
         ("train", BUDGETS),
@@ -149,16 +216,29 @@ def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> None:
         if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
             for name in rivals:
                 values[table].pop(name, None)
-    if "data.train" in given and isinstance(values.get("data"), dict):
-        for name in ("validation", "field", "separator", "text_column", "label_column", "header"):
-            values["data"].pop(name, None)
-    if "old_task.train" in given and isinstance(values.get("old_task"), dict):
-        for name in ("validation", "field", "separator"):
-            values["old_task"].pop(name, None)
+    for table, names in _OF_THE_TEXT.items():
+        if f"{table}.train" in given and isinstance(values.get(table), dict):
+            for name in names:
+                if values[table].get(name) is not None:
+                    dropped[f"{table}.{name}"] = values[table].pop(name)
     if "tokenizer.path" in given:
         values["tokenizer"] = {}
     if "model.preset" in given:
         values["model"] = {}
+    return {key: value for key, value in dropped.items() if key not in given}
+
+
+def _told_dropped(recipe: Strict, dropped: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each table whose settings :func:`_make_room` dropped."""
+    for table in _OF_THE_TEXT:
+        names = [f"{key} = {value!r}" for key, value in dropped.items() if key.startswith(f"{table}.")]
+        if not names:
+            continue
+        line = f"{table}.train is another text, without the recipe's {', '.join(names)}: set what fits it"
+        share = getattr(getattr(recipe, table), "validation_fraction", None)
+        if f"{table}.validation" in dropped and share is not None:
+            line += f". {share:g} of the text is held out for validation ({table}.validation_fraction)"
+        yield line
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -187,12 +267,17 @@ def override_value(text: str) -> Any:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    except ValueError:
+        raise RecipeError(f"{text[:20]}... is an integer beyond {_LARGEST}; give a smaller one") from None
     return None if value == "none" else value
 
 
 def _explain(error: ValidationError, kind: type[Strict]) -> str:
     """pydantic's first complaint as one line: what was given, what is allowed, what to do."""
-    first = error.errors()[0]
+    # a table that is missing may be there under a mistyped name
+    first, *others = error.errors()
+    if first["type"] == "missing":
+        first = next((other for other in others if other["type"] == "extra_forbidden"), first)
     where = ".".join(
         str(part) for part in first["loc"] if not str(part).startswith(("list[", "str", "constrained"))
     )
@@ -211,6 +296,9 @@ def _explain(error: ValidationError, kind: type[Strict]) -> str:
             if ours != key:
                 return f"unknown key '{where}'; it is called {_called(elsewhere[:1], ours)}{more}"
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
+        if not table and isinstance(given, dict):
+            tables = [name for name in allowed if _keys_of(kind, (name,)) or name == "model"]
+            return f"unknown table [{key}]; {did_you_mean(key, tables)}{more}"
         return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"
     if first["type"] == "missing":
         return f"'{where}' is missing{more}"

@@ -12,7 +12,7 @@ type is never converted, and nothing in it is executed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from wordloom.errors import DataError
-from wordloom.recipe.reading import Strict, read_recipe, shipped_recipes
+from wordloom.recipe.reading import FolderName, Strict, read_recipe, shipped_recipes
 from wordloom.recipe.training import TrainSettings, without_effect
 
 __all__ = [
@@ -259,7 +259,7 @@ _INSTEAD = {
 class Recipe(Strict):
     """A whole recipe; see the module docstring."""
 
-    name: str
+    name: FolderName
     description: str = ""
     seed: int = Field(1337, ge=0)
     start_from: str | None = None  # a checkpoint whose weights and tokenizer the run begins with (--from)
@@ -383,9 +383,16 @@ class Recipe(Strict):
         return tomli_w.dumps(self.as_dict(), multiline_strings=True)
 
 
-def load_recipe(source: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe called ``source`` (a shipped name or a .toml file), with ``key=value`` overrides.
+def load_recipe(
+    source: str | Path | Recipe,
+    overrides: Sequence[str] = (),
+    *,
+    say: Callable[[str], None] | None = None,
+) -> Recipe:
+    """Return the recipe called ``source`` (a shipped name or a .toml file), with ``key=value`` overrides.
+
+    ``say`` is called with a line for the settings that an override makes the recipe leave out.
 
     Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
     """
-    return read_recipe(Recipe, shipped_recipes(), source, overrides)
+    return read_recipe(Recipe, shipped_recipes(), source, overrides, say=say)

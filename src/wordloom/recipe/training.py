@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from wordloom.errors import did_you_mean
-from wordloom.recipe.reading import BUDGETS, Strict
+from wordloom.recipe.reading import BUDGETS, MAX_THREADS, Strict
 
 __all__ = ["HEADS", "HIGHER", "LOWER", "TrainSettings", "without_effect"]
 
@@ -105,7 +105,7 @@ class TrainSettings(Strict):
     compile: Literal["auto", "on", "off"] = "auto"
     attention_backend: Literal["auto", "flash", "efficient", "math", "exact"] = "auto"
     gradient_checkpointing: bool = False
-    threads: int | None = Field(None, ge=1)
+    threads: int | None = Field(None, ge=1, le=MAX_THREADS)
     allocator: Literal["tuned", "system"] = "tuned"
 
     # along the way; 0: never

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from wordloom.recipe import Result
-from wordloom.recipe.reading import Strict, read_recipe, shipped_recipes
+from wordloom.recipe.reading import MAX_THREADS, FolderName, Strict, read_recipe, shipped_recipes
 
 __all__ = [
     "CorpusSettings",
@@ -114,7 +114,7 @@ class VectorSettings(Strict):
     deterministic: bool = (
         False  # the same vectors whatever the number of threads; on a GPU: by the same GPU and torch
     )
-    threads: int | None = Field(None, ge=1)  # None: one for every processor
+    threads: int | None = Field(None, ge=1, le=MAX_THREADS)  # None: one for every processor
     save_minutes: float = Field(5.0, gt=0)  # between two saves of where it stands
 
     @model_validator(mode="after")
@@ -178,7 +178,7 @@ class VectorSettings(Strict):
 class VectorRecipe(Strict):
     """A whole recipe; see the module docstring."""
 
-    name: str
+    name: FolderName
     description: str = ""
     seed: int = Field(1, ge=0)
     result: Result | None = None
@@ -234,10 +234,15 @@ def shipped_vector_recipes() -> dict[str, Path]:
 
 
 def load_vector_recipe(
-    source: str | Path | VectorRecipe | dict[str, Any], overrides: Sequence[str] = ()
+    source: str | Path | VectorRecipe | dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    say: Callable[[str], None] | None = None,
 ) -> VectorRecipe:
-    """The recipe called ``source`` (a shipped name, a .toml file, or its values), with overrides.
+    """Return the recipe called ``source`` (a shipped name, a .toml file, or its values), with overrides.
+
+    ``say`` is called with a line for the settings that an override makes the recipe leave out.
 
     Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
     """
-    return read_recipe(VectorRecipe, shipped_vector_recipes(), source, overrides)
+    return read_recipe(VectorRecipe, shipped_vector_recipes(), source, overrides, say=say)

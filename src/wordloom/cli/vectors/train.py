@@ -72,6 +72,7 @@ def command(
 ) -> None:
     """Learn word vectors from text; Ctrl-C stops with what is learnt so far, --resume goes on."""
     from wordloom.errors import RecipeError
+    from wordloom.recipe.reading import refuse_repeated
     from wordloom.run.progress import TrainingProgress
     from wordloom.run.vectors.train import train_vectors
     from wordloom.vectors.files.saved_state import how_to_go_on
@@ -94,10 +95,10 @@ def command(
         raise RecipeError("what is to be read? Give a recipe, or the text by --corpus FILE")
     elif corpus:
         given.append(f"data.train={corpus!r}")
+    settings = [*given, *(overrides or [])]
+    refuse_repeated(settings)
     progress = TrainingProgress()
-    result = train_vectors(
-        source, [*given, *(overrides or [])], out=out, resume=resume, force=force, progress=progress
-    )
+    result = train_vectors(source, settings, out=out, resume=resume, force=force, progress=progress)
     folder = shlex.quote(str(result.folder))
     supervised = (result.folder / "model.bin").exists()
     question = f"  wordloom vectors {f'predict {folder} FILE' if supervised else f'similar {folder} WORD'}"

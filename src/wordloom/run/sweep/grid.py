@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,12 @@ def combinations(
     overrides: Sequence[str] = (),
     *,
     start_from: str | Path | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> list[Combination]:
     """Every combination of ``grid``, the last key's values changing fastest; all recipes are validated.
 
     Values are what overrides take: text is read as there (``"2e-5"`` is a number), others as they are.
+    ``say`` takes what an override makes the recipe leave out.
 
     Raises RecipeError for whatever is wrong with any of them, for values or whole recipes that are equal, and
     where there is nothing to choose from.
@@ -113,7 +115,7 @@ def combinations(
     known: dict[str, str] = {}
     for chosen in itertools.product(*texts.values()):
         pairs = [f"{key}={text}" for key, text in zip(texts, chosen, strict=True)]
-        loaded = load_recipe(recipe, [*overrides, *pairs])
+        loaded = load_recipe(recipe, [*overrides, *pairs], say=None if found else say)
         if start_from is not None:
             loaded = loaded.model_copy(update={"start_from": str(start_from)})
         settings = {key: override_value(text) for key, text in zip(texts, chosen, strict=True)}

@@ -88,14 +88,14 @@ def train_vectors(
 
     Raises WordloomError for whatever the user can put right, NonFiniteError when the vectors diverge.
     """
-    loaded = None if recipe is None else load_vector_recipe(recipe, overrides)
+    progress = progress or TrainingProgress()
+    loaded = None if recipe is None else load_vector_recipe(recipe, overrides, say=progress.say)
     if out is not None and (loaded is not None or resume):
         path = Path(out)
     elif loaded is not None:
         path = Path("runs") / loaded.name
     else:
         raise RecipeError("which run is to go on? Give its folder: --out runs/NAME --resume")
-    progress = progress or TrainingProgress()
     with RunFolder(path, resume=resume, force=force) as folder:
         loaded = loaded or load_vector_recipe(path / "recipe.toml", overrides)
         if resume:
