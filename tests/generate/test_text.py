@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.generate.tiny_models import tiny_model
@@ -143,6 +144,27 @@ def test_a_loaded_model_takes_ids(
     ]
     assert [s.ids for s in lm.score([1, 2], [[3], [4, 5]])] == [[3], [4, 5]]
     assert lm.generate([[1, 2], [3]], **drawn)[0] == ids
+    array = np.array([9, 2, 9, 1])[::-2][::-1][::-1]  # 1, 2, not contiguous
+    kinds = (torch.tensor([1, 2]), torch.tensor([1, 2], dtype=torch.uint8), array, array.astype(np.uint16))
+    for one in (*kinds, list(array), [torch.tensor(1), np.int8(2)], range(1, 3), iter([1, 2]), (1, 2)):
+        assert lm.generate(one, **drawn) == ids, one
+    for prompt in kinds:
+        assert list(lm.stream(prompt, **drawn)) == ids
+        assert lm.next_tokens(prompt, 3) == lm.next_tokens([1, 2], 3)
+        assert lm.score(prompt, torch.tensor([[3], [4]])) == lm.score([1, 2], [[3], [4]])
+        assert lm.generate([prompt, np.array([3])], **drawn)[0] == ids
+    assert lm.generate(torch.tensor([[1, 2], [3, 4]]), **drawn)[0] == ids
+    assert lm.generate(array, **drawn, stop_ids=np.array([ids[3]])) == ids[: ids.index(ids[3]) + 1]
+    for wrong in (b"ab", bytearray(b"ab"), [b"ab"], [1.0], np.array([1.0]), torch.tensor([1.0, 2]), [True], 1,
+                  [torch.tensor(1.5)], torch.tensor(1), np.int64(1), torch.tensor([True]), None, [None],
+                  torch.zeros(1, 1, 2, dtype=int)):  # fmt: skip
+        with pytest.raises(GenerationError, match=r"whole numbers") as caught:
+            lm.generate(wrong)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(GenerationError, match=r"whole numbers|give lists of ids"):
+            lm.score([1], wrong if isinstance(wrong, bytes) else [wrong])
+    with pytest.raises(GenerationError, match=r"stop_ids \(--stop-id\) has 9999, and the vocabulary is 0 to"):
+        lm.generate([1, 2], stop_ids=9999)
     if with_tokenizer:
         end = tokenizer.decode(ids)[3]
         cut = lm.generate([1, 2], **drawn, stop=end)

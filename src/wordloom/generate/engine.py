@@ -18,6 +18,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import Accelerated, accelerate, one_thread
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed, next_ids, row_generator
+from wordloom.generate.token_ids import token_ids
 from wordloom.models import context_limit
 from wordloom.nn.cache import Cache
 from wordloom.nn.evaluating import evaluating
@@ -119,9 +120,9 @@ def steps(
     everything at each step, and ``fast=False`` runs the model's modules even where a compiled program
     could (:mod:`wordloom.generate.fast`): the oracles of the cache and of the programs.
 
-    Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary, stop
-    strings without ``stopped``, or a prompt and ``max_new_tokens`` that exceed ``max_seq_len`` with
-    ``past="error"``.
+    Raises GenerationError before anything is computed: an empty prompt, an id outside the vocabulary (also in
+    ``stop_ids``), stop strings without ``stopped``, or a prompt and ``max_new_tokens`` that exceed
+    ``max_seq_len`` with ``past="error"``.
     """
     sampling = sampling or Sampling()
     if sampling.stop and stopped is None:
@@ -129,6 +130,11 @@ def steps(
             f"stop {sampling.stop[0]!r} is text, which token ids alone do not show: it needs a tokenizer; "
             "leave it out, of generation_config.json too, or end at ids (stop_ids, --stop-id)"
         )
+    prompts = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts)]
+    V = model.config.vocab_size if vocab_size is None else vocab_size
+    for token in sampling.stop_ids:
+        if token >= V:
+            raise GenerationError(f"stop_ids (--stop-id) has {token}, and the vocabulary is 0 to {V - 1}")
     limits = new_token_limits(
         model,
         prompts,

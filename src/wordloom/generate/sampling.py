@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError, did_you_mean
+from wordloom.generate.token_ids import token_ids
 from wordloom.nn.evaluating import widened
 
 __all__ = [
@@ -72,6 +73,8 @@ class Sampling:
                 object.__setattr__(self, name, tuple(value))
             elif isinstance(value, str | int):
                 object.__setattr__(self, name, (value,))
+            elif name == "stop_ids" and not isinstance(value, tuple):
+                object.__setattr__(self, name, tuple(token_ids(value, name)))
         _whole("max_new_tokens", self.max_new_tokens, least=1, optional=True)
         _whole("top_k", self.top_k, least=0, optional=True)
         _whole("no_repeat_ngram", self.no_repeat_ngram, least=0)

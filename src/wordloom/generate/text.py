@@ -1,8 +1,8 @@
 """Text in, text out: prompts to ids, ids to text as they arrive, stop strings across token boundaries,
 and what the model thinks of given text.
 
-A prompt is a str, or the list of ids it stands for, which needs no tokenizer.  Without one, text that is
-given out is empty, and stop strings are refused.
+A prompt is a str, or the ids it stands for (a list, array or tensor), which need no tokenizer.  Without
+one, text that is given out is empty, and stop strings are refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.engine import FinishReason, steps
 from wordloom.generate.sampling import Sampling, new_seed
 from wordloom.generate.scoring import next_logprobs, score_ids
+from wordloom.generate.token_ids import token_ids
 
 if TYPE_CHECKING:
     from wordloom.text import StreamDecoder, Tokenizer
@@ -128,14 +129,18 @@ def _overlap(text: str, stop: str) -> int:
     return 0
 
 
-def prompt_ids(tokenizer: Tokenizer | None, prompt: Prompt, *, specials: Specials = "refuse") -> list[int]:
+def prompt_ids(
+    tokenizer: Tokenizer | None, prompt: Prompt, *, specials: Specials = "refuse", number: int = 0
+) -> list[int]:
     """The ids a model is prompted with; those of a prompt of ids are as given.
 
     An empty str stands for the beginning of a text: the bos token, or eos, which parts documents in
-    GPT-style corpora.  Raises GenerationError when the tokenizer has neither, or text has no tokenizer.
+    GPT-style corpora.  ``number`` names the prompt in errors.
+
+    Raises GenerationError when the tokenizer has neither, or text has no tokenizer.
     """
     if not isinstance(prompt, str):
-        return list(prompt)
+        return token_ids(prompt, f"prompt {number}")
     if tokenizer is None:
         raise GenerationError("a prompt of text needs a tokenizer; give token ids")
     ids = tokenizer.prompt_ids(prompt, specials=specials)
@@ -170,7 +175,10 @@ def stream(
     if eos_ids is None:
         eos_ids = () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)
     silent = {*eos_ids, *sampling.stop_ids}
-    ids = [prompt_ids(tokenizer, prompt, specials=specials) for prompt in prompts]
+    ids = [
+        prompt_ids(tokenizer, prompt, specials=specials, number=number)
+        for number, prompt in enumerate(prompts)
+    ]
     watches: dict[int, StopWatch] = {}
     new: dict[int, str] = {}
 
@@ -349,8 +357,10 @@ def score(
     """
     _check_continuations(prompt, continuations)
     given = prompt_ids(tokenizer, prompt, specials=specials)
-    parts: list[Any] = list(map(list, continuations))
-    if isinstance(prompt, str) and tokenizer is not None:
+    if not isinstance(prompt, str):
+        parts = [token_ids(part, f"continuation {number}") for number, part in enumerate(continuations)]
+    else:
+        assert tokenizer is not None, "prompt_ids has refused"
         parts = [continuation_ids(tokenizer, prompt, text, specials=specials)[1] for text in continuations]
     texts = continuations if isinstance(prompt, str) else [None] * len(parts)
     results = score_ids(model, given, parts)

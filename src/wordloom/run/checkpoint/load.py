@@ -26,6 +26,7 @@ from wordloom.generate import (
     stream_ids,
     stream_text,
 )
+from wordloom.generate.token_ids import are_several
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.checkpoint.dtypes import choose_dtype
@@ -79,16 +80,19 @@ class LanguageModel:
     ) -> Any:
         """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 
-        A prompt of token ids (a list of ints, or several) is answered in token ids, the one that ended it
-        included; ``stop`` strings are looked for in what they decode to, and refused without a tokenizer.
-        ``specials`` says what special tokens written in a text are: refused, "text", or "interpret".
+        A prompt of token ids (a list, array or tensor of ints, or several of them) is answered in token ids,
+        the one that ended it included; ``stop`` strings are looked for in what they decode to, and refused
+        without a tokenizer.  ``specials`` says what special tokens written in a text are: refused, "text", or
+        "interpret".
         """
         sampling, eos_ids = self._settled(sampling, given)
-        if not isinstance(prompt, str) and prompt and not isinstance(prompt[0], str):
-            rows = [prompt] if isinstance(prompt[0], int) else prompt
+        prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
+        if not _is_text(prompt):
+            several = are_several(prompt)
+            rows = list(prompt) if several else [prompt]
             made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
             done = [completion.ids for completion in made]
-            return done[0] if isinstance(prompt[0], int) and len(done) == 1 else done
+            return done if several or len(done) > 1 else done[0]
         return generate_text(
             self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids, specials=specials
         )
@@ -149,6 +153,13 @@ class LanguageModel:
                 f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there"
             )
         return self.tokenizer
+
+
+def _is_text(prompt: Any) -> bool:
+    """Return whether a prompt is a str or a list of them, which may be empty."""
+    if isinstance(prompt, list | tuple):
+        return all(isinstance(part, str) for part in prompt)
+    return isinstance(prompt, str)
 
 
 def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
