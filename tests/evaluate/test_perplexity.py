@@ -465,3 +465,17 @@ def test_a_loss_beyond_the_largest_float_has_an_infinite_perplexity(char_tokeniz
     assert lambada(model, char_tokenizer, [passage])["perplexity"].value == math.inf
     assert perplexity_interval((1.0, 800.0)) == (math.e, math.inf)
     assert perplexity_interval(None) is None
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_empty_documents_are_left_out_and_counted(llama, byte_tokenizer, joined):
+    """As by wordloom.data.prepare: a model never sees one in training."""
+    full = [Document("The cat", "a", 0), "sat", b"down"]
+    empty = [Document("", "a", 1), "", b""]
+    with_empty = [empty[0], full[0], empty[1], *full[1:], empty[2]]
+    expected = perplexity(llama, byte_tokenizer, full, joined=joined, per_word=True)
+    scores = perplexity(llama, byte_tokenizer, iter(with_empty), joined=joined, per_word=True)
+    assert scores.scores == expected.scores
+    assert scores.counts == expected.counts
+    assert scores.notes == (*expected.notes, "3 empty documents are left out, as in training")
+    assert perplexity(llama, byte_tokenizer, ["", "cat"]).notes[-1].startswith("1 empty document is left")

@@ -130,7 +130,7 @@ def pseudo_perplexity(
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
     rows = batch_size or max(1, _BATCH_TOKENS // window)
     statistics, n_documents, unknown, done = RatioStatistics(), 0, 0, 0
-    for text in map(reader.read, documents):
+    for text in reader.texts(documents):
         total, count = 0.0, 0
         for at in range(0, len(text.sequence), window - 2):
             ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
@@ -164,7 +164,7 @@ def pseudo_perplexity(
         Score("pseudo_perplexity", perplexity_of(loss), spread, signature("pseudo_perplexity", **settings)),
     )
     counts = {"documents": n_documents, "tokens": int(statistics.y), "unknown_tokens": unknown}
-    return Scores(scores, counts)
+    return Scores(scores, counts, reader.notes())
 
 
 def _hidden_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:

@@ -22,6 +22,7 @@ What is counted, so that no choice flatters a model unseen:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +83,8 @@ def perplexity(
 
     Args:
         model: a causal model (:class:`wordloom.models.CausalLM`).
-        documents: read one at a time; each document's ids are held while it is scored.
+        documents: read one at a time; each document's ids are held while it is scored.  Empty ones are left
+            out, as :func:`wordloom.data.prepare` does, and counted in a note.
         window: tokens the model reads at once; None: its ``max_seq_len``; a recurrent model, which has none,
             reads each document from beginning to end.
         stride: tokens a window moves on; None: half the window.  Equal to the window it is cheapest, 1 gives
@@ -116,7 +118,7 @@ def perplexity(
         raise EvaluationError("joined texts need a token before the first and after each; leave out joined")
 
     def passages() -> Iterator[_Passage]:
-        texts = map(reader.read, documents)
+        texts = reader.texts(documents)
         if not joined:
             yield from (_Passage([text]) for text in texts)
         elif whole := list(texts):
@@ -141,10 +143,10 @@ def perplexity(
                 progress(share * passage.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
         for text, nats in passage.divided(np.concatenate(parts)):
             totals.add(text, nats)
+    if reader.empty and not totals.tokens:
+        raise EvaluationError("the text is empty; give a text of at least one byte")
     if not totals.tokens:
         raise EvaluationError("there is no token to score; give a text of at least two tokens")
-    if not totals.bytes:
-        raise EvaluationError("the text is empty; give a text of at least one byte")
     settings: dict[str, object] = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),
@@ -156,7 +158,8 @@ def perplexity(
         **({} if specials == "refuse" else {"specials": specials}),
         "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
     }
-    return totals.scores(settings, per_word=per_word)
+    scores = totals.scores(settings, per_word=per_word)
+    return replace(scores, notes=(*scores.notes, *reader.notes()))
 
 
 class _Passage:

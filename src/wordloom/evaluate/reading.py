@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, AnyStr, Literal
@@ -73,7 +74,21 @@ class Reader:
         self.after = _token("end", end, {"eos": eos})
         self.start_name, self.end_name = ("no" if name == "none" else name for name in (start, end))
         self.byte_lengths = tokenizer.byte_lengths()
+        self.empty = 0  # documents that texts() left out
         self._hash = hashlib.sha256()
+
+    def texts(self, documents: Iterable[Document | Piece | str | bytes]) -> Iterator[ReadText]:
+        """Yield each document as :meth:`read` gives it, without empty ones, which training drops too."""
+        for document in documents:
+            if document if isinstance(document, (str, bytes)) else document.text:
+                yield self.read(document)
+            else:
+                self.empty += 1
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a line that counts the empty documents, if there were any."""
+        some = "1 empty document is" if self.empty == 1 else f"{self.empty:,} empty documents are"
+        return (f"{some} left out, as in training",) if self.empty else ()
 
     def read(self, document: Document | Piece | str | bytes) -> ReadText:
         """Tokenize a document; raises TokenizerError, with the document's name, for text it refuses."""
