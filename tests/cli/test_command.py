@@ -157,6 +157,22 @@ def test_a_reader_that_has_gone_is_no_mistake(arguments, unbuffered):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("data list >&-", 0),
+        ("data list --json <&- >&- 2>&-", 0),
+        ("data lst 2>&-", 2),
+        ("train none 2>&-", 2),
+    ],
+)
+def test_closed_streams_are_no_mistake(arguments, code):
+    done = subprocess.run(
+        f"{sys.executable} -m wordloom {arguments}", shell=True, capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+@pytest.mark.parametrize(
     ("raised", "code"),
     [("KeyboardInterrupt", 130), ("typer.Exit(3)", 3), ("typer.Abort", 130), ("EOFError('cut')", 1)],
 )

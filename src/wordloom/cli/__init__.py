@@ -75,6 +75,7 @@ def _wait_briefly() -> None:
 def main() -> None:
     """Run the command; a user's mistake is one red line and exit code 2."""
     _wait_briefly()
+    _open_closed_streams()
     code: Any = 2
     try:
         code = app(standalone_mode=False)
@@ -104,6 +105,13 @@ def main() -> None:
             raise
         code = _reader_has_gone()
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give a standard stream that the shell closed (``>&-``), which Python makes None, to the null device."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
 
 
 def _complain(message: str) -> None:

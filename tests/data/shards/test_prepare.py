@@ -214,15 +214,16 @@ def test_a_reused_ledger_tells_the_present_split_and_notes(tmp_path: Path, byte_
     assert ledgers == [(False, told[0], True), (True, told[1], True)]
 
 
-@pytest.mark.parametrize("damage", ["tokens.bin", "ends.bin", "meta.json"])
+@pytest.mark.parametrize("damage", ["tokens.bin", "an id", "ends.bin", "meta.json"])
 def test_damaged_shards_are_refused_on_opening_and_made_again_by_prepare(
     tmp_path: Path, byte_tokenizer: Tokenizer, damage: str
 ) -> None:
     corpus = corpus_of(tmp_path)
     shards = prepare(corpus, byte_tokenizer, part="train")
     expected = shards.tokens().tolist()
-    file = shards.folder / damage
-    file.write_bytes(file.read_bytes()[:-3])
+    file = shards.folder / ("tokens.bin" if damage == "an id" else damage)
+    content = file.read_bytes()
+    file.write_bytes(content[:-2] + b"\xff\xff" if damage == "an id" else content[:-3])
     with pytest.raises(DataError, match=r"prepare (it|them) again"):
         TokenShards(shards.folder)
     mended = prepare(corpus, byte_tokenizer, part="train")

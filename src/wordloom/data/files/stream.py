@@ -58,7 +58,7 @@ class _Metered(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        if not self.closed and self._raw is not sys.stdin.buffer:
+        if not self.closed and self._raw is not getattr(sys.stdin, "buffer", None):
             self._raw.close()
         super().close()
 

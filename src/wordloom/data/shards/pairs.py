@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
+from wordloom.data.cache import cache_folder, locked
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.pairs import Pair, PairCorpus
 from wordloom.data.shards.ledger import Ledger
@@ -33,7 +33,6 @@ from wordloom.data.shards.prepare import (
     CorpusTokenizer,
     Progress,
     Specials,
-    _locked,
     _sweep,
     _temporary,
 )
@@ -150,7 +149,7 @@ def prepare_pairs(
         return ready
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(target):
+        with locked(target, "preparing the same shards"):
             if (ready := _open(target, corpus, part)) is not None:  # another run made it meanwhile
                 return ready
             _sweep(root, target)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -19,7 +17,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
+from wordloom.data.cache import cache_folder, lock_path, locked
 from wordloom.data.files.stream import Meter
 from wordloom.data.shards.accountant import Accountant, Segment
 from wordloom.data.shards.ledger import Ledger
@@ -32,7 +30,6 @@ from wordloom.errors import DataError, TokenizerError, WordloomError
 
 __all__ = ["Progress", "TokenShards", "prepare"]
 
-_log = logging.getLogger(__name__)
 
 SEGMENT = 1 << 16  # characters encoded as one text, small enough that a batch occupies every core
 BATCH = 1 << 21  # characters handed to the tokenizer at a time; an encoding takes some 50 times its text
@@ -83,7 +80,7 @@ def prepare(
 ) -> TokenShards:
     """The token shards of one ``part`` of ``corpus``, made now or reused from an earlier call.
 
-    They lie in a folder of ``cache`` (default: ``$WORDLOOM_CACHE``, else ``~/.cache/wordloom``) named by the
+    They lie in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) named by the
     content of corpus and tokenizer, so shards of something else cannot be taken for them.  The folder
     appears under its name only when complete and on disk; a run that is killed leaves a temporary folder
     that the next one sweeps, and of several runs at once one works while the others wait for its result.
@@ -131,7 +128,7 @@ def prepare(
         return ready
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(target):
+        with locked(target, "preparing the same shards"):
             if (ready := _open(target, corpus, notes, part)) is not None:  # another run made it meanwhile
                 return ready
             _sweep(root, target)
@@ -165,24 +162,6 @@ def _present(shards: TokenShards, corpus: AnyCorpus, notes: tuple[str, ...], par
     return shards
 
 
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    lock = FileLock(_lock_path(target))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _log.warning("another run is preparing the same shards; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _lock_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}.lock")
-
-
 def _temporary(target: Path) -> Path:
     return target.with_name(f".{target.name}.tmp")
 
@@ -196,7 +175,7 @@ def _sweep(root: Path, target: Path) -> None:
             shutil.rmtree(stale)
             continue
         try:
-            with FileLock(_lock_path(name), timeout=0):
+            with FileLock(lock_path(name), timeout=0):
                 shutil.rmtree(stale, ignore_errors=True)
         except Timeout:
             continue  # somebody is at work there

@@ -27,6 +27,8 @@ from wordloom.data.shards.ledger import Ledger
 from wordloom.errors import DataError
 
 VERSION = 1
+_BLOCK = 1 << 20  # tokens read at a time to check their ids
+_CHECKED = 256  # blocks read, of a file of any size
 _ARRAYS = ("tokens", "ends", "bytes", "origins")
 
 
@@ -79,6 +81,7 @@ class TokenShards:
         self.ends = arrays["ends"]
         self.document_bytes = arrays["bytes"]
         self._origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
+        self._check_ids()
 
     def _map(self, name: str, described: dict[str, Any]) -> NDArray[Any]:
         path, dtype, count = self.folder / f"{name}.bin", np.dtype(described["dtype"]), described["count"]
@@ -89,6 +92,17 @@ class TokenShards:
             )
         # The plain ndarray view slices several times faster than np.memmap itself.
         return np.memmap(path, dtype=dtype, mode="r", shape=(count,)).view(np.ndarray)
+
+    def _check_ids(self) -> None:
+        """Raise DataError for an id outside the vocabulary, found in evenly spaced blocks of a large file."""
+        stride = _BLOCK * max(1, len(self) // (_BLOCK * _CHECKED))
+        for at in range(0, len(self), stride):
+            largest = int(self._ids[at : at + _BLOCK].max())
+            if largest >= self.vocab_size:
+                raise DataError(
+                    f"'{self.folder / 'tokens.bin'}' is damaged: it holds the id {largest}, and the "
+                    f"vocabulary has {self.vocab_size} tokens; prepare it again"
+                )
 
     def __len__(self) -> int:
         """Number of tokens."""

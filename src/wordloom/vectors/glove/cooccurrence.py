@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import shutil
 import time
@@ -22,17 +21,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder
+from wordloom.data.cache import cache_folder, locked
 from wordloom.data.shards.storage import TokenShards, make_durable
 from wordloom.errors import VectorError
 from wordloom.text.cores import cores
 
 __all__ = ["CooccurrenceProgress", "CooccurrenceReport", "Cooccurrences", "count_cooccurrences"]
 
-_log = logging.getLogger(__name__)
 
 VERSION = 1
 RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])
@@ -143,7 +140,7 @@ def count_cooccurrences(
     A word at distance d counts 1/d.  Words that were left out of the vocabulary are not there: distances
     are between the words that were kept.  No window reaches into another document.
 
-    The result lies in a folder of ``cache`` (default: ``$WORDLOOM_CACHE``, else ``~/.cache/wordloom``) named
+    The result lies in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) named
     by tokens and settings; it is made once, and appears there when it is complete.
 
     Args:
@@ -180,7 +177,7 @@ def count_cooccurrences(
     tell = progress or (lambda _: None)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(target):
+        with locked(target, "counting the same co-occurrences"):
             if (ready := _ready(target)) is not None:
                 return ready
             with _made_whole(target) as temporary:
@@ -240,20 +237,6 @@ def _ready(target: Path) -> Cooccurrences | None:
         return None
     found.reused = True
     return found
-
-
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    lock = FileLock(target.with_name(f".{target.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _log.warning("another run is counting the same co-occurrences; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
