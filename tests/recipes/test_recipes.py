@@ -12,9 +12,9 @@ import pytest
 from wordloom.errors import RecipeError
 from wordloom.models import PRESETS, BertConfig, build
 from wordloom.recipe import DataSettings, Recipe, load_recipe, shipped_recipes, without_effect
+from wordloom.recipe.vectors import load_vector_recipe
 from wordloom.run import train
 from wordloom.text import Tokenizer
-from wordloom.recipe.vectors import load_vector_recipe
 from wordloom.weights import save_model
 
 PTB = ["data.train=ptb/valid", "train.schedule=constant"]  # its own counts epochs
