@@ -22,7 +22,7 @@ def token_ids(given: Any, what: str) -> list[int]:
     except TypeError:
         raise GenerationError(f"{what} is a list of whole numbers from 0, not {given!r}") from None
     for item in items:
-        if isinstance(item, bool) or not hasattr(item, "__index__") or getattr(item, "ndim", 0):
+        if isinstance(item, bool) or not hasattr(item, "__index__") or getattr(item, "ndim", None):
             raise GenerationError(f"{what} has {item!r}, not a token id; give a list of whole numbers from 0")
     try:
         return [int(item.__index__()) for item in items]

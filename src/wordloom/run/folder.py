@@ -74,7 +74,8 @@ class RunFolder:
 
     def _check(self) -> None:
         occupied = self.path.exists() and (not self.path.is_dir() or not self._unbegun())
-        is_run = not self.missing() or bool(checkpoint_steps(self.path))
+        vectors = (self.path / "checkpoints" / "vectors.safetensors").exists()
+        is_run = not self.missing() or vectors or bool(checkpoint_steps(self.path))
         if self.resume and not is_run:
             raise CheckpointError(f"{self.path} holds no run to resume; leave out --resume to start one")
         if occupied and not is_run:

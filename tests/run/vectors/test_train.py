@@ -206,6 +206,20 @@ def test_a_run_is_neither_overwritten_nor_resumed_by_another_recipe(text, tmp_pa
     assert "entirely" in load_vectors(tmp_path / "run")
 
 
+def test_a_damaged_state_is_found_and_a_missing_log_is_reported(text, tmp_path, capsys):
+    run = train_vectors(settings(text), out=tmp_path / "run").folder
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(CheckpointError, match="holds a run"):
+        train_vectors(settings(text), out=run)
+    assert not train_vectors(settings(text), out=run, resume=True).stopped
+    assert "metrics.jsonl is missing" in capsys.readouterr().err
+    state = run / "checkpoints" / "vectors.safetensors"
+    content = state.read_bytes()
+    state.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    with pytest.raises(CheckpointError, match=r"cannot read .*: it is not as it was written; .*--force"):
+        train_vectors(settings(text), out=run, resume=True)
+
+
 def test_resuming_does_not_count_again(text, tmp_path, monkeypatch):
     train_vectors(settings(text), out=tmp_path / "run")
 

@@ -98,6 +98,8 @@ def train_vectors(
         raise RecipeError("which run is to go on? Give its folder: --out runs/NAME --resume")
     with RunFolder(path, resume=resume, force=force) as folder:
         loaded = loaded or load_vector_recipe(path / "recipe.toml", overrides)
+        if resume and "metrics.jsonl" in folder.missing():
+            progress.say(f"{path / 'metrics.jsonl'} is missing: it starts again, empty")
         if resume:
             refuse_changes(loaded, folder.saved_recipe(VectorRecipe), free=_FREE_ON_RESUME)
         return _kind_of_run(loaded)(loaded, folder, progress).train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ class SavedState:
         """
         temporary = self.file.with_name(f".{self.file.name}.tmp")
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
-        metadata = {**facts, "job": trainer.job, "jobs": trainer.jobs}
+        metadata = {**facts, "job": trainer.job, "jobs": trainer.jobs, "sha256": _digest(arrays)}
         try:
             self.file.parent.mkdir(exist_ok=True)
             save_file(arrays, temporary, metadata={name: str(value) for name, value in metadata.items()})
@@ -47,10 +48,14 @@ class SavedState:
             ) from None
 
     def load(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """The arrays, and the facts they were saved with."""
+        """Return the arrays, and the facts they were saved with; raises CheckpointError for damaged ones."""
         try:
             with safe_open(self.file, framework="numpy") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                facts = file.metadata() or {}
+            if facts.get("sha256", digest := _digest(arrays)) != digest:
+                raise OSError("it is not as it was written")
+            return arrays, facts
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.file}: {error}; start again with --force") from None
 
@@ -62,6 +67,15 @@ class SavedState:
             return int(facts["job"]), int(facts["jobs"])
         except (OSError, SafetensorError, KeyError):
             return 0, 0
+
+
+def _digest(arrays: dict[str, NDArray[Any]]) -> str:
+    """Return the sha256 of the arrays' names and bytes."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+    return found.hexdigest()
 
 
 def stopped_at(run: Path) -> float | None:
