@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.generate.conditioned import Conditioned
+from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, RNN
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
 from wordloom.nn.cache import Cache, token_positions
@@ -143,18 +144,6 @@ def team_of(weights: int) -> Team:
     if threads not in _teams:
         _teams[threads] = Team(threads)
     return _teams[threads]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch alone inside: its threads go on spinning for milliseconds after an operation they shared,
-    on the cores that the next program needs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from wordloom.kernels.threads import set_own_threads
 from wordloom.nn.evaluating import evaluating
 
 __all__ = ["side_by_side"]
@@ -34,7 +35,7 @@ def side_by_side(model: Any, call: Callable[[Item], Made], items: Sequence[Item]
     try:
         with (
             evaluating(model),
-            ThreadPoolExecutor(workers, "wordloom-batch", torch.set_num_threads, (share,)) as executor,
+            ThreadPoolExecutor(workers, "wordloom-batch", set_own_threads, (share,)) as executor,
         ):
             try:
                 return list(executor.map(call, items))
@@ -42,4 +43,4 @@ def side_by_side(model: Any, call: Callable[[Item], Made], items: Sequence[Item]
                 executor.shutdown(cancel_futures=True)
                 raise
     finally:
-        torch.set_num_threads(threads)  # what threads begin with that are made from now on
+        torch.set_num_threads(threads)  # where it is not kept apart by thread

@@ -1,0 +1,62 @@
+"""The number of threads that PyTorch uses in the calling thread, changed there and nowhere else.
+
+``torch.set_num_threads`` also sets what every thread begins with whose first call to PyTorch comes later.  A
+number set for a while would stay for good with a thread that happens to begin meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["one_thread", "set_own_threads"]
+
+
+def set_own_threads(threads: int) -> None:
+    """Let PyTorch use ``threads`` threads in the calling thread.
+
+    Other threads keep their number, also those that begin later.  Where the OpenMP runtime of PyTorch cannot
+    be reached (not Linux), this is ``torch.set_num_threads``.
+    """
+    runtime = _runtime()
+    if runtime is None:
+        torch.set_num_threads(threads)
+        return
+    torch.get_num_threads()  # a thread's first call sets its number, which would undo ours
+    runtime.omp_set_num_threads(threads)
+    if torch._C.has_mkl:
+        runtime.MKL_Set_Num_Threads_Local(threads)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch use the calling thread alone inside the block.
+
+    Threads that share an operation spin for milliseconds after it, on cores that the next program needs.
+    """
+    before = torch.get_num_threads()
+    set_own_threads(1)
+    try:
+        yield
+    finally:
+        set_own_threads(before)
+
+
+@functools.cache
+def _runtime() -> Any:
+    """PyTorch's own library, through which its OpenMP runtime and MKL are found; None where they are not."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        names = ["omp_set_num_threads", *["MKL_Set_Num_Threads_Local"] * torch._C.has_mkl]
+        return library if all(hasattr(library, name) for name in names) else None
+    except OSError:
+        return None
