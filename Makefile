@@ -7,7 +7,7 @@ WORKERS ?= auto
 STAMP   := $(VENV)/.installed
 PIP     := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: install demo test lint types layers check kernels clean
+.PHONY: install demo test lint types layers check clean
 
 install: $(STAMP)
 
@@ -40,8 +40,6 @@ layers: install
 
 check: lint types layers test
 
-kernels:  # forget compiled programs: numba does not notice an edit of a kernel that another file inlines
+clean:
 	find src -name "*.nb[ic]" -delete
-
-clean: kernels
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

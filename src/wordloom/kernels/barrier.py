@@ -6,12 +6,14 @@ import sys
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from wordloom.kernels.cache import compiled
 
 __all__ = ["add_atomically", "meet"]
 
-_exact: Any = njit(nogil=True, cache=True, error_model="numpy")
+_exact: Any = compiled(nogil=True, error_model="numpy")
 _intrinsic: Any = intrinsic
 
 _yield_to_others = types.ExternalFunction(

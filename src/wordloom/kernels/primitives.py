@@ -1,8 +1,6 @@
 """What programs compiled by numba are written with: threads' shares, memory, arithmetic.
 
 Tensors are float32, or bfloat16 seen as the 16 bits that it is; arithmetic is in float32.
-
-numba keeps a program's machine code until its own file changes: after an edit here, ``make kernels``.
 """
 
 from __future__ import annotations
@@ -13,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from wordloom.kernels.cache import compiled_callback
 
 __all__ = [
     "bits_of",
@@ -257,10 +257,4 @@ def bounds(packet: Any, share: int) -> tuple[int, int]:
 @functools.cache
 def machine_code(program: Callable[[Any], None]) -> int:
     """Where the machine code of ``program``, of one packet, begins; compiled when first asked for."""
-    signature = types.void(_CPointer(types.int64))
-    compiled: Any = cfunc
-    try:
-        made = compiled(signature, cache=True)(program)
-    except RuntimeError:  # numba finds no folder that it may keep compiled code in
-        made = compiled(signature)(program)
-    return int(made.address)
+    return int(compiled_callback(types.void(_CPointer(types.int64)), program).address)

@@ -1,15 +1,12 @@
-"""What the kernels of word vectors are written with, beside what every program is: numbers, rows, products.
-
-numba keeps a program's machine code until its own file changes: after an edit here, ``make kernels``.
-"""
+"""Primitives of the kernels of word vectors: random numbers, rows, products."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.primitives import exact, f4, leaf, pointer
 from wordloom.kernels.registers import tile
 
@@ -20,7 +17,7 @@ __all__ = [
 
 PATIENCE = 20_000  # looks for the other threads, some 100 microseconds: a batch takes about as long
 
-program: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+program: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 
 # what ``pointer`` is told the type of elements by
 I4, I8, U1, U4, U8 = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from wordloom.kernels.barrier import meet
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
@@ -27,7 +27,7 @@ __all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
 
 PATIENCE = 200  # looks for the other threads before another program may have the core: some microseconds
 
-_program = njit(nogil=True, cache=True, error_model="numpy")
+_program = compiled(nogil=True, error_model="numpy")
 
 
 class Weights(NamedTuple):

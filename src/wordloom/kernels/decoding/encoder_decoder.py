@@ -23,6 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
@@ -42,12 +43,12 @@ __all__ = [
 ]  # fmt: skip
 
 _SUMS = {"contract", "reassoc", "nsz", "arcp"}  # as in wordloom.kernels.decoding.leaves
-_leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
-_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_leaf: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
+_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 _inlined: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
 _unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
 _intrinsic: Any = intrinsic
-_program: Any = njit(nogil=True, cache=True, error_model="numpy")
+_program: Any = compiled(nogil=True, error_model="numpy")
 
 VECTORS = 4 if LANES == 16 else 2  # of a panel: beside 4 rows, as many as registers hold sums of
 PANEL = VECTORS * LANES  # columns
@@ -77,7 +78,7 @@ def _width(N: int) -> int:
     return PANEL if N % PANEL == 0 else LANES
 
 
-_panel_width: Any = njit(nogil=True, cache=True)(_width)
+_panel_width: Any = compiled(nogil=True)(_width)
 
 
 def pack(weight: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic as numba_intrinsic
 
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.primitives import exp
 from wordloom.kernels.registers import LANES, tile
 from wordloom.kernels.rows import add_rows
@@ -31,8 +32,8 @@ __all__ = [
 # sums may be reordered, which vectors need, but NaN and infinity stay what they are
 _SUMS = {"contract", "reassoc", "nsz", "arcp"}
 # (types end where numba's begin: what these decorate is Any)
-_leaf: Any = njit(nogil=True, cache=True, fastmath=_SUMS, error_model="numpy")
-_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_leaf: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
+_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 _unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
 
 _intrinsic: Any = numba_intrinsic

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from wordloom.kernels.barrier import meet
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.decoding.leaves import project, share
 from wordloom.kernels.primitives import exp
 
@@ -21,8 +21,8 @@ PATIENCE = 200  # as in wordloom.kernels.decoding.causal
 
 RNN_TANH, RNN_RELU, LSTM, LSTM_1997, GRU, GRU_RESET_AFTER = range(6)  # in the order of nn.recurrent.CELLS
 
-_program: Any = njit(nogil=True, cache=True, error_model="numpy")
-_exact: Any = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+_program: Any = compiled(nogil=True, error_model="numpy")
+_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 
 
 class Weights(NamedTuple):

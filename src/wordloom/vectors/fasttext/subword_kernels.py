@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
+
+from wordloom.kernels.cache import compiled
 
 __all__ = ["average", "hash_ngrams", "hash_words"]
 
@@ -22,7 +24,7 @@ _bytes, _numbers = _given(types.uint8, 1), _given(types.int64, 1)
 
 
 def _kernel(*arguments: Any) -> Any:
-    return njit(types.void(*arguments), nogil=True, cache=True, error_model="numpy")
+    return compiled(types.void(*arguments), nogil=True, error_model="numpy")
 
 
 @_kernel(_bytes, _numbers, types.uint32[::1])

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.prefetch import lowest_bit, prefetch
 from wordloom.kernels.primitives import bits_of
 
 __all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
 
 # (types end where numba's begin: what these decorate is Any)
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+_kernel: Any = compiled(nogil=True, error_model="numpy")
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 
 _AHEAD = 8  # places looked up before their turn

@@ -18,6 +18,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.prefetch import prefetch
 from wordloom.kernels.primitives import float_of
 from wordloom.kernels.registers import LANES
@@ -25,7 +26,7 @@ from wordloom.kernels.registers import LANES
 __all__ = ["count_blocks", "descend", "fill_blocks"]
 
 # (types end where numba's begin: what these decorate is Any)
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+_kernel: Any = compiled(nogil=True, error_model="numpy")
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 _intrinsic: Any = intrinsic
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from wordloom.data.batches.order import keyed
 from wordloom.errors import NonFiniteError, VectorError
+from wordloom.kernels.cache import compiled
 from wordloom.kernels.registers import LANES
 from wordloom.text.cores import cores
 from wordloom.vectors.word2vec.kernels import MOST, apart, together
@@ -117,7 +117,7 @@ class TrainingCorpus:
         return Part(ids, self.ends[head:tail] - begin, self.jobs[first : last + 1] - head, rates, seeds)
 
 
-@njit(cache=True)
+@compiled()
 def _cut(ends: Any, pieces: int, most: int) -> Any:
     """Where pieces end: documents in stretches of ``most`` words."""
     out, n, at = np.empty(pieces, np.int64), 0, 0
@@ -129,7 +129,7 @@ def _cut(ends: Any, pieces: int, most: int) -> Any:
     return out[:n]
 
 
-@njit(cache=True)
+@compiled()
 def gather(ends: Any, most: int) -> Any:
     """[J + 1]: the first piece of each job, and how many pieces there are."""
     jobs, n, begin = np.empty(ends.shape[0] + 1, np.int64), 1, 0
