@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back
 from wordloom.models.checks import check_labels, check_positive
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn.bags import bag_products
 from wordloom.nn.unmodified import modification
 
@@ -95,16 +96,16 @@ class BagOfWords(nn.Module):
         lengths = bag_products(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
         return torch.where(lengths > 0, lengths, torch.ones_like(lengths))
 
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Zero: the objective is convex, every start leads to one end, and zero says nothing yet.
 
         The idf is 1 until it is set from the training rows.
         """
-        with torch.no_grad():
-            self.classifier.weight.zero_()
-            self.classifier.bias.zero_()
-            if self.idf is not None:
-                self.idf.fill_(1.0)
+        self.classifier.weight.zero_()
+        self.classifier.bias.zero_()
+        if self.idf is not None:
+            self.idf.fill_(1.0)
 
     def tie_weights(self) -> None:
         """Nothing is tied."""

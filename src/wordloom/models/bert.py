@@ -35,6 +35,7 @@ from wordloom.models.checks import (
     positions_within,
     segments_within,
 )
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
@@ -154,7 +155,7 @@ class Bert(nn.Module):
         if weight.grad is not None:
             weight.grad[self.config.empty_id] = 0.0
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal(0, 0.02) truncated at two deviations, as the authors' code; biases zero, norms one."""
         for name, module in self.named_modules():

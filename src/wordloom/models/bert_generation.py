@@ -37,6 +37,7 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
+from wordloom.models.initialisation import fills_everything
 from wordloom.models.memory import Memory
 from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
@@ -181,7 +182,7 @@ class BertGeneration(nn.Module):
         """Let ``lm_head`` use the embedding's weights [V, D]."""
         self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """As BERT: normal(0, 0.02) truncated at two deviations; biases and padding zero, norms one."""
         for name, module in self.named_modules():

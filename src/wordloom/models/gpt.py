@@ -28,6 +28,7 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
@@ -113,7 +114,7 @@ class GPT(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal(0, 0.02) as the paper, biases zero, norms one."""
         for name, module in self.named_modules():

@@ -29,6 +29,7 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
@@ -107,7 +108,7 @@ class GPT2(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal(0, 0.02), biases zero, norms one; o_proj and down_proj divided by sqrt(2 * n_layers)."""
         residual_std = 0.02 / math.sqrt(2 * self.config.n_layers)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_eps, check_positive, dropout_or
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
@@ -144,7 +145,7 @@ class Llama(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Normal(0, 0.02), norms one; o_proj and down_proj divided by sqrt(2 * n_layers) as in GPT-2.
 

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
@@ -114,7 +115,7 @@ class RNN(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_labels, check_positive, check_recurrence, dropout_or
+from wordloom.models.initialisation import fills_everything
 from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
@@ -144,7 +145,7 @@ class RNNClassifier(nn.Module):
                     pooled = torch.cat([pooled[:, :H], x[:, 0, H:]], dim=-1)
         return pooled.masked_fill(lengths == 0, 0.0)
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Embeddings normal with deviation 1; the layers uniform from -s to s, s = 1/sqrt(hidden_dim), biases
         zero but for an LSTM's forget gate; of ReLUs U is the identity and W normal with deviation 0.001 (Le

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
+from wordloom.models.initialisation import fills_everything
 from wordloom.models.memory import Memory
 from wordloom.nn.bidirectional import ReadingLayer
 from wordloom.nn.cache import Cache, RecurrentCache
@@ -193,7 +194,7 @@ class Seq2Seq(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 

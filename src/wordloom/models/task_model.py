@@ -30,6 +30,7 @@ from wordloom.models.bert import Bert, BertConfig
 from wordloom.models.checks import check_dropout, check_labels, dropout_or
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
+from wordloom.models.initialisation import fills_everything
 from wordloom.models.llama import Llama, LlamaConfig
 from wordloom.models.roberta import Roberta, RobertaConfig
 from wordloom.nn.fused import dropout
@@ -203,7 +204,7 @@ class TaskModel(nn.Module):
         if self.config.encodes or self.speaks:
             self.body.tie_weights()
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """The body's own; of the head Normal(0, 0.02), as both papers' code, its bias zero."""
         self.body.init_weights(generator)

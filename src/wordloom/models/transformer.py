@@ -47,6 +47,7 @@ from wordloom.models.checks import (
     dropout_or,
     positions_within,
 )
+from wordloom.models.initialisation import fills_everything
 from wordloom.models.memory import Memory
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
@@ -226,7 +227,7 @@ class Transformer(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
-    @torch.no_grad()
+    @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Xavier uniform, biases zero, norms one; embeddings, positions and head Normal(0, 1 / sqrt(dim)).
 
