@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import DataError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, write_pooling
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -218,3 +220,41 @@ def test_predict_reads_the_words_that_train_and_evaluate_read(folder, tmp_path):
     path.write_text('{"tokens": []}')
     with pytest.raises(DataError, match=r"w\.jsonl:1, field 'tokens': holds no word"):
         run("predict", tagger, path)
+
+
+def test_pairs_for_a_sentence_model_name_the_task(folder, tmp_path):
+    (tmp_path / "p.tsv").write_text("one\ttwo\talike\na film\tso warm\t1\n")
+    (tmp_path / "p.jsonl").write_text('{"one": "a film", "two": "so warm", "alike": 1}\n')
+    sentences = tmp_path / "sentences"
+    shutil.copytree(folder / "encoder", sentences)
+    write_pooling(sentences, 16, SentenceSettings("mean", True, 24))
+    named = ("--text-column", "one,two", "--label-column", "alike")
+    for path, options in (("p.tsv", ()), ("p.jsonl", ()), ("p.jsonl", named), ("p.tsv", named)):
+        with pytest.raises(WordloomError, match="pairs of texts and their scores take --task similarity"):
+            run("evaluate", sentences, tmp_path / path, *options)
+    with pytest.raises(WordloomError, match=r"no file .*nowhere"):
+        run("evaluate", folder / "encoder", tmp_path / "nowhere.txt")
+
+
+def test_advice_is_not_refused_where_it_is_given(folder, tmp_path):
+    (tmp_path / "nul.txt").write_bytes(b"so\0warm\n")
+    (tmp_path / "nul.tsv").write_bytes(b"text\nso\0warm\n")
+    for arguments in (("nul.txt",), ("nul.tsv", "--text-column", "text")):
+        for verb, model in (("embed", "encoder"), ("predict", "names")):
+            with pytest.raises(DataError, match="a NUL at byte") as caught:
+                run(verb, folder / model, tmp_path / arguments[0], *arguments[1:])
+            assert "encoding" not in str(caught.value)
+    with pytest.raises(DataError, match="--encoding-errors bytes"):
+        run("evaluate", folder / "encoder", tmp_path / "nul.txt")
+
+
+@pytest.mark.parametrize("view", ["attention", "gradients"])
+def test_views_of_causal_models_say_so(folder, view):
+    for model, kind in (
+        ("encoder", "an encoder"),
+        ("names", "a classifier"),
+        ("regression", "a model for regression"),
+    ):
+        says = f"the view '{view}' is for causal language models.*holds {kind}"
+        with pytest.raises(WordloomError, match=says):
+            run("inspect", folder / model, view, "--prompt", "so warm")

@@ -160,6 +160,8 @@ def test_a_threshold_takes_answers_back() -> None:
     assert scores.counts["said_none"] == 2
     assert scores["best_exact_match"].value == pytest.approx(100 * 2 / 5)
     assert scores.details == {"thresholds": {"best_exact_match": 0.0, "best_f1": 0.1}}
+    for name, threshold in scores.details["thresholds"].items():
+        assert scores[name].note == f"{name} is at threshold {threshold:g}"
     assert scores["best_f1"].value == pytest.approx(100 * (2 + 2 / 3) / 5)
     assert scores["best_f1"].interval is None
 

@@ -92,7 +92,8 @@ def command(
     told = 0
 
     def texts() -> Iterator[str]:
-        for document in documents([source], field=field, separator="line", encoding_errors=encoding_errors):
+        reading: dict[str, Any] = {"separator": "line", "encoding_errors": encoding_errors}
+        for document in documents([source], field=field, bytes_allowed=False, **reading):
             untold.append(document)
             yield str(document.text)
 

@@ -228,7 +228,11 @@ def _best(
         at = int(total.argmax())  # of equally good ones the first
         name, found = f"best_{of}", 0.0 if at == 0 else float(no_answer[turns[at - 1]])
         signs = signature(name, **{**signed, "threshold": "best", "ci": "no"})
-        scores.append(Score(name, float(100.0 * total[at] / len(asked)), None, signs, f"threshold {found:g}"))
+        scores.append(
+            Score(
+                name, float(100.0 * total[at] / len(asked)), None, signs, f"{name} is at threshold {found:g}"
+            )
+        )
         thresholds[name] = found
     return scores, thresholds
 

@@ -375,7 +375,9 @@ def test_a_row_of_a_file_is_named_in_every_format(folder, tmp_path):
 
 def test_advice_is_what_may_be_done(folder, translator, tmp_path):
     (tmp_path / "in.txt").write_bytes(b"eins\n\xff\n")
-    assert '"bytes" for running text and a byte tokenizer' in refused(folder, tmp_path / "in.txt")
+    told = refused(folder, tmp_path / "in.txt")
+    assert "--encoding-errors replace" in told
+    assert "bytes" not in told.partition("UTF-8")[2]  # translate does not take it
     tokenizer = translator.tokenizer
     with pytest.raises(TokenizerError, match=r'ordinary text; a prompt may say "interpret" for its'):
         tokenizer.encode(f"eins {tokenizer.id_to_token(tokenizer.eos_id)}")

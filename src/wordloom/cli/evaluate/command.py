@@ -259,16 +259,16 @@ def command(
         _print(scores, checkpoint, "translation", began, json=json)
         return
     if is_encoder(checkpoint):
-        from wordloom.cli.evaluate.encoder import evaluate_encoder
+        from wordloom.cli.evaluate.encoder import PAIRS_HINT, evaluate_encoder
 
         only = (
             name for name in _TEXT if name not in ("window", "field", "separator", "specials", "batch_size")
         )
-        why = f"{checkpoint} is an encoder, which fills in hidden tokens of running text"
+        why = f"{checkpoint} is an encoder, which fills in masked tokens of running text{PAIRS_HINT}"
         refuse(ctx, why, *only, *_ROWS, "header", "plot", *_PAIRS, *_SEARCH)
         if not sources:
-            why = "without a FILE the text is read and hidden as the checkpoint's recipe says"
-            refuse(ctx, why, *_READING, "window", "first", "batch_size")
+            unread = "without a FILE the text is read and masked as the checkpoint's recipe says"
+            refuse(ctx, unread, *_READING, "window", "first", "batch_size")
         began = time.perf_counter()
         reading = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
         settings: dict[str, Any] = {"window": window, "specials": specials, "batch_size": batch_size}

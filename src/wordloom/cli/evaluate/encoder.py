@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wordloom.cli.progress import progress_bar
-from wordloom.errors import CheckpointError
+from wordloom.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     from wordloom.evaluate.score import Scores
 
-__all__ = ["evaluate_encoder"]
+__all__ = ["PAIRS_HINT", "evaluate_encoder"]
+
+PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
 
 
 def evaluate_encoder(
@@ -25,9 +27,11 @@ def evaluate_encoder(
     first: int | None,
     loading: dict[str, str],
 ) -> Scores:
-    """Of ``sources`` pseudo-perplexity; without any, what the recipe's run says of its validation part."""
+    """The pseudo-perplexity of ``sources``; without any, the validation scores of the run's recipe."""
     from wordloom.data import documents
+    from wordloom.data.rows.lines import is_table
     from wordloom.run import load_encoder
+    from wordloom.run.checkpoint.sentence_folder import pooling_of
     from wordloom.run.tasks.masked import validation_scores
 
     encoder = load_encoder(checkpoint, **loading)
@@ -37,7 +41,15 @@ def evaluate_encoder(
                 f"{checkpoint} has no recipe.toml that names a validation text; give a file"
             )
         return validation_scores(encoder)
-    texts = list(islice(documents(sources, **reading), first))
+    for source in sources:
+        if is_table(source):
+            raise DataError(f"'{source}' is a table, and {checkpoint} reads running text here{PAIRS_HINT}")
+    try:
+        texts = list(islice(documents(sources, **reading), first))
+    except DataError as error:
+        if pooling_of(checkpoint) is None:
+            raise
+        raise DataError(f"{error}{PAIRS_HINT}") from None
     total = sum(
         len(ids) for ids in encoder.text_tokenizer.encode_batch([t.text for t in texts], specials="text")
     )

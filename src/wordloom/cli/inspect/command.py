@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wordloom.cli.inspect.causal import load_causal
 from wordloom.cli.inspect.forgetting import inspect_forgetting
 from wordloom.cli.inspect.gradients import inspect_gradients
 from wordloom.cli.inspect.pairs import inspect_alignment, inspect_lengths
@@ -329,9 +330,8 @@ def _attention(
     if prompt is None:
         raise GenerationError("attention needs a text to read; give --prompt TEXT")
     from wordloom.inspect import attention_map
-    from wordloom.run import load_language_model
 
-    lm = load_language_model(folder)
+    lm = load_causal(folder, "attention")
     if lm.tokenizer is None:
         raise CheckpointError(f"'{folder}' has no tokenizer to read the prompt with")
     ids = lm.tokenizer.prompt_ids(prompt)

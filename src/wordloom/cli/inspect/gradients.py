@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wordloom.cli.inspect.causal import load_causal
 from wordloom.cli.tables import plain_table
 from wordloom.cli.usage import names_of
 from wordloom.errors import CheckpointError, GenerationError
@@ -32,14 +33,13 @@ def inspect_gradients(
     json: bool,
 ) -> None:
     from wordloom.inspect import draw_gradients, gradient_flow
-    from wordloom.run import load_language_model
 
     if prompt is not None and file is not None:
         raise GenerationError("both --prompt and --file name a text to read; give one of them")
     flows: dict[str, GradientFlow] = {}
     names = names_of(folders)
     for folder in folders:
-        lm = load_language_model(folder)
+        lm = load_causal(folder, "gradients")
         if lm.tokenizer is None:
             raise CheckpointError(f"'{folder}' has no tokenizer to read the text with")
         text = prompt if prompt is not None else _text(folder, file)

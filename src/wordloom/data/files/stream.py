@@ -151,8 +151,11 @@ def _read(stream: IO[bytes], source: Source) -> bytes:
         raise DataError(f"{source.name}: {what} ({error}); copy or download it again") from error
 
 
-def refuse_binary(head: bytes, source: Source) -> None:
-    """Raise :class:`DataError` when ``head``, the first bytes of a text file, shows that it is no text."""
+def refuse_binary(head: bytes, source: Source, *, bytes_allowed: bool) -> None:
+    """Raise :class:`DataError` when ``head``, the first bytes of a text file, shows that it is no text.
+
+    ``bytes_allowed``: whether the caller takes ``encoding_errors="bytes"``, for the advice.
+    """
     nul = head[:_SNIFF].find(b"\0")
     try:
         codecs.utf_8_decode(head[:_SNIFF], "strict", False)
@@ -165,10 +168,13 @@ def refuse_binary(head: bytes, source: Source) -> None:
         if head.startswith(magic) and (nul >= 0 or invalid):
             raise DataError(f"{source.name}: not UTF-8 text but {what}")
     if nul >= 0:
+        advice = (
+            'to take running text as raw bytes, for a byte tokenizer, say encoding_errors="bytes" '
+            "(--encoding-errors bytes, in a recipe data.encoding_errors)"
+        )
         raise DataError(
-            f"{source.name}: binary file, not text (a NUL at byte {nul}); to take running text as raw bytes, "
-            'for a byte tokenizer, say encoding_errors="bytes" (--encoding-errors bytes, in a recipe '
-            "data.encoding_errors)"
+            f"{source.name}: binary file, not text (a NUL at byte {nul}); "
+            + (advice if bytes_allowed else "give a text file in UTF-8")
         )
 
 
@@ -177,7 +183,9 @@ def decode(raw: bytes, errors: EncodingErrors, source: Source, *, offset: int = 
     return _decode(raw, errors, source, offset, final=True)[0]
 
 
-def _decode(raw: bytes, errors: str, source: Source, offset: int, *, final: bool) -> tuple[str, int]:
+def _decode(
+    raw: bytes, errors: str, source: Source, offset: int, *, final: bool, bytes_allowed: bool = False
+) -> tuple[str, int]:
     try:
         return codecs.utf_8_decode(raw, errors, final)
     except UnicodeDecodeError as error:
@@ -186,12 +194,16 @@ def _decode(raw: bytes, errors: str, source: Source, offset: int, *, final: bool
             f"{source.name}: byte {offset + error.start}{content} (0x{raw[error.start]:02x}) is not valid "
             f"UTF-8 ({error.reason}); convert the file, or say "
             'encoding_errors="replace" (--encoding-errors replace, in a recipe data.encoding_errors; U+FFFD '
-            'there), or "bytes" for running text and a byte tokenizer'
+            "there)" + (', or "bytes" for running text and a byte tokenizer' if bytes_allowed else "")
         ) from None
 
 
-def text_blocks(source: Source, errors: EncodingErrors, meter: Meter | None = None) -> Iterator[str]:
+def text_blocks(
+    source: Source, errors: EncodingErrors, meter: Meter | None = None, *, bytes_allowed: bool = False
+) -> Iterator[str]:
     """``source`` decoded as UTF-8, block by block; line ends stay as they are, a leading BOM is dropped.
+
+    ``bytes_allowed``: whether the caller takes ``encoding_errors="bytes"``, for the advice in an error.
 
     Raises:
         DataError: the file is binary, or (``errors="strict"``) holds invalid UTF-8: file and byte offset.
@@ -200,16 +212,16 @@ def text_blocks(source: Source, errors: EncodingErrors, meter: Meter | None = No
     for block in blocks(source, meter):
         if len(head) < _SNIFF:  # the first block of a pipe may be a few bytes
             head += block[:_SNIFF]
-            refuse_binary(head, source)
+            refuse_binary(head, source, bytes_allowed=bytes_allowed)
         raw = held + block
-        text, used = _decode(raw, errors, source, offset, final=False)
+        text, used = _decode(raw, errors, source, offset, final=False, bytes_allowed=bytes_allowed)
         if offset == 0:
             text = text.removeprefix("\ufeff")
         held, offset = raw[used:], offset + used
         if text:
             yield text
     if held:
-        yield _decode(held, errors, source, offset, final=True)[0]
+        yield _decode(held, errors, source, offset, final=True, bytes_allowed=bytes_allowed)[0]
 
 
 def split_lines(

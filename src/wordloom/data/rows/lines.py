@@ -81,7 +81,7 @@ def _by_field(
                 yield PlacedText(text if isinstance(text, str) else list(text), place)
             continue
         unit: Literal["line", "row", "text"] = _UNITS.get(file.format, "text")
-        read = read_pieces([file], field=field, separator="line", encoding_errors=errors)
+        read = read_pieces([file], field=field, separator="line", encoding_errors=errors, bytes_allowed=False)
         for number, piece in enumerate(read, 1):  # each is whole: a line, or a row
             yield PlacedText(str(piece.text), position(file.name, number, unit=unit))
 

@@ -72,12 +72,14 @@ def read_pieces(
     tally: Counter[str] | None = None,
     meter: Meter | None = None,
     workers: int | None = None,
+    bytes_allowed: bool = True,
 ) -> Iterator[Piece]:
     """The documents of ``files``, those longer than about 1 MiB in several pieces.
 
     ``field``, ``separator`` and ``encoding_errors`` are those of :func:`~wordloom.data.documents`.  ``tally``
     counts what a format drops, by reason; ``meter`` counts bytes read; ``workers`` is the number of processes
-    that strip Wikipedia mark-up (default: one per processor).
+    that strip Wikipedia mark-up (default: one per processor); ``bytes_allowed`` says whether an error may
+    advise ``encoding_errors="bytes"``.
     """
     check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
@@ -86,9 +88,8 @@ def read_pieces(
         texts: Iterator[tuple[str | bytes, bool]]
         match file.format:
             case "text":
-                texts = _text(
-                    file, file.separator if separator is None else separator, encoding_errors, meter
-                )
+                how = file.separator if separator is None else separator
+                texts = _text(file, how, encoding_errors, meter, bytes_allowed=bytes_allowed)
             case "jsonl" | "json":
                 fields = numbered_fields(file, where, encoding_errors, meter)
                 texts = _whole((text for _, text in fields), encoding_errors)
@@ -113,12 +114,12 @@ def _whole(texts: Iterator[str], errors: EncodingErrors) -> Iterator[tuple[str |
 
 
 def _text(
-    file: Source, separator: str | None, errors: EncodingErrors, meter: Meter | None
+    file: Source, separator: str | None, errors: EncodingErrors, meter: Meter | None, *, bytes_allowed: bool
 ) -> Iterator[tuple[str | bytes, bool]]:
     if errors == "bytes":
         yield from _split(blocks(file, meter), separator, b"", b"\n")
     else:
-        yield from _split(text_blocks(file, errors, meter), separator, "", "\n")
+        yield from _split(text_blocks(file, errors, meter, bytes_allowed=bytes_allowed), separator, "", "\n")
 
 
 def _split(

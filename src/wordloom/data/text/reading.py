@@ -20,6 +20,7 @@ def documents(
     field: Fields = "text",
     separator: str | None = None,
     encoding_errors: EncodingErrors = "strict",
+    bytes_allowed: bool = True,
 ) -> Iterator[Document]:
     """Every document of ``sources``, in order, empty ones included.
 
@@ -33,6 +34,7 @@ def documents(
             exactly that, such as ``<|endoftext|>``.  The line break before a separator belongs to it.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there, ``"bytes"``
             gives the raw bytes of text files undecoded.
+        bytes_allowed: whether an error may advise ``"bytes"``.
 
     A named data set's own ``field`` and ``separator`` apply where these are left at their defaults.
 
@@ -41,7 +43,8 @@ def documents(
             missing field, truncated compression; each names the file and the place.
     """
     text: list[Any] = []
-    for piece in pieces(sources, field=field, separator=separator, encoding_errors=encoding_errors):
+    reading: dict[str, Any] = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
+    for piece in pieces(sources, bytes_allowed=bytes_allowed, **reading):
         text.append(piece.text)
         if piece.last:
             yield Document(type(piece.text)().join(text), piece.source, piece.index)
@@ -57,6 +60,7 @@ def pieces(
     tally: Counter[str] | None = None,
     meter: Meter | None = None,
     workers: int | None = None,
+    bytes_allowed: bool = True,
 ) -> Iterator[Piece]:
     """As :func:`documents`, with documents longer than about 1 MiB handed over in several pieces.
 
@@ -72,6 +76,7 @@ def pieces(
         tally=tally,
         meter=meter,
         workers=workers,
+        bytes_allowed=bytes_allowed,
     )
 
 
