@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
+from wordloom.cli.inspect.pairs import print_lengths
 from wordloom.evaluate import bleu_by_length
 from wordloom.inspect.lengths import lengths_figure
 
@@ -28,6 +32,11 @@ def test_a_score_that_is_zero_by_definition_is_not_drawn_below_a_worse_one() -> 
     assert not np.isnan(worse).any()
     lines = [line for line in panel.lines if line.get_linestyle() == "-"]
     assert max(line.get_zorder() for line in lines) < min(part[0].get_zorder() for part in panel.containers)
+    said = io.StringIO()
+    print_lengths(Console(file=said, width=100), runs)
+    [row] = (line for line in said.getvalue().splitlines() if line.split()[:1] == ["1–3"])
+    assert row.split()[:3] == ["1–3", "20", "–"]
+    assert "note: perfect on 1–3 words: bleu is 0 by definition" in said.getvalue()
     label = panel.get_xlabel()
     assert label.startswith("source length in words (n sentences)")
     assert "perfect: no BLEU for 1–3 words" in label
