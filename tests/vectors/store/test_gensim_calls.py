@@ -250,7 +250,7 @@ REFUSED = {
     "wv.save_word2vec_format(at / 'x', append=True)": (None, "a file of vectors is written whole"),
     "wv.save_word2vec_format(at / 'x', total_vec=900)": (None, "a file of vectors is written whole"),
     "wv.load_word2vec_format(text, encoding='latin-1')": (None, "read as UTF-8"),
-    "wv.load_word2vec_format(text, unicode_errors='ignore')": (None, "read as UTF-8"),
+    "wv.load_word2vec_format(text, unicode_errors='backslash')": (None, "unicode_errors is 'backslash'"),
     "wv.load_word2vec_format(text, datatype=np.float16)": (None, "vectors are float32 here"),
     "wv.load_word2vec_format(twice)": (None, "is there twice"),
     "wv.load_word2vec_format(pairs, binary=True, no_header=True)": (NotImplementedError, "has a first line"),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from wordloom.cli.vectors.output import JSON, ROWS, print_json, tell
+from wordloom.cli.vectors.output import JSON, ROWS, UNICODE_ERRORS, print_json, tell
 
 __all__ = ["convert"]
 
@@ -32,6 +32,7 @@ def convert(
         ),
     ] = None,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     force: Annotated[bool, typer.Option("--force", help="Replace what is at DEST.")] = False,
     json: JSON = False,
 ) -> None:
@@ -39,7 +40,7 @@ def convert(
     from wordloom.vectors import convert_vectors
 
     with Console(stderr=True).status(f"converting {source}"):  # shown on a terminal alone
-        done = convert_vectors(source, dest, to=to, rows=rows, force=force)
+        done = convert_vectors(source, dest, to=to, rows=rows, unicode_errors=unicode_errors, force=force)
     if json:
         print_json(source=str(source), dest=str(dest), **done._asdict())
         return

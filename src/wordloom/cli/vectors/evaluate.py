@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from wordloom.cli.vectors.output import JSON, ROWS, VECTORS, made_table, opened, print_json, tell
+from wordloom.cli.vectors.output import (
+    JSON,
+    ROWS,
+    UNICODE_ERRORS,
+    VECTORS,
+    made_table,
+    opened,
+    print_json,
+    tell,
+)
 from wordloom.errors import DataError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
@@ -48,6 +57,7 @@ def evaluate(
         bool, typer.Option("--case-sensitive", help="Tell King from king.  [default: compare in upper case]")
     ] = False,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """Analogies, and agreement with people.
@@ -59,7 +69,7 @@ def evaluate(
     given = bool(analogies or pairs)
     questions = {name: _file(name) for name in analogies or (() if given else _ANALOGIES)}
     scored = {name: _file(name) for name in pairs or (() if given else _PAIRS)}
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     if isinstance(wv, TokenVectors):
         wv = wv.words()
     settings: Any = {"restrict_vocab": restrict_vocab, "case_insensitive": not case_sensitive}

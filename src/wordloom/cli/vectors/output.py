@@ -22,6 +22,7 @@ __all__ = [
     "RESTRICT",
     "ROWS",
     "TOPN",
+    "UNICODE_ERRORS",
     "VECTORS",
     "made_table",
     "namesakes",
@@ -43,6 +44,10 @@ ROWS = Annotated[
     Literal["embedding", "head"] | None,
     typer.Option(help="Of a model: its token embedding, or the rows of its head.  [default: embedding]"),
 ]
+UNICODE_ERRORS = Annotated[
+    Literal["strict", "ignore", "replace", "surrogateescape"],
+    typer.Option(help="What to do with words of a file that are not UTF-8; strict refuses them."),
+]
 TOPN = Annotated[int, typer.Option(help="How many words.", min=1)]
 RESTRICT = Annotated[
     int | None,
@@ -51,12 +56,14 @@ RESTRICT = Annotated[
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def opened(path: Path, rows: Literal["embedding", "head"] | None = None) -> KeyedVectors:
+def opened(
+    path: Path, rows: Literal["embedding", "head"] | None = None, unicode_errors: str = "strict"
+) -> KeyedVectors:
     """The vectors at ``path``; a terminal is told what takes so long."""
     from wordloom.vectors import open_vectors
 
     with Console(stderr=True).status(f"reading {path}"):  # shown on a terminal alone
-        found = open_vectors(path, rows=rows)
+        found = open_vectors(path, rows=rows, unicode_errors=unicode_errors)
     tell(whether_stopped(path))
     return found
 

@@ -15,6 +15,7 @@ from wordloom.cli.vectors.output import (
     RESTRICT,
     ROWS,
     TOPN,
+    UNICODE_ERRORS,
     VECTORS,
     made_table,
     namesakes,
@@ -50,12 +51,13 @@ def similar(
     topn: TOPN = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """The words nearest to a word, or to a sum of several."""
     from wordloom.vectors.store.terms import Term, parse_terms
 
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     apart = [Term(word, 1.0, False) for word in positive or ()]
     apart += [Term(word, -1.0, True) for word in negative or ()]
     terms = [*(parse_terms(wv, words or ()) if words or not apart else ()), *apart]
@@ -80,12 +82,13 @@ def analogy(
     topn: TOPN = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """What is to woman as king is to man."""
     from wordloom.vectors.store.terms import analogy_terms
 
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     terms = analogy_terms(wv, words)
     if cosmul:
         if any(abs(term.weight) != 1 for term in terms):
@@ -102,10 +105,11 @@ def dot(
     vectors: VECTORS,
     words: Annotated[list[str], typer.Argument(metavar="WORD WORD...", help="Two words or more.")],
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """Raw dot products beside cosines, of every two of the words."""
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     if len(words) < 2:
         raise VectorError(f"a product takes two words, not {len(words)}; give another")
     found = {word: wv.get_vector(word) for word in words}

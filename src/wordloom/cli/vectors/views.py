@@ -18,6 +18,7 @@ from wordloom.cli.vectors.output import (
     JSON,
     RESTRICT,
     ROWS,
+    UNICODE_ERRORS,
     VECTORS,
     made_table,
     namesakes,
@@ -57,6 +58,7 @@ def neighbours(
     seed: Annotated[int, typer.Option(help="Of t-SNE's random start.")] = 0,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """The words nearest to each, and a map."""
@@ -67,7 +69,7 @@ def neighbours(
     if method == "pca":
         refuse(ctx, "principal components are not random", "seed")
     refuse_existing(plot=plot, force=force)
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     found = word_map(wv, words, topn=topn, restrict_vocab=restrict_vocab, method=method, seed=seed)
     if plot is not None:
         from wordloom.inspect import draw_map
@@ -118,6 +120,7 @@ def axis(
     plot: Annotated[Path | None, PLOT] = None,
     force: Annotated[bool, FORCE] = False,
     rows: ROWS = None,
+    unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
     """Words along named directions.
@@ -130,7 +133,7 @@ def axis(
     from wordloom.vectors.use.axes import parse_axes
 
     refuse_existing(plot=plot, force=force)
-    wv = opened(vectors, rows)
+    wv = opened(vectors, rows, unicode_errors)
     axes = parse_axes(wv, toward=toward or (), start=start or (), end=end or ())
     values = project(wv, words, axes)
     if plot is not None:

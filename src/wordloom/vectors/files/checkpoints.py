@@ -37,13 +37,16 @@ _NO_CHARACTER = re.compile("[\udc80-\udcff]")  # how "surrogateescape" keeps a b
 _END_OF_WORD = "</w>"  # the first GPT's
 
 
-def open_vectors(path: str | os.PathLike[str], *, rows: Rows | None = None) -> KeyedVectors:
+def open_vectors(
+    path: str | os.PathLike[str], *, rows: Rows | None = None, unicode_errors: str = "strict"
+) -> KeyedVectors:
     """The vectors at ``path``: a vector file or folder (:func:`wordloom.vectors.load_vectors`), the words'
     of the fastText classifier in a run's folder, or the token rows of a model's checkpoint folder, ours or
     transformers'.
 
     Of a checkpoint one tensor is read, not the model.  ``rows`` says which: ``embedding`` (the default), or
     ``head``, the rows of the output layer, which are the same ones where a model ties the two.
+    ``unicode_errors`` is what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
 
     Raises:
         VectorError: nothing of the kind is there, or ``rows`` is given for a file of vectors.
@@ -65,7 +68,7 @@ def open_vectors(path: str | os.PathLike[str], *, rows: Rows | None = None) -> K
         folder = folder / "model.bin"
     if rows is not None:
         raise VectorError(f"'{folder}' holds word vectors, not a model that has {rows} rows; leave out rows")
-    return load_vectors(folder)
+    return load_vectors(folder, unicode_errors=unicode_errors)
 
 
 def _token_vectors(folder: Path, rows: Rows) -> TokenVectors:

@@ -18,8 +18,9 @@ from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.checkpoints import Rows, TokenVectors, open_vectors
 from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext, save_fasttext
-from wordloom.vectors.files.formats import save_vectors
+from wordloom.vectors.files.formats import save_vectors, with_readable_words
 from wordloom.vectors.files.word2vec_text import save_word2vec
+from wordloom.vectors.files.word_decoding import check_unicode_errors
 from wordloom.vectors.store.keyed import KeyedVectors
 
 __all__ = ["FORMATS", "Conversion", "convert_vectors"]
@@ -51,6 +52,7 @@ def convert_vectors(
     *,
     to: str | None = None,
     rows: Rows | None = None,
+    unicode_errors: str = "strict",
     force: bool = False,
 ) -> Conversion:
     """Write the vectors at ``source``, whatever :func:`open_vectors` reads, to ``dest``.
@@ -62,6 +64,8 @@ def convert_vectors(
             n-grams and word2vec's binary where not, .vec and .txt are word2vec's text, and a name without a
             suffix is a folder.
         rows: of a trained model, see :func:`open_vectors`.
+        unicode_errors: what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
+            A fastText model keeps the bytes of its words in fastText's format.
         force: replace what is at ``dest``.
 
     Raises:
@@ -69,6 +73,7 @@ def convert_vectors(
             keep a word; or as :func:`open_vectors`.
     """
     source, dest = Path(source), Path(dest)
+    check_unicode_errors(unicode_errors)
     if not source.exists():
         raise VectorError(f"there is nothing at '{source}'; give a file or folder of vectors to convert")
     if to is not None and to not in FORMATS:
@@ -77,7 +82,7 @@ def convert_vectors(
         _suffix(dest)  # a name that says nothing is refused before anything is read
     _refuse_taken(source, dest, to, force)
     model = _model_at(source) if rows is None else None
-    wv = model.wv if model is not None else open_vectors(source, rows=rows)
+    wv = model.wv if model is not None else open_vectors(source, rows=rows, unicode_errors=unicode_errors)
     ngrams = isinstance(wv, FastTextVectors) and bool(wv.subwords)
     if to is None:
         suffix = _suffix(dest)
@@ -93,6 +98,8 @@ def convert_vectors(
     if to == "fasttext":
         save_fasttext(_fasttext_of(source, wv, notes) if model is None else model, dest)
         return Conversion(to, len(wv), wv.vector_size, notes)
+    if model is not None:
+        wv = with_readable_words(model.wv, unicode_errors, source)
     if model is not None and model.args.model == "supervised":
         notes.append(f"{len(model.labels):,} labels and their rows are left out: a classifier is a .bin")
     if to == "folder":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -20,9 +21,10 @@ from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext
 from wordloom.vectors.files.whole_files import durable, encoded, naming, temporary, written
 from wordloom.vectors.files.word2vec_text import load_word2vec
+from wordloom.vectors.files.word_decoding import check_unicode_errors, readable
 from wordloom.vectors.store.keyed import KeyedVectors
 
-__all__ = ["load_vectors", "save_vectors"]
+__all__ = ["load_vectors", "save_vectors", "with_readable_words"]
 
 _ROWS = ("vocab", "ngrams")
 _OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # not every folder has these
@@ -69,18 +71,24 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
             (folder / name).unlink(missing_ok=True)
 
 
-def load_vectors(path: str | os.PathLike[str]) -> KeyedVectors:
+def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict") -> KeyedVectors:
     """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
     for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`, a
     fastText model by :func:`load_fasttext`; these look the file through once, and map it as well where it is
     neither text nor compressed.
+
+    Args:
+        path: the folder or file.
+        unicode_errors: what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
 
     Raises:
         VectorError: there are no vectors at ``path``, or they are damaged.
     """
     folder = Path(path)
     if not folder.is_dir():
-        return _fasttext_vectors(folder) if is_fasttext(folder) else load_word2vec(folder)
+        if is_fasttext(folder):
+            return _fasttext_vectors(folder, unicode_errors)
+        return load_word2vec(folder, unicode_errors=unicode_errors)
     try:
         about = json.loads((folder / "vectors.json").read_bytes())
         words = (folder / "words.txt").read_bytes().decode("utf-8").split("\n")[:-1]
@@ -114,7 +122,27 @@ def _mapped(path: Path) -> NDArray[np.float32]:
     return np.load(path, mmap_mode="r").view(np.ndarray)
 
 
-def _fasttext_vectors(path: Path) -> FastTextVectors:
-    model = load_fasttext(path)
+def _fasttext_vectors(path: Path, unicode_errors: str) -> KeyedVectors:
+    check_unicode_errors(unicode_errors)
+    with warnings.catch_warnings():  # words that are not UTF-8 are treated below
+        warnings.filterwarnings("ignore", message=".* are not UTF-8, the first being")
+        model = load_fasttext(path)
     with naming(path):
-        return model.wv
+        return with_readable_words(model.wv, unicode_errors, path)
+
+
+def with_readable_words(wv: FastTextVectors, unicode_errors: str, path: Path) -> FastTextVectors:
+    """``wv`` with words that are valid UTF-8; vectors stay those of the bytes in the file."""
+    words, kept = readable(wv.index_to_key, unicode_errors, path)
+    if words is wv.index_to_key:
+        return wv
+    rows = slice(None) if kept is None else kept
+    return FastTextVectors(
+        words,
+        wv.vectors_vocab[rows],
+        wv.vectors_ngrams,
+        wv.subwords,
+        counts=None if wv.counts is None else wv.counts[rows],
+        vectors=wv.vectors[rows],
+        check=False,
+    )

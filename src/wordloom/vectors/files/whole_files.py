@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from wordloom.errors import VectorError
 
-__all__ = ["durable", "encoded", "naming", "new_file", "opened", "temporary", "utf8", "whole", "written"]
+__all__ = ["durable", "encoded", "naming", "new_file", "opened", "temporary", "whole", "written"]
 
 
 @contextmanager
@@ -37,20 +37,15 @@ def naming(path: Path) -> Iterator[None]:
         raise VectorError(f"'{path}': {error}") from None
 
 
-def utf8(raw: bytes, place: str) -> str:
-    """Decode what stands at ``place``, a position in a file."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise VectorError(f"{place}: not UTF-8 ({error.reason}); convert the file") from None
+def encoded(word: str, forbidden: str, name: str, errors: str = "strict") -> bytes:
+    """The bytes of a word that the file ``name`` can keep, as it cannot those with ``forbidden`` letters.
 
-
-def encoded(word: str, forbidden: str, name: str) -> bytes:
-    """The bytes of a word that the file ``name`` can keep, as it cannot those with ``forbidden`` letters."""
+    ``errors="surrogateescape"`` restores bytes that are not UTF-8.
+    """
     if not word or any(letter in word for letter in forbidden):
         raise VectorError(f"the word {word!r} is empty or holds a space or line break: {name} cannot keep it")
     try:
-        return word.encode("utf-8")
+        return word.encode("utf-8", errors)
     except UnicodeEncodeError:
         raise VectorError(f"the word {word!r} is half a character: {name} cannot keep it") from None
 

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
 from wordloom.errors import VectorError
-from wordloom.vectors.files.whole_files import naming, utf8, whole
+from wordloom.vectors.files.whole_files import naming, whole
+from wordloom.vectors.files.word_decoding import readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.store.word_store import Key, Vector, lengths, nonzero
 
@@ -147,7 +148,12 @@ def _gathered(content: Content, starts: Starts, dim: int) -> Vector:
 
 
 def read_binary(
-    file: Any, path: Path, shape: tuple[int, int], limit: int | None, progress: Progress | None
+    file: Any,
+    path: Path,
+    shape: tuple[int, int],
+    limit: int | None,
+    unicode_errors: str,
+    progress: Progress | None,
 ) -> KeyedVectors:
     """The vectors of a binary whose first line says ``shape``: mapped, or of a packed file in memory.
 
@@ -156,20 +162,30 @@ def read_binary(
     """
     if isinstance(file, gzip.GzipFile):
         content = file.read()
-        words, starts = _looked_through(content, path, shape, limit, progress)
+        words, starts = _readable(
+            *_looked_through(content, path, shape, limit, progress), unicode_errors, path
+        )
         with naming(path):
             return KeyedVectors(words, _gathered(content, starts, shape[1]))
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the vectors in it
     index = _Index(path, file) if limit is None and len(mapped) >= _INDEXED else None
-    if index is not None and (found := index.read()) is not None:
+    if index is not None and (kept := index.read()) is not None:
+        words, starts = _readable(*kept, unicode_errors, path)
         with naming(path):
-            return MappedVectors(found[0], mapped, found[1], shape[1], check=False)
-    words, starts = _looked_through(mapped, path, shape, limit, progress)
+            return MappedVectors(words, mapped, starts, shape[1], check=False)
+    all_words, all_starts = _looked_through(mapped, path, shape, limit, progress)
+    words, starts = _readable(all_words, all_starts, unicode_errors, path)
     with naming(path):
         vectors = MappedVectors(words, mapped, starts, shape[1])
     if index is not None:
-        index.write(words, starts)
+        index.write(all_words, all_starts)
     return vectors
+
+
+def _readable(words: list[str], starts: Starts, errors: str, path: Path) -> tuple[list[str], Starts]:
+    """As :func:`readable`, with the vectors of the words that are kept."""
+    words, kept = readable(words, errors, path)
+    return words, starts if kept is None else starts[kept]
 
 
 def _looked_through(
@@ -204,16 +220,9 @@ def _looked_through(
             f"'{path}' goes on for {left:,} bytes after the {promised:,} words of {dim:,} components "
             "that its first line promises; put that right, or read with a limit"
         )
-    return _decoded(raw, path), ends - 4 * dim
-
-
-def _decoded(raw: list[bytes], path: Path) -> list[str]:
-    try:
-        words = b" ".join(raw).decode("utf-8").split(" ")  # no word holds a space
-    except UnicodeDecodeError:
-        words = [utf8(word, f"{path}, word {number}") for number, word in enumerate(raw, 1)]
+    words = b" ".join(raw).decode("utf-8", "surrogateescape").split(" ")  # no word holds a space
     # word2vec.c ends each vector with a line break, gensim does not
-    return [word.lstrip("\n") for word in words]
+    return [word.lstrip("\n") for word in words], ends - 4 * dim
 
 
 class _Index:
@@ -235,7 +244,8 @@ class _Index:
             with np.load(self._path, allow_pickle=False) as kept:
                 if kept["identity"].tolist() != self._identity:
                     return None
-                return kept["words"].tobytes().decode("utf-8").split(" "), kept["starts"]
+                words = kept["words"].tobytes().decode("utf-8", "surrogateescape").split(" ")
+                return words, kept["starts"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
@@ -243,7 +253,7 @@ class _Index:
         """Keeps them where that can be done; without, the next time takes as long as this."""
         if not self._settled:
             return
-        names = np.frombuffer(" ".join(words).encode("utf-8"), dtype=np.uint8)
+        names = np.frombuffer(" ".join(words).encode("utf-8", "surrogateescape"), dtype=np.uint8)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with whole(self._path) as file:

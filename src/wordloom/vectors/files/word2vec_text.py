@@ -20,8 +20,9 @@ import numpy as np
 
 from wordloom.errors import VectorError, position
 from wordloom.vectors.files.fasttext import BEFORE_MAGIC, begins_as_fasttext, begins_before_magic
-from wordloom.vectors.files.whole_files import encoded, naming, new_file, opened, utf8
+from wordloom.vectors.files.whole_files import encoded, naming, new_file, opened
 from wordloom.vectors.files.word2vec_binary import Progress, read_binary
+from wordloom.vectors.files.word_decoding import check_unicode_errors, decode, readable
 from wordloom.vectors.store.keyed import KeyedVectors
 
 __all__ = ["load_word2vec", "save_word2vec"]
@@ -42,6 +43,8 @@ def save_word2vec(
     that read back to the same float32.  A name that ends in .gz is compressed.  The file appears under its
     name when it is complete.
 
+    Words that hold U+DC80 to U+DCFF are written as the bytes that these stand for.
+
     Raises:
         VectorError: a word is empty or holds a space or line break, which the format cannot keep; or the file
             cannot be written.
@@ -52,7 +55,7 @@ def save_word2vec(
         raise VectorError(
             "word2vec's binary format needs its first line; leave header as it is, or write text"
         )
-    words = [encoded(word, " \n", path.name) for word in vectors.index_to_key]
+    words = [encoded(word, " \n", path.name, "surrogateescape") for word in vectors.index_to_key]
     first = "".join(vectors.index_to_key[:1])
     if not header and (first.startswith("\ufeff") or _ends_in_column(first)):
         raise VectorError(
@@ -75,6 +78,7 @@ def load_word2vec(
     binary: bool | None = None,
     header: bool | None = None,
     limit: int | None = None,
+    unicode_errors: str = "strict",
     progress: Progress | None = None,
 ) -> KeyedVectors:
     """Read word2vec's text or binary format, or GloVe's text, compressed by gzip or not.
@@ -87,12 +91,17 @@ def load_word2vec(
         binary, header: whether it is binary, and whether it begins with the number of words and of
             components; None sees for itself.  (A first line of two whole numbers is taken for a header.)
         limit: read the first so many words alone.
+        unicode_errors: what to do with words that are not UTF-8: ``"strict"`` raises an error, ``"replace"``
+            puts U+FFFD in place of invalid bytes, ``"ignore"`` leaves these bytes out, and
+            ``"surrogateescape"`` keeps them as U+DC80 to U+DCFF.  Of words that become equal the first is
+            kept, with a warning.
         progress: told, now and then, how many words are read, and of how many where that is known.
 
     Raises:
         VectorError: there is no such file, or it goes wrong somewhere, with the line or word.
     """
     path = Path(path)
+    check_unicode_errors(unicode_errors)
     if limit is not None and limit < 1:
         raise VectorError(f"limit {limit} leaves no words; give 1 or more, or None for all")
     try:
@@ -108,9 +117,9 @@ def load_word2vec(
                     f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components"
                 )
             if shape is not None and (_looks_binary(head, shape[1]) if binary is None else binary):
-                return read_binary(file, path, shape, limit, progress)
+                return read_binary(file, path, shape, limit, unicode_errors, progress)
             try:
-                return _read_text(file, path, shape, limit, progress)
+                return _read_text(file, path, shape, limit, unicode_errors, progress)
             except VectorError:
                 if shape is not None or b"\0" not in head:
                     raise
@@ -174,7 +183,12 @@ def _looks_binary(head: bytes, dim: int) -> bool:
 
 
 def _read_text(
-    file: IO[bytes], path: Path, shape: tuple[int, int] | None, limit: int | None, progress: Progress | None
+    file: IO[bytes],
+    path: Path,
+    shape: tuple[int, int] | None,
+    limit: int | None,
+    unicode_errors: str,
+    progress: Progress | None,
 ) -> KeyedVectors:
     """The vectors of a text."""
     first = 1
@@ -195,7 +209,7 @@ def _read_text(
             break
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
-        line = utf8(raw, position(path, number)).rstrip(" \t\r\n")
+        line = decode(raw, position(path, number), unicode_errors).rstrip(" \t\r\n")
         if not line:
             continue
         parsed = _parsed(line, dim)
@@ -213,8 +227,10 @@ def _read_text(
         )
     if not words:
         raise VectorError(f"'{path}' is empty; give a file of vectors")
+    vectors = np.frombuffer(values, dtype=np.float32).reshape(len(words), dim)
+    words, kept = readable(words, unicode_errors, path)
     with naming(path):
-        return KeyedVectors(words, np.frombuffer(values, dtype=np.float32).reshape(len(words), dim))
+        return KeyedVectors(words, vectors if kept is None else vectors[kept])
 
 
 def _parsed(line: str, dim: int) -> tuple[str, list[float]] | None:

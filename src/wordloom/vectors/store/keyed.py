@@ -209,19 +209,24 @@ class KeyedVectors(Questions):
         Args:
             fname, binary, limit: as there.
             fvocab: lines of a word and its count.
-            encoding, unicode_errors, datatype: must be left as they are.
+            unicode_errors: what to do with words that are not UTF-8, as there.
+            encoding, datatype: must be left as they are.
             no_header: whether the first line is a word's, as GloVe's tool writes it.
         """
         from wordloom.vectors.files.word2vec_text import load_word2vec
         from wordloom.vectors.files.word_counts import counts_of
 
-        if encoding.lower().replace("_", "-") not in ("utf8", "utf-8") or unicode_errors != "strict":
-            raise QuestionError("files of vectors are read as UTF-8, all of it; convert the file")
+        if encoding.lower().replace("_", "-") not in ("utf8", "utf-8"):
+            raise QuestionError(
+                f"files of vectors are read as UTF-8, not {encoding}; convert the file, or leave out encoding"
+            )
         if np.dtype(datatype) != np.float32:
             raise QuestionError(f"vectors are float32 here, not {np.dtype(datatype)}; leave out datatype")
         if binary and no_header:
             raise QuestionError("word2vec's binary format has a first line; leave out no_header")
-        found = load_word2vec(fname, binary=binary, header=not no_header, limit=limit)
+        found = load_word2vec(
+            fname, binary=binary, header=not no_header, limit=limit, unicode_errors=unicode_errors
+        )
         if fvocab is not None:
             found.expandos["count"] = np.array(counts_of(found.index_to_key, fvocab), dtype=np.int64)
         return found

@@ -1,0 +1,73 @@
+"""Decoding of words that are not valid UTF-8, which the original C tools write where the corpus was not."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wordloom.errors import VectorError, did_you_mean
+
+__all__ = ["UNICODE_ERRORS", "check_unicode_errors", "decode", "readable"]
+
+UNICODE_ERRORS = ("strict", "ignore", "replace", "surrogateescape")
+_ADVICE = (
+    'convert the file, or say unicode_errors="replace" (--unicode-errors replace; U+FFFD there) or "ignore"'
+)
+_ESCAPED = re.compile("[\udc80-\udcff]")  # the bytes that "surrogateescape" kept
+
+
+def check_unicode_errors(errors: str) -> None:
+    """Raise VectorError for a name that is not in :data:`UNICODE_ERRORS`."""
+    if errors not in UNICODE_ERRORS:
+        raise VectorError(f"unicode_errors is {errors!r}; {did_you_mean(str(errors), UNICODE_ERRORS)}")
+
+
+def decode(raw: bytes, place: str, errors: str) -> str:
+    """The text at ``place``, a position in a file, with invalid bytes escaped.
+
+    Raises VectorError for invalid bytes where ``errors`` is ``"strict"``.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if errors != "strict":
+            return raw.decode("utf-8", "surrogateescape")
+        raise VectorError(f"{place}: not UTF-8 ({error.reason}); {_ADVICE}") from None
+
+
+def readable(words: list[str], errors: str, path: Path) -> tuple[list[str], NDArray[np.intp] | None]:
+    """The ``words`` of a file whose invalid bytes are escaped, treated as ``errors`` says.
+
+    Two words may become equal.  The first is kept, with a warning, as in gensim.
+
+    Returns:
+        The words, and the rows that are kept: None for all.
+
+    Raises:
+        VectorError: an invalid word, where ``errors`` is ``"strict"``.
+    """
+    if errors == "surrogateescape" or "\n".join(words).isascii():
+        return words, None
+    odd = [row for row, word in enumerate(words) if _ESCAPED.search(word)]
+    if not odd:
+        return words, None
+    if errors == "strict":
+        decode(words[odd[0]].encode("utf-8", "surrogateescape"), f"{path}, word {odd[0] + 1:,}", errors)
+    words = list(words)
+    for row in odd:
+        words[row] = words[row].encode("utf-8", "surrogateescape").decode("utf-8", errors)
+    first = {word: row for row, word in reversed(list(enumerate(words)))}
+    changed = set(odd)
+    rows = [row for row, word in enumerate(words) if first[word] == row or not {row, first[word]} & changed]
+    if len(rows) == len(words):
+        return words, None
+    warnings.warn(
+        f"'{path}': {len(words) - len(rows):,} words that are not UTF-8 become equal to others and are left "
+        'out; unicode_errors="surrogateescape" tells them apart',
+        stacklevel=2,
+    )
+    return [words[row] for row in rows], np.array(rows)
