@@ -312,6 +312,20 @@ def test_records_beyond_the_vocabulary_are_refused(tmp_path):
         make().train(Cooccurrences(counts.folder), epochs=1)
 
 
+def test_records_are_checked_in_every_epoch(tmp_path):
+    """A call that starts in mid-epoch meets the first records only in the epoch after."""
+    counts = count_cooccurrences(make_shards(tmp_path, zipf_documents(9, V), V), cache=tmp_path)
+    model = make()
+    asked = iter([False, True])
+    assert not model.train(counts, stop=lambda: next(asked))
+    assert 0 < model.position < len(counts)
+    path = counts.folder / "records.bin"
+    path.write_bytes((V).to_bytes(4, "little") + path.read_bytes()[4:])  # one word beyond the last
+    with pytest.raises(VectorError, match=r"is damaged: it has a pair of words beyond the 60 there are"):
+        model.train(Cooccurrences(counts.folder), epochs=2)
+    assert (model.epoch, model.position) == (1, 0)
+
+
 def test_a_loss_that_is_no_number_ends_training(counts):
     model = make(learning_rate=1e30)
     with pytest.raises(NonFiniteError, match=r"the loss became (inf|nan) in epoch 1.*lower learning_rate"):

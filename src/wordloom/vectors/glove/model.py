@@ -221,14 +221,14 @@ class GloVe:
         if self.position and self._trained_on != cooccurrences.fingerprint:
             raise VectorError(f"epoch {self.epoch + 1} was begun with other co-occurrences; go on with those")
         self._trained_on = cooccurrences.fingerprint
-        cells, total, checked = cooccurrences.cells, len(cooccurrences), self.epoch
+        cells, total = cooccurrences.cells, len(cooccurrences)
         with ThreadPoolExecutor(self.workers, "wordloom-glove") as pool:
             while self.epoch < epochs:
                 if stop is not None and stop():
                     return False
                 part = np.array(cells[self.position : self.position + self.portion])
-                if self.epoch == checked and int(part[:, :2].max()) >= self.vocab_size:
-                    raise VectorError(  # a kernel would write where nothing belongs
+                if int(part[:, :2].max()) >= self.vocab_size:  # the kernels do not check their bounds
+                    raise VectorError(
                         f"'{cooccurrences.folder}' is damaged: it has a pair of words beyond the "
                         f"{self.vocab_size:,} there are; count again"
                     )
