@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer, encoding
 from wordloom.text.cutting import cut_at_spaces
 from wordloom.text.fast_bpe import proven_ranks, tiktoken_twin
@@ -80,7 +81,7 @@ def test_cutting_keeps_the_text_and_cuts_before_spaces(text, limit):
 def both(tokenizer):
     """Encoders of ordinary text through tiktoken and through the tokenizers library."""
     definition, plain = tokenizer._definition, tokenizer._encoder._plain
-    fast = tiktoken_twin(definition, plain)
+    fast = tiktoken_twin(definition)
     assert fast is not None
     return fast.encode_ordinary_batch, lambda texts: [e.ids for e in plain.encode_batch_fast(texts)]
 
@@ -137,26 +138,140 @@ def test_a_million_spaces(trained):
 
 
 def test_no_proof_no_fast_path(trained):
-    tokenizer = trained["bpe"]
-    plain = tokenizer._encoder._plain
-    assert proven_ranks(tokenizer._definition, plain) is not None
+    definition = trained["bpe"]._definition
+    assert proven_ranks(definition) is not None
 
     def changed(**model):
-        definition = tokenizer._definition | {"model": tokenizer._definition["model"] | model}
-        return definition, Tokenizer(definition)._encoder._plain
+        return definition | {"model": definition["model"] | model}
 
-    merges = tokenizer._definition["model"]["merges"]
-    vocab = tokenizer._definition["model"]["vocab"]
-    assert proven_ranks(*changed(merges=merges[::-1])) is None  # ids do not rise with rank
-    assert proven_ranks(*changed(merges=merges[:-1])) is None  # a token that no merge makes
-    assert proven_ranks(*changed(dropout=0.0, unk_token="a")) is None
-    assert proven_ranks(tokenizer._definition | {"normalizer": {"type": "NFC"}}, plain) is None
+    merges = definition["model"]["merges"]
+    vocab = definition["model"]["vocab"]
+    assert proven_ranks(changed(merges=merges[::-1])) is None  # ids do not rise with rank
+    assert proven_ranks(changed(merges=merges[:-1])) is None  # a token that no merge makes
+    assert proven_ranks(changed(dropout=0.0, unk_token="a")) is None
+    assert proven_ranks(definition | {"normalizer": {"type": "NFC"}}) is None
     # a token that is not reached alone: 'b'+'c' joins before 'ab'+'c' can
     alphabet = {token: i for token, i in vocab.items() if len(token) == 1}
     size = len(vocab)
     unreachable = alphabet | {"bc": size, "ab": size + 1, "abc": size + 2}
-    definition, backend = changed(vocab=unreachable, merges=[["b", "c"], ["a", "b"], ["ab", "c"]])
-    definition = definition | {"added_tokens": []}
-    assert proven_ranks(definition, backend) is None
-    reachable = changed(vocab=unreachable, merges=[["b", "c"], ["a", "b"], ["a", "bc"]])
-    assert proven_ranks(reachable[0] | {"added_tokens": []}, reachable[1]) is not None
+    plain = {"added_tokens": []}
+    for flag in (False, True):  # under ignore_merges every token is itself without a merge
+        merges = [["b", "c"], ["a", "b"], ["ab", "c"]]
+        assert proven_ranks(changed(vocab=unreachable, merges=merges, ignore_merges=flag) | plain) is None
+        merges = [["b", "c"], ["a", "b"], ["a", "bc"]]
+        assert proven_ranks(changed(vocab=unreachable, merges=merges, ignore_merges=flag) | plain) is not None
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+def test_ids_do_not_depend_on_what_was_encoded_before(ignore_merges, trained):
+    """'aab' is a token that merging never reaches in 'aaab': tiktoken would join 'aa' and 'b'."""
+    definition = trained["bpe"]._definition
+    alphabet = {token: i for token, i in definition["model"]["vocab"].items() if len(token) == 1}
+    size = 1 + max(alphabet.values())
+    model = definition["model"] | {
+        "vocab": alphabet | {"ab": size, "aa": size + 1, "aab": size + 2},
+        "merges": [["a", "b"], ["a", "a"], ["aa", "b"]],
+        "ignore_merges": ignore_merges,
+    }
+    tokenizer = Tokenizer(definition | {"model": model, "added_tokens": []})
+    texts = ["aaab", "aab", "baaab aaab", "aaaab"]
+    before = [tokenizer.encode_ids(text) for text in texts]
+    tokenizer.encode_batch(["aab " * 100_000])
+    assert [tokenizer.encode_ids(text) for text in texts] == before
+    assert [tokenizer.encode(text).ids for text in texts] == before
+
+
+# What is not a text, and what is not an id
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_batches_may_be_any_iterable_but_one_string(kind, trained):
+    tokenizer = trained[kind]
+    texts = ["the class", "", "of objects"]
+    expected = [tokenizer.encode_ids(text) for text in texts]
+    for batch in (texts, iter(texts), (text for text in texts), tuple(texts), np.array(texts)):
+        assert [ids.tolist() for ids in tokenizer.encode_batch(batch)] == expected
+    assert tokenizer.encode_batch([]) == tokenizer.encode_batch(iter(())) == []
+    for batch, message in (
+        ("abc", "texts is one string"),
+        (b"abc", "texts is one string"),
+        (None, "must be a list of texts, not None"),
+        (5, "must be a list of texts, not int 5"),
+        (["a", None], r"texts\[1\] of the batch: the text must be a str( or bytes)?, not None"),
+        ([["a"], ["b"]], r"texts\[0\] of the batch: .* not list \['a'\]"),
+        (np.array([["a", "b"], ["c", "d"]]), r"texts\[0\] of the batch: .* not ndarray of shape \(2,\)"),
+    ):
+        with pytest.raises(TokenizerError, match=message) as caught:
+            tokenizer.encode_batch(batch)
+        assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_batch_names_the_text_that_it_refuses(kind, trained):
+    special = trained[kind].id_to_token(min(trained[kind].special_ids))
+    for wrong, message in (("a\ud800", "the text has a lone surrogate"), (f"the {special}", "special token")):
+        with pytest.raises(TokenizerError, match=rf"texts\[2\] of the batch: .*{message}"):
+            trained[kind].encode_batch(["a", "b", wrong, wrong])
+        with pytest.raises(TokenizerError, match=r"^the text"):
+            trained[kind].encode_batch([wrong])
+    for no_unknown in ("word", "char"):
+        tokenizer = Tokenizer.train(["the class"], kind=no_unknown, special_tokens=())
+        with pytest.raises(TokenizerError, match=r"texts\[1\] of the batch: .*not in|outside the vocabulary"):
+            tokenizer.encode_batch(["the", "Ω"])
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_what_is_not_a_text_is_refused(kind, trained):
+    tokenizer = trained[kind]
+    for text in (None, 5, ["a"], np.array(["a"]), bytearray(b"a")):
+        for encode in (tokenizer.encode, tokenizer.encode_ids, tokenizer.prompt_ids):
+            with pytest.raises(TokenizerError, match="must be a str") as caught:
+                encode(text)
+            assert isinstance(caught.value, TypeError)
+    with pytest.raises(TokenizerError, match="specials"):
+        tokenizer.encode("a", specials=None)
+    for texts in () if kind == "byte" else (None, "abc", ["a", None], [["a"]], [b"a"]):  # it reads none
+        with pytest.raises(TokenizerError, match="texts"):
+            Tokenizer.train(texts, kind=kind)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_ids_are_integers_of_any_type_in_one_dimension(kind, trained):
+    torch = pytest.importorskip("torch")
+    tokenizer = trained[kind]
+    ids = tokenizer.encode_ids("the class")
+    text = tokenizer.decode(ids)
+    for given_ids in (
+        *(np.array(ids, dtype) for dtype in ("int32", "int64", "uint16")),
+        *(torch.tensor(ids, dtype=dtype) for dtype in (torch.int64, torch.int32)),
+        *(tuple(ids), iter(ids), [np.int64(i) for i in ids], list(torch.tensor(ids))),
+        np.repeat(ids, 2)[::2],
+    ):
+        assert tokenizer.decode(given_ids) == text
+    assert tokenizer.id_to_token(np.int64(ids[0])) == tokenizer.id_to_token(ids[0])
+    assert tokenizer.decode([]) == tokenizer.decode(np.array([], dtype=np.int64)) == ""
+    for wrong, message in (
+        (None, "not None"),
+        (5, "not int 5"),
+        ("12", "not str '12'"),
+        *([] if kind == "byte" else [(b"12", "not bytes b'12'")]),  # whose ids are byte values
+        ([1.0], r"ids\[0\] must be an integer, not float 1.0"),
+        ([1, None], r"ids\[1\] must be an integer, not None"),
+        ([True], "not bool True"),
+        ([[1, 2], [3]], r"ids\[0\] must be an integer, not list \[1, 2\]"),
+        (np.array([1.5]), "not float 1.5"),
+        (np.array([[1, 2]]), r"one dimension, not the shape \(1, 2\)"),
+        (torch.tensor(5), r"one dimension, not the shape \(\)"),
+        (torch.tensor([[1], [2]]), r"one dimension, not the shape \(2, 1\)"),
+        (tokenizer.encode("the class"), r"ids\[0\] must be an integer, not list"),
+    ):
+        for decode in (tokenizer.decode, tokenizer.stream_decoder):
+            with pytest.raises(TokenizerError, match=message) as caught:
+                decode(wrong)
+            assert isinstance(caught.value, TypeError)
+    for index in (-1, tokenizer.vocab_size):
+        with pytest.raises(TokenizerError, match="is not in the vocabulary"):
+            tokenizer.decode([index])
+    for index in (None, "1", [1], 1.0):
+        with pytest.raises(TokenizerError, match="must be an integer"):
+            tokenizer.id_to_token(index)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text.arguments import ArgumentTypeError, check_texts, describe
 from wordloom.text.cores import cores
 from wordloom.text.cutting import cut_at_spaces
 from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
@@ -64,7 +65,7 @@ class Encoder:
 
     @cached_property
     def _fast(self) -> tiktoken.Encoding | None:
-        return tiktoken_twin(self._definition, self._plain)
+        return tiktoken_twin(self._definition)
 
     @cached_property
     def _table(self) -> ByteTable | CharacterTable | None:
@@ -97,10 +98,22 @@ class Encoder:
                 offsets += [(place, place + 1) for place in range(start, end)]
         return Encoding(ids, offsets)
 
-    def encode_batch(self, texts: Sequence[str | bytes], specials: Specials) -> list[Ids]:
-        """Of each text its ids, [n] int32; long texts and many are spread over the cores."""
-        for text in texts:
-            self._check(text, specials)
+    def encode_batch(self, texts: Iterable[str | bytes], specials: Specials) -> list[Ids]:
+        """Return the ids of each text, [T] int32; long texts and many are spread over the cores."""
+        listed = list(check_texts(texts, types=(object,)))  # _check reports each text)
+        try:
+            for text in listed:
+                self._check(text, specials)
+            return self._encode_checked(listed, specials)
+        except TokenizerError:
+            for i, text in enumerate(listed if len(listed) > 1 else ()):
+                try:
+                    self.encode_batch([text], specials)
+                except TokenizerError as error:
+                    raise type(error)(f"texts[{i}] of the batch: {error}") from error.__cause__
+            raise
+
+    def _encode_checked(self, texts: list[str | bytes], specials: Specials) -> list[Ids]:
         if self._table is not None:
             return [self._look_up(text, specials) for text in texts]
         strings = [text for text in texts if isinstance(text, str)]  # all of them: only 'byte' takes bytes
@@ -164,7 +177,7 @@ class Encoder:
 
     def _check(self, text: str | bytes, specials: str) -> None:
         if specials not in ("refuse", "text", "interpret"):
-            hint = did_you_mean(specials, ("refuse", "text", "interpret"))
+            hint = did_you_mean(str(specials), ("refuse", "text", "interpret"))
             raise TokenizerError(f"specials (--specials) is {specials!r}: {hint}")
         if isinstance(text, bytes):
             if self._kind != "byte":
@@ -172,6 +185,9 @@ class Encoder:
                     f"bytes were given to a {self._kind} tokenizer, which encodes str: decode them first, "
                     "or use a tokenizer of kind 'byte'"
                 )
+        elif not isinstance(text, str):
+            allowed = "a str or bytes" if self._kind == "byte" else "a str"
+            raise ArgumentTypeError(f"the text must be {allowed}, not {describe(text)}")
         elif not text.isascii():
             try:
                 text.encode()

@@ -25,7 +25,6 @@ from wordloom.text.formats.definition import (
 
 if TYPE_CHECKING:
     import tiktoken
-    import tokenizers
 
 # The same languages as definition.PATTERNS, written with possessive quantifiers (no backtracking).
 _POSSESSIVE = {
@@ -37,8 +36,8 @@ _POSSESSIVE = {
 }
 
 
-def proven_ranks(definition: Definition, backend: tokenizers.Tokenizer) -> dict[bytes, int] | None:
-    """Token bytes to id for ``tiktoken``, or None where equal ids are not proven (see the module)."""
+def proven_ranks(definition: Definition) -> dict[bytes, int] | None:
+    """Return token bytes to id for ``tiktoken``, or None where equal ids are not proven (see the module)."""
     model = definition["model"]
     unusual = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if (
@@ -66,19 +65,22 @@ def proven_ranks(definition: Definition, backend: tokenizers.Tokenizer) -> dict[
         ranks[b"".join(byte_of[character] for character in token)] = index
     if len(known) + sum(token in vocabulary for token in specials) != len(vocabulary):
         return None
-    alone = backend.model.tokenize
+    # Built without ignore_merges (Llama 3's flag), under which every token is itself without a merge.
+    from tokenizers import models
+
+    alone = models.BPE(vocabulary, merge_pairs(definition)).tokenize
     if any(len(alone(token)) != 1 for token in known):
         return None
     return ranks
 
 
-def tiktoken_twin(definition: Definition, backend: tokenizers.Tokenizer) -> tiktoken.Encoding | None:
-    """A ``tiktoken`` encoder of ordinary text with equal ids; None if not proven or not installed."""
+def tiktoken_twin(definition: Definition) -> tiktoken.Encoding | None:
+    """Return a ``tiktoken`` encoder of ordinary text with equal ids; None if not proven or not installed."""
     try:
         import tiktoken
     except ImportError:
         return None
-    ranks = proven_ranks(definition, backend)
+    ranks = proven_ranks(definition)
     if ranks is None:
         return None
     pattern = _POSSESSIVE[str(split_pattern(definition))]

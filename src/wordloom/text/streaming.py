@@ -6,6 +6,8 @@ import codecs
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from wordloom.text.arguments import check_ids
+
 if TYPE_CHECKING:
     from wordloom.text.tokenizer import Tokenizer
 
@@ -33,7 +35,7 @@ class StreamDecoder:
         self._window: list[int] = []
         self._context = 0
         self._done = False
-        for token_id in ids_so_far:
+        for token_id in check_ids(ids_so_far, takes_bytes=tokenizer.kind == "byte"):
             self.push(token_id)
 
     def push(self, token_id: int) -> str:

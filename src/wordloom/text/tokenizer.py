@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wordloom.errors import TokenizerError
 from wordloom.text import special
+from wordloom.text.arguments import check_id, check_ids
 from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
 from wordloom.text.formats import definition as facts
@@ -194,7 +195,8 @@ class Tokenizer:
             specials: what to do with a special token written in ``text``: ``"refuse"`` raises,
                 ``"text"`` encodes its characters like any others, ``"interpret"`` gives its id.
 
-        Raises TokenizerError for a refused special token (naming it and its place), for bytes where
+        Raises ArgumentTypeError (a TokenizerError and a TypeError) for what is not a text, and
+        TokenizerError for a refused special token (naming it and its place), for bytes where
         they cannot be encoded, for a lone surrogate, and for a character or word outside a vocabulary
         that has no unknown token.
         """
@@ -205,12 +207,12 @@ class Tokenizer:
         ids: list[int] = self._encoder.encode_batch([text], specials)[0].tolist()
         return ids
 
-    def encode_batch(self, texts: Sequence[str | bytes], *, specials: Specials = "refuse") -> list[Ids]:
+    def encode_batch(self, texts: Iterable[str | bytes], *, specials: Specials = "refuse") -> list[Ids]:
         """The ids of each text, as int32 arrays [T], on all cores without the interpreter's lock.
 
         Byte-level BPE goes through ``tiktoken`` where its ids are proven equal, the byte and char kinds
         through a table, all others through ``tokenizers``.  Long texts are cut where that cannot
-        change an id.  Raises as :meth:`encode` does.
+        change an id.  Raises as :meth:`encode` does, naming the text by its index.
         """
         return self._encoder.encode_batch(texts, specials)
 
@@ -234,9 +236,12 @@ class Tokenizer:
     # Ids to text
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of ``ids``; bytes that are no UTF-8 become U+FFFD.
+        """Return the text of ``ids``; bytes that are not valid UTF-8 become U+FFFD.
 
-        Raises TokenizerError for an id outside the vocabulary.
+        ``ids`` may be any iterable of integers, a NumPy array or a tensor, of one dimension; a byte
+        tokenizer also takes ``bytes``.  Raises
+        ArgumentTypeError (a TokenizerError and a TypeError) for anything else, and TokenizerError for an id
+        outside the vocabulary.
         """
         ids = self._known(ids)
         if self.token_bytes is None:
@@ -268,7 +273,7 @@ class Tokenizer:
 
     def bytes_of(self, index: int) -> bytes:
         """The bytes of one id, where tokens are bytes."""
-        known = self.token_bytes[self._known([index])[0]] if self.token_bytes else None
+        known = self.token_bytes[self._known([check_id(index)])[0]] if self.token_bytes else None
         if known is None:
             raise TokenizerError(f"id {index} has no bytes in this {self.kind} tokenizer")
         return known
@@ -395,15 +400,15 @@ class Tokenizer:
 
     def id_to_token(self, index: int) -> str:
         """The token as the vocabulary spells it; TokenizerError if no token has this id."""
-        return self._tokens[self._known([index])[0]]
+        return self._tokens[self._known([check_id(index)])[0]]
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it, or None."""
         return self._ids.get(token)
 
     def _known(self, ids: Iterable[int]) -> list[int]:
-        """The ids as a list, each checked to be one of the vocabulary's."""
-        listed: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        """Return the ids as a list, each checked to be one of the vocabulary's."""
+        listed = check_ids(ids, takes_bytes=self.kind == "byte")
         if not self._tokens.keys() >= set(listed):
             wrong = next(index for index in listed if index not in self._tokens)
             raise TokenizerError(

@@ -169,6 +169,33 @@ def test_a_damaged_vocabulary_is_told(tmp_path):
     assert BagVectorizer.from_pretrained(tmp_path).terms == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ("abc", "texts is one string: give a list"),
+        (None, "texts must be a list of texts, not None"),
+        (["a", None], r"texts\[1\] must be a str, not None"),
+        ([["a"], ["b"]], r"texts\[0\] must be a str, not list \['a'\]"),
+        (np.array([["a", "b"]]), r"texts\[0\] must be a str, not ndarray of shape \(2,\)"),
+        ([b"a"], r"texts\[0\] must be a str, not bytes"),
+    ],
+)
+def test_what_is_not_a_text_is_refused(texts, says):
+    vectorizer = BagVectorizer.fit(["a b"])
+    for call in (BagVectorizer.fit, vectorizer.counts, lambda texts: list(vectorizer.split_texts(texts))):
+        with pytest.raises(DataError, match=says) as caught:
+            call(texts)
+        assert isinstance(caught.value, TypeError)
+    for texts in (iter(["a b", "b"]), np.array(["a b", "b"])):
+        assert vectorizer.counts(texts).toarray().tolist() == [[1, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("terms", ["abc", None, ["a", 1], [["a"]]])
+def test_what_is_not_a_term_is_refused(terms):
+    with pytest.raises(DataError, match="terms"):
+        BagVectorizer(terms)
+
+
 def test_unknown_features():
     counts = BagVectorizer.fit_counts(["a"])[1].rows
     with pytest.raises(DataError, match="did you mean 'tfidf'"):

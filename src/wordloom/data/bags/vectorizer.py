@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import CheckpointError, DataError, did_you_mean
+from wordloom.text.arguments import check_texts
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
@@ -47,6 +48,10 @@ VOCABULARY = "vocabulary.json"
 # Words and single punctuation marks of a text in ASCII, exactly as BERT's pre-tokenizer splits it.
 _ASCII_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]", re.ASCII)
 _AT_ONCE = 512  # texts held at a time
+
+
+class TextTypeError(DataError, TypeError):
+    """A text or a term that is not a string; a TypeError too."""
 
 
 class Counted(NamedTuple):
@@ -94,7 +99,7 @@ class BagVectorizer:
         """Raises DataError for a setting that is not allowed, or a term that is there twice."""
         _check(split, max_ngram)
         self.split, self.lower, self.max_ngram, self.tokenizer = split, lower, max_ngram, tokenizer
-        self._name(list(terms))
+        self._name(list(check_texts(terms, "terms", error=TextTypeError)))
         if len(self.ids) != len(self.terms):
             raise DataError(f"{len(self.terms) - len(self.ids)} terms are in the vocabulary twice")
 
@@ -172,6 +177,8 @@ class BagVectorizer:
 
     def split_texts(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """The terms of each text, in the order counted: its words, then its pairs of words, and so on."""
+        types = (str,) if self.tokenizer is None else (str, bytes)
+        texts = check_texts(texts, types=types, error=TextTypeError)
         words = self._tokens(texts) if self.tokenizer is not None else map(self._words, texts)
         if self.max_ngram == 1:
             return iter(words)

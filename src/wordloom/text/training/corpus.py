@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from wordloom.errors import TokenizerError
+from wordloom.text.arguments import check_texts
 from wordloom.text.cutting import cut_at_spaces
 
 Progress = Callable[[str, int, int | None], None]
@@ -37,8 +38,7 @@ class Corpus:
         count: bool,
         progress: Progress | None,
     ) -> None:
-        if isinstance(texts, str):
-            raise TokenizerError("train() was given one string: give the documents as a list, such as [text]")
+        texts = check_texts(texts)
         if sample_bytes < _STRETCH:
             raise TokenizerError(f"sample_bytes={sample_bytes} is too small: give at least {_STRETCH}")
         self.n_texts = self.bytes_seen = self.bytes_used = 0
