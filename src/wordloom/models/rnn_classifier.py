@@ -141,7 +141,7 @@ class RNNClassifier(nn.Module):
             case _:
                 pooled = _taken(x, (lengths - 1).clamp(min=0))[:, 0]
                 if self.config.bidirectional:  # the way back ends at the first token
-                    H = x.shape[-1] // 2
+                    H = self.config.hidden_dim or self.config.dim
                     pooled = torch.cat([pooled[:, :H], x[:, 0, H:]], dim=-1)
         return pooled.masked_fill(lengths == 0, 0.0)
 
