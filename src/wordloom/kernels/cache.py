@@ -58,10 +58,10 @@ def _keep(made: Any, function: Callable[..., Any]) -> None:
         return
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._cache_file = IndexDataCacheFile(
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=stamp(Path(inspect.getfile(function))),
