@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.generate.tiny_models import FAMILIES, tiny_model
+from torch.nn.modules.module import register_module_forward_hook
 
+from wordloom.errors import GenerationError
 from wordloom.generate import Sampling, fast, generate
 from wordloom.generate.engine import next_logits
 from wordloom.generate.fast import FastModel, Team, accelerate
+from wordloom.kernels import acceptance
 from wordloom.kernels.barrier import meet
 from wordloom.kernels.decoding import leaves as kernels
-from wordloom.models import GPT2Config, GPTConfig, LlamaConfig, build
+from wordloom.models import GPT2Config, GPTConfig, Llama, LlamaConfig, build
+from wordloom.nn import LayerNorm, Linear, RMSNorm, Rotary, set_attention_backend
 
 CPU = torch.device("cpu")
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15], [16]]
@@ -188,50 +193,134 @@ def test_a_model_in_training_is_sampled_as_it_is() -> None:
     torch.testing.assert_close(after, logits_of(model, PROMPTS), rtol=1e-5, atol=1e-4)
 
 
-def hooked(model: Any) -> Any:
-    model.blocks[0].register_forward_hook(lambda *_: None)
-    return model
+class Quantized(torch.nn.Linear):
+    """A layer of another kind that has a weight all the same."""
 
 
-def exact(model: Any) -> Any:
-    from wordloom.nn import set_attention_backend
-
-    set_attention_backend(model, "exact")
-    return model
+class Marked(torch.nn.Parameter):
+    """A tensor subclass, whose products may be others than those of its numbers."""
 
 
-def with_a_layer_of_another_kind(model: Any) -> Any:
-    class Quantized(torch.nn.Linear):
-        pass
+def changed(change: Callable[[Any], Any], **settings: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        model = tiny_model("llama", **settings)
+        change(model)
+        return model
 
-    model.blocks[1].attention.q_proj = Quantized(32, 32)
-    return model
-
-
-def half_in_bfloat16(model: Any) -> Any:
-    model.lm_head.to(torch.bfloat16)
-    return model
+    return make
 
 
-@pytest.mark.parametrize(
-    "unfit",
-    [
-        lambda: hooked(tiny_model("llama")),
-        lambda: exact(tiny_model("llama")),
-        lambda: with_a_layer_of_another_kind(tiny_model("llama")),
-        lambda: half_in_bfloat16(tiny_model("llama")),
-        lambda: tiny_model("llama").to(torch.float16),
-        lambda: tiny_model("llama", activation="swish_learnt"),
-        lambda: tiny_model(
-            "llama",
-            rope_scaling={"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16},
-        ),
-        lambda: torch.nn.Linear(3, 3),
-    ],
-)  # fmt: skip
-def test_what_the_programs_do_not_compute_keeps_its_modules(unfit: Any) -> None:
-    model = unfit()
-    assert accelerate(model) is model
+def set_on(path: str, name: str, value: Any) -> Callable[[], Any]:
+    """A LLaMA one of whose modules has another attribute."""
+    return changed(lambda model: setattr(model.get_submodule(path), name, value))
+
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16}
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no program": (lambda: torch.nn.Linear(3, 3), "no program for this model"),
+    "subclass": (lambda: type("Other", (Llama,), {})(tiny_model("llama").config), "no program for this"),
+    "hook": (
+        changed(lambda model: model.blocks[0].register_forward_hook(lambda *_: None)),
+        "blocks.0 has a forward hook",
+    ),
+    "hook before": (
+        changed(lambda model: model.lm_head.register_forward_pre_hook(lambda *_: None)),
+        "lm_head has a forward hook",
+    ),
+    "forward": (set_on("blocks.2.feed_forward", "forward", lambda x: x), "2.feed_forward.forward is new"),
+    "method": (set_on("blocks.2.attention", "attend", lambda *_: None), "blocks.2.attention.attend is new"),
+    "method of the model": (set_on("", "hidden", lambda *_: None), "hidden is new"),
+    "backend": (changed(lambda model: set_attention_backend(model, "exact")), "backend is exact, not auto"),
+    "scale": (set_on("blocks.1.attention", "scale", 0.5), "blocks.1.attention.scale is 0.5"),
+    "layout": (set_on("blocks.1.attention", "rotary_layout", "pairs"), "rotary_layout is pairs"),
+    "activation": (set_on("blocks.1.feed_forward", "activation", torch.relu), "feed_forward.activation is"),
+    "layer": (set_on("blocks.1.attention", "q_proj", Quantized(32, 32)), "is a Quantized, not a Linear"),
+    "layer of torch": (set_on("", "lm_head", torch.nn.Linear(32, 61, bias=False)), "is a Linear, not a Head"),
+    "missing norm": (set_on("blocks.1", "ffn_norm", torch.nn.Identity()), "ffn_norm is a Identity"),
+    "kind of norm": (set_on("blocks.1", "ffn_norm", LayerNorm(32)), "ffn_norm is a LayerNorm, not a RMSNorm"),
+    "offset of a norm": (set_on("blocks.1", "ffn_norm", RMSNorm(32, offset=1.0)), "ffn_norm.offset is 1.0"),
+    "eps of a norm": (set_on("blocks.2.attention_norm", "eps", 0.1), "blocks.2.attention_norm.eps is 0.1"),
+    "no gain": (set_on("", "final_norm", RMSNorm(32, gain=False)), "model.final_norm.weight is new"),
+    "rotary": (set_on("", "rotary", Rotary(head_dim=8, theta=1.0)), "model.rotary is"),
+    "width": (set_on("blocks.0.feed_forward", "up_proj", Linear(32, 41, bias=False)), "out_features is 41"),
+    "shape": (set_on("lm_head", "weight", torch.nn.Parameter(torch.zeros(60, 32))), "weight has shape [60"),
+    "more modules": (set_on("blocks.0", "adapter", torch.nn.Linear(3, 3)), "blocks.0.adapter is new"),
+    "tensor subclass": (
+        changed(lambda model: setattr(model.lm_head, "weight", Marked(torch.zeros(61, 32)))),
+        "lm_head.weight is a Marked",
+    ),
+    "part in training": (changed(lambda model: model.blocks[1].train()), "is in training mode"),
+    "two dtypes": (changed(lambda model: model.lm_head.to(torch.bfloat16)), "neither all float32 nor all"),
+    "float16": (lambda: tiny_model("llama").to(torch.float16), "neither all float32 nor all bfloat16"),
+    "transpose": (
+        changed(lambda m: setattr(m.lm_head.weight, "data", torch.zeros(32, 61).t())), "not contiguous"
+    ),
+    "no such activation": (changed(lambda _: None, activation="swish_learnt"), "activation swish_learnt"),
+    "dynamic rotary": (changed(lambda _: None, rope_scaling=DYNAMIC), "frequencies depend on the length"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_differs_from_its_config_runs_its_modules(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, reason = REFUSED[name]
+    model = make()
+    acceptance._log_once.cache_clear()
+    with caplog.at_level("DEBUG", logger="wordloom"):
+        assert accelerate(model) is model
+    (line,) = caplog.messages
+    assert line.startswith("decoding calls the modules: ")
+    assert reason in line
+
+
+def test_a_hook_on_all_modules_is_called() -> None:
+    model, handle = tiny_model("gpt2"), register_module_forward_hook(lambda *_: None)
+    try:
+        assert accelerate(model) is model
+    finally:
+        handle.remove()
+    assert accelerate(model) is not model
+
+
+def test_a_model_changed_after_it_was_wrapped_runs_its_modules() -> None:
+    model = tiny_model("llama")
+    program = accelerate(model)
+    before = logits_of(program, PROMPTS)
+    model.blocks[1].ffn_norm = RMSNorm(32, offset=1.0)
+    after = logits_of(program, PROMPTS)
+    assert torch.equal(after, logits_of(model, PROMPTS))
+    assert not torch.equal(after, before)
+
+
+def test_weights_outlive_a_model_that_is_given_others() -> None:
+    model = tiny_model("llama")
+    program = accelerate(model)
+    program.new_cache(1, 4)
+    hidden = torch.randn(1, 1, 32)
+    with torch.no_grad():
+        before = program.lm_head(hidden).clone()
+        model.to(torch.bfloat16)
+        assert torch.equal(program.lm_head(hidden), before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_does_not_fit_is_the_modules_error(family: str) -> None:
+    model = tiny_model(family, max_seq_len=8)
+    program = accelerate(model)
+    with torch.no_grad():
+        cache = program.new_cache(2, 12)
+        program.hidden(torch.tensor([[1], [2]]), cache=cache)
+        with pytest.raises(RuntimeError):
+            program.hidden(torch.tensor([[1], [2], [3]]), cache=cache)  # rows that the cache has not
+        with pytest.raises(RuntimeError):
+            program.lm_head(torch.zeros(1, 31))
+        cache.layers[1].keys = cache.layers[1].keys[:, :, :2]
+        with pytest.raises(RuntimeError):
+            program.hidden(torch.tensor([[1, 1, 1], [2, 2, 2]]), cache=cache)
+        if family != "llama":
+            with pytest.raises(GenerationError, match="position 8 lies past max_seq_len 8"):
+                program.hidden(torch.tensor([list(range(9))]), cache=program.new_cache(1, 12))
 
 
 def test_dropout_in_training_mode_is_the_modules_business() -> None:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 
+from wordloom.errors import ConfigError
 from wordloom.generate import Sampling, fast, generate, steps
 from wordloom.generate.fast import Team, accelerate
 from wordloom.generate.fast_rnn import FastRNN
@@ -86,6 +87,64 @@ def test_the_same_tokens_are_drawn(name: str) -> None:
         plain = generate(model, PROMPTS, sampling, fast=False)
         recomputed = generate(model, PROMPTS, sampling, use_cache=False)
         assert [one.ids for one in ours] == [one.ids for one in plain] == [one.ids for one in recomputed]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_after", "rnn_tanh", "lstm, projection"])
+def test_caches_stepped_in_turns_do_not_disturb_each_other(name: str) -> None:
+    model = made(name)
+    program = accelerate(model)
+    caches, plain = [program.new_cache(2, 9) for _ in range(2)], [model.new_cache(2, 9) for _ in range(2)]
+    for step in range(6):
+        for turn in (0, 1):
+            tokens = torch.tensor([[step + 10 * turn], [step + 30]])
+            ours = program.hidden(tokens, cache=caches[turn])
+            torch.testing.assert_close(ours, model.hidden(tokens, cache=plain[turn]), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_state_that_was_kept_stays_what_it_was() -> None:
+    program = accelerate(made("lstm"))
+    cache = program.new_cache(1, 9)
+    first = program.hidden(torch.tensor([[1]]), cache=cache)
+    kept = [layer.state for layer in cache.layers]
+    second = program.hidden(torch.tensor([[2]]), cache=cache)
+    expected = second.clone()
+    for layer, state in zip(cache.layers, kept, strict=True):
+        layer.state = state
+    assert torch.equal(program.hidden(torch.tensor([[2]]), cache=cache), expected)
+    assert torch.equal(second, expected)
+    assert not torch.equal(first, second)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru_reset_after", "rnn_relu"])
+def test_several_tokens_follow_single_ones(name: str, dtype: torch.dtype) -> None:
+    model = made(name).to(dtype)
+    program = accelerate(model)
+    ours, plain = program.new_cache(1, 9), model.new_cache(1, 9)
+    for tokens in ([[1]], [[2, 3]], [[4]]):
+        found = program.hidden(torch.tensor(tokens), cache=ours).float()
+        expected = model.hidden(torch.tensor(tokens), cache=plain).float()
+        tolerance = 1e-5 if dtype == torch.float32 else 0.03 * float(expected.abs().max())
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+@torch.no_grad()
+def test_rows_that_the_cache_lacks_are_an_error() -> None:
+    program = accelerate(made("lstm"))
+    cache = program.new_cache(1, 9)
+    program.hidden(torch.tensor([[1]]), cache=cache)
+    with pytest.raises(ConfigError, match="does not fit 2 rows"):
+        program.hidden(torch.tensor([[1], [2]]), cache=cache)
+
+
+def test_a_changed_layer_runs_the_modules() -> None:
+    for name, value in (("recorded", []), ("kernel", "steps")):
+        model = made("lstm")
+        setattr(model.blocks[1], name, value)
+        assert accelerate(model) is model
 
 
 def test_a_model_in_training_is_sampled_as_it_is() -> None:

@@ -193,6 +193,33 @@ def test_what_has_no_program_runs_the_modules(monkeypatch: pytest.MonkeyPatch) -
     assert fast.accelerate(model) is model  # without sources there is nothing to write from
 
 
+@pytest.mark.parametrize("name", ["as the paper", "BERT's"])
+def test_a_replaced_norm_runs_the_modules(name: str) -> None:
+    model = made(name)
+    model.decoder_blocks[1].cross_attention_norm.eps = 0.3
+    reader = read(model, SOURCES)
+    assert accelerate(reader) is reader
+
+
+def test_rows_that_the_cache_lacks_are_an_error() -> None:
+    program = accelerate(read(made(), SOURCES))
+    cache = program.new_cache(len(SOURCES), 3)
+    with torch.inference_mode(), pytest.raises(GenerationError, match="2 rows of new tokens do not fit"):
+        program.hidden(torch.tensor([[0], [0]]), cache=cache)
+
+
+def test_a_cache_of_no_length_grows() -> None:
+    reader = read(made("rotary"), SOURCES)
+    program = accelerate(reader)
+    ours, plain = program.new_cache(5, 0), reader.new_cache(5, 0)
+    with torch.inference_mode():
+        for step in range(20):
+            tokens = torch.full((5, 1), step)
+            torch.testing.assert_close(
+                program.hidden(tokens, cache=ours), reader.hidden(tokens, cache=plain), rtol=1e-5, atol=1e-5
+            )
+
+
 def test_what_is_kept_of_weights_serves_other_sources() -> None:
     model = made()
     kept: dict[str, Any] = {}

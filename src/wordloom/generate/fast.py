@@ -10,34 +10,32 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wordloom.generate.accepts import ACTIVATIONS, accepts
 from wordloom.generate.conditioned import Conditioned
 from wordloom.kernels.threads import one_thread
-from wordloom.models import MODELS, RNN
-from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, Linear
+from wordloom.models import MODELS, RNN, GPTConfig, LlamaConfig
+from wordloom.models.checks import positions_within
+from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.cache import Cache, token_positions
-from wordloom.nn.head import Head
 from wordloom.nn.linear import has_amx, widens
 
 __all__ = [
-    "Accelerated", "FastModel", "Team", "accelerate", "compiling", "one_thread", "stacked", "team_of",
-    "whole_vectors",
+    "Accelerated", "FastModel", "Team", "accelerate", "compiling", "one_thread", "stacked", "stacked_norms",
+    "team_of", "whole_vectors",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
-
-_CONDITIONED = ("transformer", "bert_generation")  # families that write from what they have read
-ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
 
 # Rows computed at once up to which the programs are surely the faster: on Zen 4 PyTorch's matrix products
 # overtake them between 64 and 96 in float32 and at about 32 in bfloat16, on Zen 3 before.
@@ -49,15 +47,12 @@ WEIGHTS_PER_THREAD = 2_000_000  # below, meeting costs more than it saves
 
 
 def accelerate(model: Any) -> Any:
-    """``model`` wrapped for fast decoding, or ``model`` itself where that does not apply.
+    """Return ``model`` wrapped for fast decoding, or ``model`` itself if no program may stand in for it.
 
-    It applies to GPT, GPT-2, LLaMA, recurrent models, and a Transformer or BertGeneration that has read its
-    sources, on a CPU in float32 or bfloat16, as they were built: not to a model with hooks, replaced layers,
-    a forced attention backend or rotary scaling that depends on length.
+    It applies to what :func:`wordloom.generate.accepts.accepts` accepts: GPT, GPT-2, LLaMA, recurrent models,
+    and a Transformer or BertGeneration that has read its sources, on a CPU in float32 or bfloat16.
     """
-    reason = _unfit(model)
-    if reason:
-        log.debug("decoding runs the plain modules: %s", reason)
+    if not accepts(model):
         return model
     if isinstance(model, Conditioned):
         from wordloom.generate.fast_transformer import FastTransformer
@@ -68,39 +63,6 @@ def accelerate(model: Any) -> Any:
 
         return FastRNN(model)
     return FastModel(model)
-
-
-def _unfit(model: Any) -> str:
-    written_by = model.model if type(model) is Conditioned else model
-    family = next((name for name, family in MODELS.items() if type(written_by) is family.model), None)
-    if family not in (_CONDITIONED if written_by is not model else ("gpt", "gpt2", "llama", "rnn")):
-        return "no program for this model"
-    if find_spec("numba") is None:
-        return "numba is not installed"
-    config = model.config
-    modules = list(model.modules())
-    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
-    dtype = parameters[0].dtype
-    if dtype not in (torch.float32, torch.bfloat16) or any(p.dtype != dtype for p in parameters):
-        return "weights are neither all float32 nor all bfloat16"
-    if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
-        return "weights are not contiguous on the CPU"
-    if family != "rnn" and config.activation not in ACTIVATIONS:
-        return f"activation {config.activation}"
-    if getattr(getattr(model, "rotary", None), "kind", None) == "dynamic":
-        return "rotary frequencies depend on the length"
-    for module in modules:
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
-            return "a module is hooked"
-        if isinstance(module, nn.Linear) and type(module) not in (Linear, Head):
-            return "a layer is replaced"
-        if isinstance(module, Attention) and (module.backend != "auto" or module.rotary_layout != "halves"):
-            return "attention is set by hand"
-    if family in _CONDITIONED:
-        from wordloom.generate.fast_transformer import unfit
-
-        return unfit(written_by, model.memory)
-    return ""
 
 
 class Team:
@@ -162,10 +124,29 @@ class Accelerated:
     """A model that :func:`accelerate` has given programs."""
 
 
-class FastModel(Accelerated):
-    """A :class:`wordloom.models.CausalLM` whose new tokens pass through a program, long prompts as before.
+class Shape(NamedTuple):
+    """The sizes of a model's layers, as its config gives them."""
 
-    What ``hidden`` and ``lm_head`` return is overwritten by their next call.
+    dim: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_dim: int
+
+    @classmethod
+    def of(cls, config: Any) -> Shape:
+        """The sizes of a GPT, a GPT-2 or a LLaMA."""
+        c = config
+        if isinstance(c, LlamaConfig):
+            return cls(c.dim, c.n_heads, c.kv_heads, c.head_width, c.ffn_dim)
+        return cls(c.dim, c.n_heads, c.n_heads, c.dim // c.n_heads, c.hidden_dim or 4 * c.dim)
+
+
+class FastModel(Accelerated):
+    """A :class:`wordloom.models.CausalLM` that passes new tokens through a program and long prompts through
+    the modules.
+
+    The next call of ``hidden`` or ``lm_head`` overwrites what the last one returned.
     """
 
     def __init__(self, model: Any) -> None:
@@ -176,13 +157,20 @@ class FastModel(Accelerated):
         self.programs = programs
         family = next(name for name, family in MODELS.items() if type(model) is family.model)
         self.program = programs.PROGRAMS[family]
-        attention = model.blocks[0].attention
-        self.n_kv_heads, self.head_dim = attention.n_kv_heads, attention.head_dim
-        self.dtype = model.lm_head.weight.dtype
-        self.most_rows = self._most_rows()
+        self.shape = Shape.of(model.config)
         self.rooms: dict[int, Any] = {}
+        self._prepare()
+
+    unchanged = True  # since accelerate() made this: the next cache need not look at every module again
+
+    def _prepare(self) -> None:
+        """Forget the weights and the cache that the programs read."""
+        self.dtype = self.model.lm_head.weight.dtype
+        self.most_rows = self._most_rows()
         self.logits = np.empty((0, 0), dtype=np.float32)
         self.bound: Any = None
+        self.checked: list[weakref.ref[Tensor]] = []  # keys and values that `addresses` are of
+        self.addresses = np.empty((0, 2), dtype=np.int64)
 
     def _most_rows(self) -> int:
         """Rows computed at once up to which a program is the faster."""
@@ -201,19 +189,27 @@ class FastModel(Accelerated):
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
 
-    def new_cache(self, batch: int, length: int) -> KeyValueCache:
-        """An empty cache, allocated whole; the programs see the weights as they are now."""
-        cache: KeyValueCache = self.model.new_cache(batch, length)
+    def new_cache(self, batch: int, length: int) -> Any:
+        """Return an empty cache, allocated whole; the program sees the weights as they are now."""
+        cache = self.model.new_cache(batch, length)
+        changed, self.unchanged = not (self.unchanged or accepts(self.model)), False
+        self._prepare()
+        if not changed:
+            self.team = self._team()
+            self.bound = self._bind(length)
+            head = self.model.lm_head
+            self.head, self.head_bias = head.weight.detach(), stacked([head.bias])[0]
+            self._allocate(cache, batch, length)
+        return cache
+
+    def _allocate(self, cache: Any, batch: int, length: int) -> None:
+        self.rooms.clear()
         for layer in cache.layers:
-            shape = (batch, self.n_kv_heads, length, self.head_dim)
+            shape = (batch, self.shape.kv_heads, length, self.shape.head_dim)
             layer.keys, layer.values = (
                 torch.empty(shape, dtype=self.dtype),
                 torch.empty(shape, dtype=self.dtype),
             )
-        self.team = self._team()
-        self.bound = self._bind(length)
-        self.rooms.clear()
-        return cache
 
     def hidden(
         self,
@@ -225,55 +221,76 @@ class FastModel(Accelerated):
         cache: Cache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
-        B, T = tokens.shape
-        where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
-        fits = positions is None and documents is None and self._fits(cache, B * T, T, attend)
-        if not fits:
+        places = None
+        if positions is None and documents is None:
+            places = self._places(cache, tokens.shape, attend)
+        if places is None:
+            where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
             return self.model.hidden(tokens, **where, cache=cache)
         assert isinstance(cache, KeyValueCache)
-        return self._run(tokens, attend, cache)
+        return self._run(tokens, attend, cache, places)
 
     def lm_head(self, hidden: Tensor) -> Tensor:
         """hidden [.., D], as :meth:`hidden` last gave it, -> logits [.., V]; float32 from the program."""
         x = hidden.reshape(-1, hidden.shape[-1])
-        if self.bound is None or self.model.training or len(x) > self.most_rows:
+        fits = self.bound is not None and not self.model.training and len(x) <= self.most_rows
+        if not fits or x.shape[1] != self.head.shape[1]:
             return self.model.lm_head(hidden)
-        head = self.model.lm_head
         if len(x) > len(self.logits):
-            self.logits = np.empty((len(x), head.weight.shape[0]), dtype=np.float32)
+            self.logits = np.empty((len(x), self.head.shape[0]), dtype=np.float32)
         out = self.logits[: len(x)]
-        bias = np.empty(0, np.float32) if head.bias is None else head.bias.detach().float().numpy()
         ours = np.ascontiguousarray(x.float().numpy())
         self.team.run(
-            self.programs.head, self.bound.like, head.weight.data_ptr(), bias, out, ours, self.team.threads
-        )
+            self.programs.head, self.bound.like, self.head.data_ptr(), self.head_bias, out, ours,
+            self.team.threads,
+        )  # fmt: skip
         return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
 
-    def _fits(self, cache: Cache | None, rows: int, T: int, attend: Tensor | None) -> bool:
-        if self.bound is None or not isinstance(cache, KeyValueCache) or self.model.training:
-            return False
-        if rows > self.most_rows:
-            return False
-        keys = cache.layers[0].keys
-        if keys is None or cache.length + T > min(keys.shape[2], self.length):
-            return False
-        known = [mask for mask in (cache.attend, attend) if mask is not None]
-        return all(bool((mask[:, 1:] >= mask[:, :-1]).all()) for mask in known)  # padding on the left only
+    def _places(
+        self, cache: Cache | None, shape: tuple[int, ...], attend: Tensor | None
+    ) -> np.ndarray | None:
+        """Return the addresses [L, 2] of the keys and values in ``cache``.
 
-    def _run(self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache) -> Tensor:
+        None if the program may not take new tokens of this ``shape``; the modules say what is wrong.
+        """
+        B, T = shape
+        if self.bound is None or not isinstance(cache, KeyValueCache) or self.model.training:
+            return None
+        if self.most_rows < B * T or cache.length + T > self.length:
+            return None
+        known = [mask for mask in (cache.attend, attend) if mask is not None]
+        if not all(bool((mask[:, 1:] >= mask[:, :-1]).all()) for mask in known):
+            return None  # padding is not on the left only
+        stored = [kept for layer in cache.layers for kept in (layer.keys, layer.values)]
+        first = stored[0] if len(stored) == 2 * self.config.n_layers else None
+        if first is None or len(first) != B or first.shape[2] < cache.length + T:
+            return None
+        seen = len(self.checked) == len(stored)
+        if not seen or any(kept is not ref() for kept, ref in zip(stored, self.checked, strict=True)):
+            wanted = (B, self.shape.kv_heads, first.shape[2], self.shape.head_dim)
+            tensors = [kept for kept in stored if kept is not None]
+            if len(tensors) < len(stored) or any(
+                kept.shape != wanted or kept.dtype != self.dtype or not kept.is_contiguous()
+                for kept in tensors
+            ):
+                return None
+            self.checked = [weakref.ref(kept) for kept in tensors]
+            self.addresses = np.array([kept.data_ptr() for kept in tensors]).reshape(-1, 2)
+        return self.addresses
+
+    def _run(self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache, places: np.ndarray) -> Tensor:
         B, T = tokens.shape
         positions, _ = token_positions(tokens, attend=attend, cache=cache)  # [1 or B, T]
         if B * T not in self.rooms:
             self.rooms[B * T] = self._make_room(B * T)
         room = self.rooms[B * T]
         x = torch.from_numpy(room.x).view(B, T, -1)
-        x.copy_(self._embeddings(tokens, positions))
+        x.copy_(self._embeddings(tokens, positions, cache.length + T - 1))
         rows = np.empty((B, T, 4), dtype=np.int64)
         rows[:, :, 0] = np.arange(B)[:, None]
         rows[:, :, 1] = np.arange(cache.length, cache.length + T)
         rows[:, :, 3] = positions.numpy()
         rows[:, :, 2] = rows[:, :, 1] - rows[:, :, 3]  # what stands before is padding
-        places = np.array([(a.keys.data_ptr(), a.values.data_ptr()) for a in cache.layers])  # type: ignore[union-attr]
         capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
         memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 4))
         with compiling(self.program):
@@ -281,55 +298,66 @@ class FastModel(Accelerated):
         cache.advance(T)
         return x
 
-    def _embeddings(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _embeddings(self, tokens: Tensor, positions: Tensor, highest: int) -> Tensor:
         model = self.model
         x = model.token_embedding(tokens).float()
-        if hasattr(model, "position_vectors"):
+        if isinstance(self.config, LlamaConfig):
+            return x
+        if highest >= self.config.max_seq_len:  # or less, in rows with padding
+            positions = positions_within(positions, self.config.max_seq_len)
+        if isinstance(self.config, GPTConfig):
             return x + model.position_vectors(positions).float()
-        if hasattr(model, "position_embedding"):
-            return x + model.position_embedding(positions).float()
-        return x
+        return x + model.position_embedding(positions).float()
 
     def _make_room(self, R: int) -> Any:
-        block = self.model.blocks[0]
-        D, F = self.config.dim, block.feed_forward.up_proj.weight.shape[0]
-        queries, keys = block.attention.q_proj.weight.shape[0], block.attention.k_proj.weight.shape[0]
-        gated = isinstance(block.feed_forward, GatedFeedForward)
-        widths = {"x": D, "q": queries, "k": keys, "v": keys, "mixed": queries, "gate": F, "up": F * gated}
+        s, gated = self.shape, isinstance(self.config, LlamaConfig)
+        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        widths = {
+            "x": s.dim, "q": queries, "k": keys, "v": keys, "mixed": queries,
+            "wide": s.hidden_dim, "gate": s.hidden_dim * gated,
+        }  # fmt: skip
         arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
-        normed = np.zeros((self.team.threads, R, D), dtype=np.float32)
+        normed = np.zeros((self.team.threads, R, s.dim), dtype=np.float32)
         scores = np.zeros((self.team.threads, whole_vectors(self.length)), dtype=np.float32)
         return self.programs.Room(**arrays, normed=normed, scores=scores)
 
     def _bind(self, length: int) -> Any:
         """The model as the programs see it, for positions below ``length``."""
         self.length = length
-        model, blocks = self.model, self.model.blocks
+        model, blocks, s = self.model, self.model.blocks, self.shape
         linears = [_linears(block) for block in blocks]
-        norms = [[block.attention_norm, block.ffn_norm] for block in blocks]
-        final = getattr(model, "final_norm", norms[0][0])
-        norms.append([final, final])
-        rotary = torch.zeros(2, 0, self.head_dim // 2)
-        if hasattr(model, "rotary"):
+        final = getattr(model, "final_norm", blocks[0].attention_norm)  # a GPT has none, nor reads it
+        norms = [[block.attention_norm, block.ffn_norm] for block in blocks] + [[final, final]]
+        rotary = torch.zeros(2, 0, s.head_dim // 2)
+        if isinstance(self.config, LlamaConfig):
             rotary = torch.stack(model.rotary.angles(torch.arange(length)))  # [2, length, E/2]
         return self.programs.Weights(
             like=np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16),
-            matrices=np.array([[linear.weight.data_ptr() for linear in row] for row in linears]),
-            biases=stacked([[linear.bias for linear in row] for row in linears]),
-            gains=stacked([[norm.weight for norm in pair] for pair in norms]),
-            offsets=stacked([[getattr(norm, "bias", None) for norm in pair] for pair in norms]),
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            matrices=self._addresses([[linear.weight for linear in row] for row in linears]),
+            biases=tuple(stacked([linear.bias for linear in kind]) for kind in zip(*linears, strict=True)),
+            gains=stacked_norms(norms, "weight"),
+            offsets=stacked_norms(norms, "bias"),
             rotary=rotary.numpy(),
-            eps=float(norms[0][0].eps),
+            eps=float(self.config.norm_eps),
             scale=float(blocks[0].attention.scale),
             activation=ACTIVATIONS[self.config.activation],
         )
 
+    def _addresses(self, weights: list[list[Tensor | None]]) -> np.ndarray:
+        """The addresses of ``weights``, 0 for None; they stay valid if the model is given other weights."""
+        self.read = [[None if weight is None else weight.detach() for weight in row] for row in weights]
+        return np.array([[0 if weight is None else weight.data_ptr() for weight in row] for row in self.read])
+
 
 def _linears(block: Any) -> list[nn.Linear]:
+    """The layers of a block in the order of ``Weights.matrices``."""
     attention, feed_forward = block.attention, block.feed_forward
     first = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
     gate = [feed_forward.gate_proj] if isinstance(feed_forward, GatedFeedForward) else []
-    return [*first, *gate, feed_forward.up_proj, feed_forward.down_proj]
+    return [*first, feed_forward.up_proj, feed_forward.down_proj, *gate]
 
 
 def whole_vectors(n: int) -> int:
@@ -337,12 +365,20 @@ def whole_vectors(n: int) -> int:
     return -(-n // 16) * 16
 
 
-def stacked(vectors: list[list[Tensor | None]]) -> np.ndarray:
-    """[L, n, widest] float32, narrower vectors filled up with zeros; [L, n, 0] where none has one."""
-    widest = max((len(v) for row in vectors for v in row if v is not None), default=0)
-    together = np.zeros((len(vectors), len(vectors[0]), widest), dtype=np.float32)
-    for i, row in enumerate(vectors):
-        for j, vector in enumerate(row):
-            if vector is not None:
-                together[i, j, : len(vector)] = vector.detach().float().numpy()
-    return together
+def stacked(parts: Sequence[Tensor | None], dims: int = 1) -> np.ndarray:
+    """Return the parts of all layers, each of ``dims`` dimensions or None, as float32 [L, ..] or [L, 0, ..].
+
+    Raises RuntimeError unless all have one shape: a program takes the shape of an array for that of its rows.
+    """
+    given = [part for part in parts if part is not None]
+    if not given:
+        return np.zeros((len(parts), *[0] * dims), dtype=np.float32)
+    if len(given) < len(parts):
+        raise RuntimeError(f"{len(given)} of {len(parts)} layers have a tensor that the others lack")
+    return torch.stack(given).detach().float().numpy()
+
+
+def stacked_norms(norms: list[list[nn.Module]], name: str) -> np.ndarray:
+    """Return the parameters ``name`` of the norms [L, n] as [L, n, D] float32, or [L, n, 0] without them."""
+    flat = stacked([getattr(norm, name, None) for layer in norms for norm in layer])
+    return flat.reshape(len(norms), len(norms[0]), flat.shape[1])

@@ -11,17 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wordloom.generate.fast import FastModel, compiling
+from wordloom.generate.fast import FastModel, compiling, stacked
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.recurrent import CELLS
 
 __all__ = ["FastRNN"]
 
 
-class FastRNN(FastModel):
-    """A recurrent :class:`wordloom.models.CausalLM` whose single new tokens pass through a program.
+class WrittenState(tuple[Tensor, ...]):
+    """The state of one layer as the program wrote it: views of arrays that hold the states of all layers.
 
-    What ``hidden`` and ``lm_head`` return is overwritten by their next call.
+    Nothing writes to these arrays again, so a state may be kept, and several caches may be stepped in turns.
+    """
+
+    arrays: tuple[np.ndarray, np.ndarray]  # h [L, B, R] and c [L, B, H or 0]
+    layer: int
+
+
+class FastRNN(FastModel):
+    """A recurrent :class:`wordloom.models.CausalLM` that passes single new tokens through a program.
+
+    The next call of ``lm_head`` overwrites what the last one returned.
     """
 
     def __init__(self, model: Any) -> None:
@@ -31,18 +41,10 @@ class FastRNN(FastModel):
         self.model = model
         self.config = model.config
         self.programs, self.step = programs, recurrent_programs
-        self.dtype = model.lm_head.weight.dtype
-        self.most_rows = self._most_rows()
-        self.logits = np.empty((0, 0), dtype=np.float32)
-        self.bound: Any = None
-        self.room: Any = None
+        self._prepare()
 
-    def new_cache(self, batch: int, length: int) -> Any:
-        """An empty cache; the program sees the weights as they are now."""
-        self.team = self._team()
-        self.bound = self._bind(length)
-        self.room = None
-        return self.model.new_cache(batch, length)
+    def _allocate(self, cache: Any, batch: int, length: int) -> None:
+        self.room: dict[str, np.ndarray] = {}
 
     def hidden(
         self,
@@ -53,48 +55,81 @@ class FastRNN(FastModel):
         attend: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] -> [B, T, D], float32 from the program, else the model's own dtype."""
+        """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
         alone = (
             tokens.shape[1] == 1
             and positions is documents is attend is None
             and len(tokens) <= self.most_rows
         )
-        if (
-            not (alone and self.bound is not None and isinstance(cache, RecurrentCache))
-            or self.model.training
-        ):
-            where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
-            return self.model.hidden(tokens, **where, cache=cache)
-        return self._run_step(tokens, cache)
+        if isinstance(cache, RecurrentCache):
+            before = self._states(cache, len(tokens)) if alone else None
+            if before is not None:
+                return self._run_step(tokens, cache, before)
+            for layer in cache.layers:
+                if isinstance(layer.state, WrittenState):  # in float32, which the modules may not mix
+                    layer.state = tuple(part.to(self.dtype) for part in layer.state)
+        where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
+        return self.model.hidden(tokens, **where, cache=cache)
 
-    def _run_step(self, tokens: Tensor, cache: RecurrentCache) -> Tensor:
+    def _run_step(
+        self, tokens: Tensor, cache: RecurrentCache, before: tuple[np.ndarray, np.ndarray]
+    ) -> Tensor:
         B = len(tokens)
-        if self.room is None or len(self.room.x) != B:
-            self.room = self._make_state(B)
-            self.views = [torch.from_numpy(self.room.h), torch.from_numpy(self.room.c)]
-        x = torch.from_numpy(self.room.x)
+        if not self.room or len(self.room["x"]) != B:
+            self.room = self._make_room(B)
+        x = torch.from_numpy(self.room["x"])
         x.copy_(self.model.token_embedding(tokens[:, 0]))
-        for i, layer in enumerate(cache.layers):
-            for part, view in enumerate(self.views):
-                if layer.state is None:
-                    view[i].zero_()
-                elif part < len(layer.state) and layer.state[part].data_ptr() != view[i].data_ptr():
-                    view[i].copy_(layer.state[part])  # else it is where the last step left it
+        after = self._new_states(B)
+        state = self.step.State(h=before[0], c=before[1], new_h=after[0], new_c=after[1], **self.room)
         with compiling(self.step.step):
-            self.team.run(self.step.step, self.bound, self.room, self.team.threads)
-        parts = len(self.model.blocks[0].state_dims)
+            self.team.run(self.step.step, self.bound, state, self.team.threads)
+        views = [torch.from_numpy(array) for array in after[: len(self._state_dims())]]
         for i, layer in enumerate(cache.layers):
-            layer.state = tuple(view[i] for view in self.views[:parts])
+            layer.state = written = WrittenState(view[i] for view in views)
+            written.arrays, written.layer = after, i
         cache.advance(1)
-        h = self.views[0][-1]  # [B, R]
+        h = views[0][-1]  # [B, R]
         if self.model.output_proj is not None:
             h = self.model.output_proj(h.to(self.dtype)).float()
         return h[:, None]
 
-    def _make_state(self, B: int) -> Any:
-        block = self.model.blocks[0]
-        L, H, cell = len(self.model.blocks), block.hidden_dim, block.cell
-        sums = block.hidden_proj.weight.shape[0]
+    def _states(self, cache: RecurrentCache, B: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return h and c of all layers: the arrays of the last step, or copies of what ``cache`` has.
+
+        None if the program may not take one new token of each of ``B`` rows; the modules say what is wrong.
+        """
+        states = [layer.state for layer in cache.layers]
+        if self.bound is None or self.model.training or len(states) != self.config.n_layers:
+            return None
+        last = states[0].arrays if isinstance(states[0], WrittenState) else None
+        if last is not None and last[0].shape[1] == B:
+            kept = [state for state in states if isinstance(state, WrittenState) and state.arrays is last]
+            if [state.layer for state in kept] == list(range(len(states))):
+                return last
+        arrays, widths = self._new_states(B), self._state_dims()
+        for i, state in enumerate(states):
+            if state is not None and [part.shape for part in state] != [(B, width) for width in widths]:
+                return None
+            for j, array in enumerate(arrays[: len(widths)]):
+                if state is None:
+                    array[i] = 0
+                else:
+                    torch.from_numpy(array)[i].copy_(state[j])
+        return arrays
+
+    def _new_states(self, B: int) -> tuple[np.ndarray, np.ndarray]:
+        h, *c = self._state_dims()
+        L = self.config.n_layers
+        return np.empty((L, B, h), dtype=np.float32), np.empty((L, B, sum(c)), dtype=np.float32)
+
+    def _state_dims(self) -> tuple[int, ...]:
+        """Components of h and, in an LSTM, of c."""
+        c = self.config
+        return (c.state_dim, c.hidden_dim or c.dim) if c.cell.startswith("lstm") else (c.state_dim,)
+
+    def _make_room(self, B: int) -> dict[str, np.ndarray]:
+        H, cell = self.config.hidden_dim or self.config.dim, self.config.cell
+        sums = len(CELLS[cell]) * H
         widths = {
             "x": self.config.dim,
             "gates": 2 * H if cell == "gru" else sums,
@@ -102,36 +137,18 @@ class FastRNN(FastModel):
             "n": H if cell == "gru" else 0,
             "wide": H,
         }
-        arrays = {name: np.zeros((B, width), dtype=np.float32) for name, width in widths.items()}
-        c = block.state_dims[1] if len(block.state_dims) > 1 else 0
-        return self.step.State(
-            h=np.zeros((L, B, block.state_dims[0]), dtype=np.float32),
-            c=np.zeros((L, B, c), dtype=np.float32),
-            **arrays,
-        )
+        return {name: np.zeros((B, width), dtype=np.float32) for name, width in widths.items()}
 
     def _bind(self, length: int) -> Any:
         blocks = self.model.blocks
-        addresses = [
-            [
-                block.input_proj.weight.data_ptr(),
-                block.hidden_proj.weight.data_ptr(),
-                0 if block.state_proj is None else block.state_proj.weight.data_ptr(),
-            ]
-            for block in blocks
-        ]
+        layers = [[block.input_proj, block.hidden_proj, block.state_proj] for block in blocks]
+        weights = [[None if layer is None else layer.weight for layer in row] for row in layers]
         return self.step.Weights(
             like=np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16),
-            cell=list(CELLS).index(blocks[0].cell),
-            matrices=np.array(addresses),
-            biases=_floats([block.input_proj.bias for block in blocks], 1),
-            candidates=_floats([block.candidate_bias for block in blocks], 1),
-            peepholes=_floats([block.peephole for block in blocks], 2),
+            cell=list(CELLS).index(self.config.cell),
+            hidden_dim=self.config.hidden_dim or self.config.dim,
+            matrices=self._addresses(weights),
+            biases=stacked([block.input_proj.bias for block in blocks]),
+            candidates=stacked([block.candidate_bias for block in blocks]),
+            peepholes=stacked([block.peephole for block in blocks], 2),
         )
-
-
-def _floats(parts: list[Tensor | None], dims: int) -> np.ndarray:
-    """[L, ...] float32; [L, 0, ..] where the layers have none."""
-    if parts[0] is None:
-        return np.zeros((len(parts), *[0] * dims), dtype=np.float32)
-    return np.stack([part.detach().float().numpy() for part in parts if part is not None])

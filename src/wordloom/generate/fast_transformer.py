@@ -16,14 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wordloom.errors import GenerationError
+from wordloom.generate.accepts import ACTIVATIONS
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast import (
-    ACTIVATIONS,
     Accelerated,
     Team,
     compiling,
     one_thread,
     stacked,
+    stacked_norms,
     team_of,
     whole_vectors,
 )
@@ -202,11 +204,12 @@ class Decoder:
         norms.append([model.final_norm or norms[0][0]] * 3)
         self.weights = Weights(
             matrices=np.array([[matrix.data_ptr() for matrix in layer] for layer in self.packed]),
-            biases=stacked([[_bias(some) for some in layer] for layer in layers]),
-            gains=stacked([[norm.weight for norm in layer] for layer in norms]),
-            offsets=stacked([[norm.bias for norm in layer] for layer in norms]),
+            biases=tuple(stacked([_bias(some) for some in kind]) for kind in zip(*layers, strict=True)),
+            gains=stacked_norms(norms, "weight"),
+            offsets=stacked_norms(norms, "bias"),
             rotary=np.zeros((2, 0, c.dim // c.n_heads // 2), dtype=np.float32),
             heads=c.n_heads,
+            head_dim=c.dim // c.n_heads,
             scale=float(model.decoder_blocks[0].attention.scale),
             eps=float(c.norm_eps),
             activation=ACTIVATIONS[c.activation],
@@ -233,9 +236,11 @@ class Decoder:
 
     def step(self, tokens: Tensor, cache: DecoderPlaces) -> Tensor:
         """tokens [R, 1] -> [R, D] float32."""
-        if cache.length >= self.length:
-            self.reach(2 * self.length)
         R = len(tokens)
+        if len(cache.places) != R:
+            raise GenerationError(f"{R} rows of new tokens do not fit a cache of {len(cache.places)} rows")
+        if cache.length >= self.length:
+            self.reach(max(2 * self.length, cache.length + 1))
         room = self._room(R, max(self.length, cache.source_length))
         x = torch.from_numpy(room.x[:R])
         with one_thread():

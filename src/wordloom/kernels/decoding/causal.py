@@ -31,11 +31,18 @@ _program = compiled(nogil=True, error_model="numpy")
 
 
 class Weights(NamedTuple):
-    """A model as the programs see it: where its matrices lie, and small float32 copies of the rest."""
+    """A model as the programs see it: where its matrices lie, and small float32 copies of the rest.
+
+    The order of matrices and biases is q, k, v, o, up, down and, in a LLaMA, gate.  Each kind of bias is an
+    array of its own, as wide as the layer's output.
+    """
 
     like: np.ndarray  # [0]: float32, or uint16 for bfloat16
-    matrices: np.ndarray  # [L, 6 or 7] addresses: q, k, v, o, then up, down or gate, up, down
-    biases: np.ndarray  # [L, 6 or 7, widest], or [.., 0]
+    heads: int  # H
+    kv_heads: int  # K
+    head_dim: int  # E
+    matrices: np.ndarray  # [L, 6 or 7] addresses
+    biases: tuple[np.ndarray, ...]  # 6 or 7 of [L, N], or [L, 0] without a bias
     gains: np.ndarray  # [L + 1, 2, D], the last layer's first is the final norm
     offsets: np.ndarray  # [L + 1, 2, D], or [.., 0]
     rotary: np.ndarray  # cosine and sine [2, positions, E/2], or [2, 0, E/2]
@@ -60,8 +67,8 @@ class Room(NamedTuple):
     k: np.ndarray  # [R, K*E]
     v: np.ndarray  # [R, K*E]
     mixed: np.ndarray  # [R, H*E]
-    gate: np.ndarray  # [R, F]
-    up: np.ndarray  # [R, F], gated feed-forwards only
+    wide: np.ndarray  # [R, F]
+    gate: np.ndarray  # [R, F], gated feed-forwards only
     normed: np.ndarray  # [threads, R, D]
     scores: np.ndarray  # [threads, S]
 
@@ -69,15 +76,14 @@ class Room(NamedTuple):
 @_program
 def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team: Any, thread: int) -> None:
     """x += attention(h) in layer i; ends with all threads together."""
-    threads, E = room.normed.shape[0], 2 * w.rotary.shape[2]
+    threads, H, K, E = room.normed.shape[0], w.heads, w.kv_heads, w.head_dim
     q, k, v, rows = room.q, room.k, room.v, memory.rows
-    matrix, bias = w.matrices[i], w.biases[i]
-    project(q, h, matrix[0], bias[0], False, w.like, thread, threads)
-    project(k, h, matrix[1], bias[1], False, w.like, thread, threads)
-    project(v, h, matrix[2], bias[2], False, w.like, thread, threads)
+    matrix, bias = w.matrices[i], w.biases
+    project(q, h, matrix[0], bias[0][i], False, w.like, thread, threads)
+    project(k, h, matrix[1], bias[1][i], False, w.like, thread, threads)
+    project(v, h, matrix[2], bias[2][i], False, w.like, thread, threads)
     meet(team, threads, PATIENCE)
 
-    H, K = q.shape[1] // E, k.shape[1] // E
     keys, values = memory.layers[i, 0], memory.layers[i, 1]
     for item in range(thread, rows.shape[0] * K, threads):
         r, group = item // K, item % K
@@ -98,13 +104,13 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
             room.scores[thread], w.like,
         )  # fmt: skip
     meet(team, threads, PATIENCE)
-    project(room.x, room.mixed, matrix[3], bias[3], True, w.like, thread, threads)
+    project(room.x, room.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
     meet(team, threads, PATIENCE)
 
 
 @_program
 def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, gate, up = room.x, room.normed[thread], room.gate, room.up
+    x, h, gate, up = room.x, room.normed[thread], room.gate, room.wide
     threads = room.normed.shape[0]
     first, last = share(gate.shape[1], thread, threads)
     L = memory.layers.shape[0]
@@ -112,15 +118,15 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
         rms_norm(h, x, w.gains[i, 0], w.eps)
         _self_attention(room, h, w, i, memory, team, thread)
         rms_norm(h, x, w.gains[i, 1], w.eps)
-        project(gate, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
-        project(up, h, w.matrices[i, 5], w.biases[i, 5], False, w.like, thread, threads)
+        project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, thread, threads)
+        project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
             mine, other = gate[r, first:last], up[r, first:last]
             for f in range(last - first):
                 mine[f] *= other[f]
         meet(team, threads, PATIENCE)
-        project(x, gate, w.matrices[i, 6], w.biases[i, 6], True, w.like, thread, threads)
+        project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         meet(team, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _hand_back(room, h, team, thread)
@@ -128,7 +134,7 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
 
 @_program
 def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, wide = room.x, room.normed[thread], room.gate
+    x, h, wide = room.x, room.normed[thread], room.wide
     threads = room.normed.shape[0]
     first, last = share(wide.shape[1], thread, threads)
     L = memory.layers.shape[0]
@@ -136,10 +142,10 @@ def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> Non
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _self_attention(room, h, w, i, memory, team, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
-        project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
+        project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
         meet(team, threads, PATIENCE)
-        project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
+        project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         meet(team, threads, PATIENCE)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
     _hand_back(room, h, team, thread)
@@ -147,7 +153,7 @@ def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> Non
 
 @_program
 def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, wide = room.x, room.normed[thread], room.gate
+    x, h, wide = room.x, room.normed[thread], room.wide
     threads = room.normed.shape[0]
     first, last = share(wide.shape[1], thread, threads)
     for r in range(x.shape[0]):
@@ -157,10 +163,10 @@ def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None
         _self_attention(room, h, w, i, memory, team, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _hand_back(room, h, team, thread)
-        project(wide, h, w.matrices[i, 4], w.biases[i, 4], False, w.like, thread, threads)
+        project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
         meet(team, threads, PATIENCE)
-        project(x, wide, w.matrices[i, 5], w.biases[i, 5], True, w.like, thread, threads)
+        project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         meet(team, threads, PATIENCE)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         _hand_back(room, h, team, thread)

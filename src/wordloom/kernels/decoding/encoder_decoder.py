@@ -92,11 +92,12 @@ class Weights(NamedTuple):
     """A decoder as the program sees it; all float32."""
 
     matrices: np.ndarray  # [L, 6] addresses of packed q k v, o, cross q, cross o, up, down
-    biases: np.ndarray  # [L, 6, widest], or [.., 0]
+    biases: tuple[np.ndarray, ...]  # 6 of [L, N], as wide as the layer's output, or [L, 0] without a bias
     gains: np.ndarray  # [L + 1, 3, D]: of attention, cross-attention, feed-forward; then the final norm's
     offsets: np.ndarray  # [L + 1, 3, D]
     rotary: np.ndarray  # cosine and sine [2, positions, E/2], or [2, 0, E/2]
-    heads: int
+    heads: int  # H
+    head_dim: int  # E
     scale: float
     eps: float
     activation: int
@@ -176,8 +177,7 @@ def project(out: Any, x: Any, matrix: int, bias: Any, add: bool) -> None:
 def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weights: Any) -> None:
     """Every row's new query on its own tokens' keys; the new token's are written first."""
     R, D = mixed.shape
-    T, H, like = places.shape[1], w.heads, mixed[0, :0]
-    E = D // H
+    T, H, E, like = places.shape[1], w.heads, w.head_dim, mixed[0, :0]
     whole = E - E % LANES
     for r in range(R):
         if w.rotary.shape[1]:
@@ -203,8 +203,7 @@ def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weigh
 @_program
 def _read(mixed: Any, queries: Any, step: Step, sources: Any, i: int, w: Weights, weights: Any) -> None:
     """Every row's query on the keys of its source in layer i."""
-    H, S, like = w.heads, step.source_length, mixed[0, :0]
-    E = mixed.shape[1] // H
+    H, E, S, like = w.heads, w.head_dim, step.source_length, mixed[0, :0]
     keys, values = step.crossing[i, 0], step.crossing[i, 1]
     for r in range(mixed.shape[0]):
         for h in range(H):
@@ -227,22 +226,22 @@ def decode(w: Weights, step: Step, room: Room, team: Any, thread: int) -> None:
     D, L, pre = x.shape[1], w.matrices.shape[0], w.pre_norm
     given = normed if pre else x  # what a layer reads; its norm stands before it, or after the one before it
     for i in range(L):
-        matrix, bias, gains, offsets = w.matrices[i], w.biases[i], w.gains[i], w.offsets[i]
+        matrix, bias, gains, offsets = w.matrices[i], w.biases, w.gains[i], w.offsets[i]
         if pre:
             layer_norm(given, x, gains[0], offsets[0], w.eps)
-        project(qkv, given, matrix[0], bias[0], False)
+        project(qkv, given, matrix[0], bias[0][i], False)
         _look_back(mixed, qkv, places, 8 * i * D, w, weights)
-        project(x, mixed, matrix[1], bias[1], True)
+        project(x, mixed, matrix[1], bias[1][i], True)
         norm = 1 if pre else 0
         layer_norm(given, x, gains[norm], offsets[norm], w.eps)
-        project(queries, given, matrix[2], bias[2], False)
+        project(queries, given, matrix[2], bias[2][i], False)
         _read(mixed, queries, step, sources, i, w, weights)
-        project(x, mixed, matrix[3], bias[3], True)
+        project(x, mixed, matrix[3], bias[3][i], True)
         norm += 1
         layer_norm(given, x, gains[norm], offsets[norm], w.eps)
-        project(wide, given, matrix[4], bias[4], False)
+        project(wide, given, matrix[4], bias[4][i], False)
         activate(wide, w.activation, 0, wide.shape[1])
-        project(x, wide, matrix[5], bias[5], True)
+        project(x, wide, matrix[5], bias[5][i], True)
         if not pre:
             layer_norm(x, x, gains[2], offsets[2], w.eps)
     if pre:

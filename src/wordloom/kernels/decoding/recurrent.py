@@ -30,6 +30,7 @@ class Weights(NamedTuple):
 
     like: np.ndarray  # [0]: float32, or uint16 for bfloat16
     cell: int
+    hidden_dim: int  # H
     matrices: np.ndarray  # [L, 3] addresses: W, U, and P or 0
     biases: np.ndarray  # [L, G * H], or [L, 0]
     candidates: np.ndarray  # [L, H], or [L, 0]: the bias of n behind the reset gate
@@ -37,11 +38,16 @@ class Weights(NamedTuple):
 
 
 class State(NamedTuple):
-    """Arrays to work in, for B rows: what they remember, and what stands between."""
+    """What B rows remember before and after a step, and arrays to work in.
+
+    ``h`` and ``c`` are read, ``new_h`` and ``new_c`` written.
+    """
 
     x: np.ndarray  # [B, D], comes in as embeddings
     h: np.ndarray  # [L, B, R]
     c: np.ndarray  # [L, B, H], or [L, B, 0]
+    new_h: np.ndarray  # as h
+    new_c: np.ndarray  # as c
     gates: np.ndarray  # [B, G * H]; a GRU's r and z alone [B, 2 * H]
     inner: np.ndarray  # [B, G * H] or [B, 0]: what h brings where it does not simply add
     n: np.ndarray  # [B, H] or [B, 0]: a GRU's candidate
@@ -60,7 +66,7 @@ def _tanh(x: Any) -> Any:
 
 @_program
 def step(w: Weights, s: State, threads: int, team: Any, thread: int) -> None:
-    """x through every layer; h and c become the next state."""
+    """x through every layer, whose next states are new_h and new_c."""
     for layer in range(s.h.shape[0]):
         if w.cell == GRU:
             _gru(w, s, layer, threads, team, thread)
@@ -81,8 +87,8 @@ def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, 
         row = first * s.x.shape[1] * w.like.itemsize
         project(out, s.x, w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
     else:
-        row = first * s.h.shape[2] * w.like.itemsize
-        project(out, s.h[layer - 1], w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
+        row = first * s.new_h.shape[2] * w.like.itemsize
+        project(out, s.new_h[layer - 1], w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
 
 
 @_program
@@ -97,23 +103,23 @@ def _one_product(w: Weights, s: State, layer: int, threads: int, team: Any, thre
         for b in range(s.gates.shape[0]):
             for j in range(first, last):
                 x = s.gates[b, j]
-                s.h[layer, b, j] = _tanh(x) if w.cell == RNN_TANH else max(x, np.float32(0))
+                s.new_h[layer, b, j] = _tanh(x) if w.cell == RNN_TANH else max(x, np.float32(0))
         return
-    out = s.wide if w.matrices[layer, 2] else s.h[layer]
+    out = s.wide if w.matrices[layer, 2] else s.new_h[layer]
     _lstm(w, s, layer, out, threads, thread)
     if w.matrices[layer, 2]:
         meet(team, threads, PATIENCE)
-        project(s.h[layer], s.wide, w.matrices[layer, 2], none, False, w.like, thread, threads)
+        project(s.new_h[layer], s.wide, w.matrices[layer, 2], none, False, w.like, thread, threads)
 
 
 @_exact
 def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int) -> None:
-    H = s.c.shape[2]
+    H = w.hidden_dim
     forgets, sees = w.cell == LSTM, w.peepholes.shape[2] > 0
     at_g = 2 * H if forgets else H
     first, last = share(H, thread, threads)
     for b in range(s.gates.shape[0]):
-        gates, c = s.gates[b], s.c[layer, b]
+        gates, c, new_c = s.gates[b], s.c[layer, b], s.new_c[layer, b]
         for j in range(first, last):
             i, old = gates[j], c[j]
             kept = old
@@ -128,15 +134,15 @@ def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int)
             o = gates[at_g + H + j]
             if sees:
                 o += w.peepholes[layer, w.peepholes.shape[1] - 1, j] * new
-            c[j] = new
+            new_c[j] = new
             out[b, j] = _sigmoid(o) * _tanh(new)
 
 
 @_program
 def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
     """The reset gate before the product: r and z first, then n."""
-    none, H = w.biases[layer, :0], s.n.shape[1]
-    h = s.h[layer]
+    none, H = w.biases[layer, :0], w.hidden_dim
+    h, new_h = s.h[layer], s.new_h[layer]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.gates, h, w.matrices[layer, 1], none, True, w.like, thread, threads)
     _input(s.n, w, s, layer, 2 * H, thread, threads)
@@ -151,13 +157,13 @@ def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int)
     for b in range(h.shape[0]):
         for j in range(first, last):
             z = _sigmoid(s.gates[b, H + j])
-            h[b, j] = (np.float32(1) - z) * h[b, j] + z * _tanh(s.n[b, j])
+            new_h[b, j] = (np.float32(1) - z) * h[b, j] + z * _tanh(s.n[b, j])
 
 
 @_program
 def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
-    none, H = w.biases[layer, :0], s.h.shape[2]
-    h = s.h[layer]
+    none, H = w.biases[layer, :0], w.hidden_dim
+    h, new_h = s.h[layer], s.new_h[layer]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.inner, h, w.matrices[layer, 1], none, False, w.like, thread, threads)
     meet(team, threads, PATIENCE)
@@ -170,4 +176,4 @@ def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, team: Any, 
             if w.candidates.shape[1]:
                 candidate += w.candidates[layer, j]
             n = _tanh(gates[2 * H + j] + r * candidate)
-            h[b, j] = z * h[b, j] + (np.float32(1) - z) * n
+            new_h[b, j] = z * h[b, j] + (np.float32(1) - z) * n

@@ -1,0 +1,61 @@
+"""Which models the compiled decoding programs may stand in for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from wordloom.generate.conditioned import Conditioned
+from wordloom.kernels.acceptance import fall_back
+from wordloom.models import MODELS
+from wordloom.models.as_built import deviation
+
+__all__ = ["ACTIVATIONS", "accepts"]
+
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
+
+_CAUSAL = ("gpt", "gpt2", "llama", "rnn")
+_CONDITIONED = ("transformer", "bert_generation")  # families that write from a source
+
+
+def accepts(model: Any) -> bool:
+    """Return whether a program computes what ``model`` does; if not, log the reason at level debug.
+
+    A program computes a model of a known family that is exactly what its config builds: every layer has the
+    type and the settings that the config gives it, and no hook.  The weights are plain contiguous tensors on
+    the CPU, all float32 or all bfloat16.
+    """
+    reason = _refusal(model)
+    if reason:
+        fall_back("decoding", reason)
+    return not reason
+
+
+def _refusal(model: Any) -> str:
+    """Return why no program computes what ``model`` does; "" if one does."""
+    inner = model.model if type(model) is Conditioned else model
+    family = next((name for name, family in MODELS.items() if type(inner) is family.model), None)
+    if family not in (_CAUSAL if inner is model else _CONDITIONED):
+        return "there is no program for this model"
+    if find_spec("numba") is None:
+        return "numba is not installed"
+    reason = deviation(inner)
+    if reason:
+        return reason
+    parameters = list(inner.parameters())
+    dtype = parameters[0].dtype
+    if dtype not in (torch.float32, torch.bfloat16) or any(p.dtype != dtype for p in parameters):
+        return "the weights are neither all float32 nor all bfloat16"
+    if any(p.device.type != "cpu" or not p.is_contiguous() for p in parameters):
+        return "the weights are not contiguous on the CPU"
+    if family != "rnn" and inner.config.activation not in ACTIVATIONS:
+        return f"there is no program for activation {inner.config.activation}"
+    if family == "llama" and inner.rotary.kind == "dynamic":
+        return "the rotary frequencies depend on the length"
+    if family in _CONDITIONED:
+        from wordloom.generate.fast_transformer import unfit
+
+        return unfit(inner, model.memory)
+    return ""
