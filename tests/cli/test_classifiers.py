@@ -151,7 +151,7 @@ def test_predict_is_for_classifiers(folder, tmp_path):
 
 
 def test_inspect_shows_the_words_and_the_parameters(folder):
-    words = json.loads(run("inspect", folder / "run", "top-words", "--top", 2, "--json").stdout)
+    words = json.loads(run("inspect", folder / "run", "top-words", "--top-k", 2, "--json").stdout)
     assert {label: [word for word, _ in found] for label, found in words.items()} == {
         label: [word for word, _ in found]
         for label, found in load_classifier(folder / "run").top_words(2).items()
@@ -167,8 +167,8 @@ def test_inspect_shows_the_words_and_the_parameters(folder):
     assert json.loads(run("inspect", folder / "run", "--json").stdout)["total"] == 2 * n + 2
     with pytest.raises(WordloomError, match="leave out --prompt"):
         run("inspect", folder / "run", "top-words", "--prompt", "x")
-    with pytest.raises(WordloomError, match="leave out --top"):
-        run("inspect", folder / "run", "--top", 3)
+    with pytest.raises(WordloomError, match="leave out --top-k"):
+        run("inspect", folder / "run", "--top-k", 3)
 
 
 def test_what_predict_prints_for_labelled_rows_is_what_evaluate_counts(folder, tmp_path):

@@ -41,7 +41,7 @@ def lines(tmp_path):
 def test_the_nearest_documents(lines):
     bags = DocumentBags.fit(TEXTS)
     asked = ["a film about LOVE", "zebra"]
-    printed = json.loads(run("vectors", "documents", lines, *asked, "--topn", 2, "--json").stdout)
+    printed = json.loads(run("vectors", "documents", lines, *asked, "--top-k", 2, "--json").stdout)
     assert printed["documents"] == 5
     [films, zebras] = printed["answers"]
     assert films["text"] == asked[0]
@@ -122,7 +122,7 @@ def test_mistakes_in_asking_for_documents(lines, tmp_path):
         run("vectors", "documents", lines, "caf\udcff")
     with pytest.raises(DataError, match="is plain text, which has no fields"):
         run("vectors", "documents", lines, "love", "--field", "²")
-    with pytest.raises(DataError, match=r"no file '.*none/x.txt'"):
+    with pytest.raises(DataError, match=r"no file or named data set '.*none/x.txt'"):
         run("vectors", "documents", "none/x.txt", "love")
     with pytest.raises(WordloomError, match="the tokenizer decides what words are: leave out --cased"):
         run("vectors", "documents", lines, "love", "--tokenizer", tmp_path, "--cased")

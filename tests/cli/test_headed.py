@@ -79,8 +79,8 @@ def test_numbers(place, tmp_path):
     assert (told["task"], told["counts"]["rows"]) == ("regression", 4)
     with pytest.raises(CheckpointError, match=r"has no recipe\.toml that says what is held out"):
         ran("evaluate", place / "regression")
-    with pytest.raises(WordloomError, match="leave out --top"):
-        ran("predict", place / "regression", place / "texts.txt", "--top", 2)
+    with pytest.raises(WordloomError, match="leave out --top-k"):
+        ran("predict", place / "regression", place / "texts.txt", "--top-k", 2)
 
 
 def test_choices(place, tmp_path):

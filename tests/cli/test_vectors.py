@@ -102,7 +102,7 @@ def answers(*arguments):
 )
 def test_similar_words_are_gensims(vectors, gensims, written, positive, negative):
     expected = dict(gensims.most_similar(positive=positive, negative=negative, topn=5))
-    assert answers("similar", vectors, "--topn", 5, *written) == pytest.approx(expected, abs=1e-6)
+    assert answers("similar", vectors, "--top-k", 5, *written) == pytest.approx(expected, abs=1e-6)
 
 
 def test_similar_words_by_other_measures(vectors, wv, gensims):
@@ -117,10 +117,10 @@ def test_similar_words_by_other_measures(vectors, wv, gensims):
 def test_analogies_are_gensims(vectors, gensims):
     expected = dict(gensims.most_similar(positive=["king", "woman"], negative=["man"], topn=3))
     for written in (["king", "man", "woman"], ["king", "-man", "+woman"], ["king - man + woman"]):
-        found = answers("analogy", vectors, *written, "--topn", 3)
+        found = answers("analogy", vectors, *written, "--top-k", 3)
         assert found == pytest.approx(expected, abs=1e-6)
     expected = dict(gensims.most_similar_cosmul(positive=["king", "woman"], negative=["man"], topn=3))
-    found = answers("analogy", vectors, "king", "man", "woman", "--topn", 3, "--cosmul")
+    found = answers("analogy", vectors, "king", "man", "woman", "--top-k", 3, "--cosmul")
     assert found == pytest.approx(expected, rel=1e-4)
     with pytest.raises(VectorError, match="a sum with signs, not 2 words"):
         run("vectors", "analogy", vectors, "king", "man")
@@ -129,7 +129,7 @@ def test_analogies_are_gensims(vectors, gensims):
 
 
 def test_answers_for_people(vectors):
-    said = run("vectors", "analogy", vectors, "king", "man", "woman", "--topn", 2).stdout
+    said = run("vectors", "analogy", vectors, "king", "man", "woman", "--top-k", 2).stdout
     assert "king - man + woman" in said
     assert (
         len([line for line in said.splitlines() if line.strip().split(" ")[0] in WORDS]) == 3
@@ -156,14 +156,14 @@ def test_dot_products(vectors, wv):
 def test_a_model_is_asked_the_same_way(checkpoint):
     tokens = open_vectors(checkpoint)
     expected = dict(tokens.most_similar(" king", topn=4))
-    assert answers("similar", checkpoint, "king", "--topn", 4) == pytest.approx(expected)
-    assert answers("similar", checkpoint, " king", "--topn", 4) == pytest.approx(expected)
+    assert answers("similar", checkpoint, "king", "--top-k", 4) == pytest.approx(expected)
+    assert answers("similar", checkpoint, " king", "--top-k", 4) == pytest.approx(expected)
     head = dict(open_vectors(checkpoint, rows="head").most_similar(" king", topn=4))
-    assert answers("similar", checkpoint, "king", "--topn", 4, "--rows", "head") == pytest.approx(head)
+    assert answers("similar", checkpoint, "king", "--top-k", 4, "--rows", "head") == pytest.approx(head)
     assert head != expected
     result = run("vectors", "similar", checkpoint, "king")
     assert "note: 'king' is taken for the token ' king'; there is '##king' too" in result.stderr
-    assert "' the'" in run("vectors", "similar", checkpoint, "king", "--topn", len(tokens)).stdout
+    assert "' the'" in run("vectors", "similar", checkpoint, "king", "--top-k", len(tokens)).stdout
     assert "note" not in run("vectors", "similar", checkpoint, "' king'".strip("'")).stdout
 
 
@@ -241,7 +241,9 @@ def test_a_model_is_evaluated_on_whole_words(checkpoint, tmp_path):
 
 
 def test_neighbours_and_their_map(vectors, wv, tmp_path):
-    printed = json.loads(run("vectors", "neighbours", vectors, "king", "apple", "--topn", 3, "--json").stdout)
+    printed = json.loads(
+        run("vectors", "neighbours", vectors, "king", "apple", "--top-k", 3, "--json").stdout
+    )
     for word in ("king", "apple"):
         found = {near["word"]: near["cosine"] for near in printed["neighbours"][word]}
         assert found == pytest.approx(dict(wv.most_similar(word, topn=3)))
@@ -299,8 +301,8 @@ def test_mistaken_words_and_options(vectors, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["similar", "V", "king", "--topm", "5"], "did you mean --topn"),
-        (["similar", "V", "king", "--topn", "-5"], "greater than or equal to 1, not '-5'"),
+        (["similar", "V", "king", "--topk", "5"], "did you mean --top-k"),
+        (["similar", "V", "king", "--top-k", "-5"], "greater than or equal to 1, not '-5'"),
         (["similar", "V", "kign"], "did you mean 'king'?"),
         (["similar", "nowhere.bin", "king"], "cannot read 'nowhere.bin'"),
         (["analogy", "V"], "missing argument 'WORD...'"),
@@ -410,6 +412,6 @@ def test_mistakes_in_embedding(vectors, lines, tmp_path):
     assert lines.read_text().startswith("The king")
     with pytest.raises(VectorError, match=r"does not say how to write vectors by its ending"):
         run("embed", vectors, lines, "--out", tmp_path / "e.csv")
-    with pytest.raises(DataError, match=r"no file '.*none.txt'"):
+    with pytest.raises(DataError, match=r"no file or named data set '.*none.txt'"):
         run("embed", vectors, tmp_path / "none.txt", "--out", tmp_path / "e.npy")
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]

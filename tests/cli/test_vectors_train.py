@@ -52,7 +52,7 @@ def test_flags_alone_train_vectors_that_can_be_asked(wordloom, text, tmp_path):
     assert "words/s" in done.stderr
     recipe = tomllib.loads((tmp_path / "runs" / "tale" / "recipe.toml").read_text())
     assert recipe["vectors"]["dim"] == 12
-    asked = wordloom("similar", "runs/tale", "cat", "--topn", 1)
+    asked = wordloom("similar", "runs/tale", "cat", "--top-k", 1)
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.split()[:2] == ["cat", "cosine"]
     assert asked.stdout.split()[-2] in ["the", "sat", "on", "mat", "and", "dog", "log"]
@@ -134,7 +134,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(start, wordloom, text, t
 def test_a_signal_before_training_keeps_what_is_known(wordloom, text, tmp_path, number, during, kept):
     slow = (
         "import os, time\n"
-        "from wordloom.run import train_vectors as module\n"
+        "from wordloom.run.vectors import train as module\n"
         "def waits(*_, **__):\n"
         f"    os.kill(os.getpid(), {int(number)})\n"
         "    time.sleep(60)\n"
@@ -165,7 +165,7 @@ def test_a_signal_before_training_leaves_the_run_that_force_would_replace(wordlo
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     slow = (
         "import os, time\n"
-        "from wordloom.run import train_vectors as module\n"
+        "from wordloom.run.vectors import train as module\n"
         "module.prepare = lambda *_, **__: (os.kill(os.getpid(), 15), time.sleep(60))\n"
         "from wordloom.cli import main\n"
         "main()\n"

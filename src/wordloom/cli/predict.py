@@ -40,7 +40,7 @@ def command(
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
-    top: Annotated[
+    top_k: Annotated[
         int, typer.Option(help="encoders: tokens for each mask; answers: spans of each, with --json.", min=1)
     ] = 5,
     too_long: Annotated[
@@ -87,7 +87,7 @@ def command(
     if is_headed(checkpoint):
         task = task_in(checkpoint)
         if task != "question_answering":
-            refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "top")
+            refuse(ctx, f"{checkpoint} answers no questions, and fills in no masks", "top_k")
             refuse(ctx, f"{checkpoint} answers no questions out of texts", "threshold")
         if task in ("question_answering", "multiple_choice"):
             refuse(ctx, f"{checkpoint} reads questions", "field", "encoding_errors", "text_column")
@@ -98,7 +98,7 @@ def command(
             texts = placed_texts(sources or ["-"], **reading)
         if too_long == "window" and task != "token_classification":
             refuse_windows(checkpoint)
-        settings: dict[str, Any] = {"top": top, "too_long": too_long, "threshold": threshold}
+        settings: dict[str, Any] = {"top": top_k, "too_long": too_long, "threshold": threshold}
         settings |= {"batch_size": batch_size, "loading": loading}
         predict_headed(checkpoint, sources or [], texts, **settings, json=json)
         return
@@ -110,7 +110,7 @@ def command(
         if text_column is not None:
             raise UsageError("--text-column: an encoder fills masks in texts, one a line; leave it out")
     else:
-        refuse(ctx, f"{checkpoint} fills in no masks", "top")
+        refuse(ctx, f"{checkpoint} fills in no masks", "top_k")
         classifier = load_classifier(checkpoint, **loading)
         refuse_columns(checkpoint, columns, classifier.reader.most_texts)
         if too_long == "window":
@@ -119,7 +119,7 @@ def command(
             classifier.reader = cutting(classifier.reader)
     texts = placed_texts(sources or ["-"], **reading, tables=not fills)
     if fills:
-        _fill(checkpoint, texts, top, loading, json=json)
+        _fill(checkpoint, texts, top_k, loading, json=json)
         return
     _classes(classifier, texts, batch_size or _AT_ONCE, json=json)
 

@@ -56,7 +56,7 @@ def command(
         float | None, typer.Option(help="Draw from the likeliest that reach probability p; 1 is off.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same translations.")] = None,
-    overlong: Annotated[
+    too_long: Annotated[
         Literal["error", "split"],
         typer.Option(help="Texts longer than the model reads: refused, or cut at sentence ends and joined."),
     ] = "error",
@@ -100,7 +100,7 @@ def command(
     found = translator.translate(
         texts(),
         **how,
-        overlong=overlong,
+        overlong=too_long,
         batch_size=batch_size,
         live=source == "-" or source.startswith("-."),
         place=lambda number: _place(untold[number - told - 1]),

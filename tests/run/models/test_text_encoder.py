@@ -319,7 +319,7 @@ def test_at_the_command(masked: Path, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"said": "[MASK]"}\n{"said": ""}\n')
     without = run.invoke(app, ["predict", str(masked), str(tmp_path / "t.jsonl"), "--field", "said"])
     assert str(without.exception).startswith(f"{tmp_path / 't.jsonl'}:2, field 'said': the text has no")
-    made = run.invoke(app, ["predict", str(masked), "--top", "2"], input=lines)
+    made = run.invoke(app, ["predict", str(masked), "--top-k", "2"], input=lines)
     assert made.exit_code == 0, made.output
     assert len(made.stdout.splitlines()) == 3  # a line for each mask
     facts = [

@@ -251,7 +251,7 @@ def test_a_word_that_is_too_long_is_cut_between_tokens(tmp_path):
 
 def test_split_at_the_command(folder, translator):
     texts = ["eins", LONG, "zwei"]
-    options = (folder, "--overlong", "split", "--beams", 2, "--max-new-tokens", 3)
+    options = (folder, "--too-long", "split", "--beams", 2, "--max-new-tokens", 3)
     found = translator.translate(texts, overlong="split", beams=2, max_new_tokens=3)
     assert run(*options, text="\n".join(texts)).stdout.splitlines() == [best[0].text for best in found]
     assert "joins one translation of each part; leave it out" in refused(*options, "--n-best", 2, text="a")

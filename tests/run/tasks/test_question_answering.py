@@ -246,11 +246,11 @@ def test_at_the_command(place, tmp_path):
         assert 0 < float(probability) <= 1
     row = {"question": "who ran", "context": CONTEXTS[0]}
     (tmp_path / "some.jsonl").write_text(json.dumps(row) + "\n")
-    fact = json.loads(ran("predict", place / "run", tmp_path / "some.jsonl", "--json", "--top", 2))
+    fact = json.loads(ran("predict", place / "run", tmp_path / "some.jsonl", "--json", "--top-k", 2))
     assert len(fact["spans"]) == 2
     assert fact["id"] == "1"
     for top in (1, 2, 5):  # how many are shown says nothing of how likely each is
-        arguments = ["predict", place / "run", tmp_path / "some.jsonl", "--top", top]
+        arguments = ["predict", place / "run", tmp_path / "some.jsonl", "--top-k", top]
         assert ran(*arguments).split("\t")[-1].strip() == f"{fact['spans'][0]['probability']:.4f}"
         assert json.loads(ran(*arguments, "--json"))["spans"][:2] == fact["spans"][:top]
     scores = json.loads(ran("evaluate", place / "run", place / "train.json", "--json"))["scores"]

@@ -173,7 +173,7 @@ def trained(text, tmp_path_factory):
 
 
 def test_the_command_predicts_labels_line_by_line(trained, tmp_path):
-    done = run("predict", trained, "--k", -1, text="monday tuesday\nred\n")
+    done = run("predict", trained, "--top-k", -1, text="monday tuesday\nred\n")
     assert done.exit_code == 0
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [line[0] for line in lines] == ["__label__day", "__label__colour"]
@@ -191,7 +191,7 @@ def test_the_command_judges_by_labels_that_stand_there(trained, tmp_path):
     done = run("predict", trained, "--labelled", text=text)
     assert done.stdout == "N\t2\nP@1\t0.5000\nR@1\t0.5000\n"
     assert "2 lines have no known label" in done.stderr
-    facts = json.loads(run("predict", trained, "--labelled", "--json", "--k", 2, text=text).stdout)
+    facts = json.loads(run("predict", trained, "--labelled", "--json", "--top-k", 2, text=text).stdout)
     assert (facts["examples"], facts["precision"], facts["recall"]) == (2, 0.5, 1.0)
     assert facts["unknown"] == 1
 
@@ -201,7 +201,7 @@ def test_mistakes_are_one_line(trained, tmp_path):
         (("predict", tmp_path / "none"), "none"),
         (("predict", tmp_path), "holds no classifier"),
         (("predict", trained, tmp_path / "none"), "give a text file"),
-        (("predict", trained, "--k", 0), "asks for no labels"),
+        (("predict", trained, "--top-k", 0), "asks for no labels"),
     ):
         done = run(*arguments, text="red\n")
         assert done.exit_code != 0
@@ -210,7 +210,7 @@ def test_mistakes_are_one_line(trained, tmp_path):
 
 
 def test_words_of_a_classifier_are_asked_like_any(trained):
-    facts = json.loads(run("similar", trained, "monday", "--topn", 3, "--json").stdout)
+    facts = json.loads(run("similar", trained, "monday", "--top-k", 3, "--json").stdout)
     assert {answer["word"] for answer in facts["answers"]} == {"tuesday", "friday", "sunday"}
 
 

@@ -44,7 +44,7 @@ _OF_VIEWS = {
     "layer": ("attention", "alignment"),
     "head": ("attention", "alignment"),
     "plot": ("attention", "alignment", "gradients", "lengths", "forgetting"),
-    "top": ("top-words",),
+    "top_k": ("top-words",),
 }
 
 
@@ -110,7 +110,7 @@ def command(
         ),
     ] = None,
     force: Annotated[bool, FORCE] = False,
-    top: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
+    top_k: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where a model's parameters are and what it costs, what its heads attend to, which part of a source
@@ -130,7 +130,7 @@ def command(
     if view == "parameters":
         _parameters(ctx, model, context=context, json=json)
     elif view == "top-words":
-        _top_words(model, top, json=json)
+        _top_words(model, top_k, json=json)
     elif view == "gradients":
         inspect_gradients([model, *(beside or [])], prompt, file, distance, windows, plot, json=json)
     elif view == "forgetting":

@@ -37,7 +37,7 @@ def documents(
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT...", help="Texts to find the nearest documents to.")
     ] = None,
-    topn: Annotated[int, typer.Option(help="How many documents for each text.", min=1)] = 10,
+    top_k: Annotated[int, typer.Option(help="How many documents for each text.", min=1)] = 10,
     features: Annotated[
         Literal["tfidf", "binary", "counts"],
         typer.Option(help="What of a word counts: how often and how rare, its presence, or how often."),
@@ -101,7 +101,7 @@ def documents(
         bags.about = kept
         if out is not None:
             bags.save_pretrained(out, overwrite=force)
-    _answer(bags, source, texts or [], topn, out, json=json)
+    _answer(bags, source, texts or [], top_k, out, json=json)
 
 
 def _lasting(source: str) -> str:
@@ -133,9 +133,9 @@ def _texts(kept: dict[str, Any]) -> Any:
 
 
 def _answer(
-    bags: DocumentBags, source: str, asked: list[str], topn: int, out: Path | None, *, json: bool
+    bags: DocumentBags, source: str, asked: list[str], top_k: int, out: Path | None, *, json: bool
 ) -> None:
-    found = [bags.nearest(text, topn) for text in asked]
+    found = [bags.nearest(text, top_k) for text in asked]
     read = _read_again(bags, {near.index for answers in found for near in answers})
     answers: list[dict[str, Any]] = [
         {

@@ -21,7 +21,7 @@ __all__ = [
     "JSON",
     "RESTRICT",
     "ROWS",
-    "TOPN",
+    "TOP_K",
     "UNICODE_ERRORS",
     "VECTORS",
     "made_table",
@@ -48,7 +48,7 @@ UNICODE_ERRORS = Annotated[
     Literal["strict", "ignore", "replace", "surrogateescape"],
     typer.Option(help="What to do with words of a file that are not UTF-8; strict refuses them."),
 ]
-TOPN = Annotated[int, typer.Option(help="How many words.", min=1)]
+TOP_K = Annotated[int, typer.Option(help="How many words.", min=1)]
 RESTRICT = Annotated[
     int | None,
     typer.Option(help="Look at the first so many words alone, the most frequent as a rule.", min=1),

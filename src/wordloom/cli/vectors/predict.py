@@ -28,7 +28,7 @@ def predict(
     file: Annotated[
         str, typer.Argument(metavar="[FILE]", help="One text to a line; '-': what is typed.")
     ] = "-",
-    k: Annotated[int, typer.Option("--k", help="Labels a line at most; -1: all.", min=-1)] = 1,
+    top_k: Annotated[int, typer.Option(help="Labels a line at most; -1: all.", min=-1)] = 1,
     threshold: Annotated[
         float, typer.Option(help="Leave out labels that are less probable.", min=0, max=1)
     ] = 0.0,
@@ -44,7 +44,7 @@ def predict(
         classifier = FastTextClassifier.load(model)
     tell(whether_stopped(model))
     if labelled:
-        score = classifier.test(_lines(file), k, threshold)
+        score = classifier.test(_lines(file), top_k, threshold)
         notes = []
         if score.passed_over:
             notes.append(f"{score.passed_over:,} lines have no known label, or no word to judge by")
@@ -53,15 +53,15 @@ def predict(
         precision = None if math.isnan(score.precision) else score.precision
         if json:
             figures = {**score._asdict(), "precision": precision}
-            print_json(model=str(model), file=file, k=k, threshold=threshold, **figures, notes=notes)
+            print_json(model=str(model), file=file, k=top_k, threshold=threshold, **figures, notes=notes)
             return
         print(f"N\t{score.examples}")
-        print(f"P@{k}\t" + ("nothing was predicted" if precision is None else f"{precision:.4f}"))
-        print(f"R@{k}\t{score.recall:.4f}")
+        print(f"P@{top_k}\t" + ("nothing was predicted" if precision is None else f"{precision:.4f}"))
+        print(f"R@{top_k}\t{score.recall:.4f}")
         tell(notes)
         return
     for number, line in enumerate(_lines(file), 1):
-        answers = classifier.predict(line, k, threshold)
+        answers = classifier.predict(line, top_k, threshold)
         if json:
             print_json(line=number, answers=[{"label": label, "probability": p} for label, p in answers])
         else:

@@ -14,7 +14,7 @@ from wordloom.cli.vectors.output import (
     JSON,
     RESTRICT,
     ROWS,
-    TOPN,
+    TOP_K,
     UNICODE_ERRORS,
     VECTORS,
     made_table,
@@ -48,7 +48,7 @@ def similar(
     dot: Annotated[
         bool, typer.Option("--dot", help="Rank by the raw dot product, lengths and all, not by cosine.")
     ] = False,
-    topn: TOPN = 10,
+    top_k: TOP_K = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
@@ -62,7 +62,7 @@ def similar(
     apart += [Term(word, -1.0, True) for word in negative or ()]
     terms = [*(parse_terms(wv, words or ()) if words or not apart else ()), *apart]
     asked: Any = [(term.word, term.weight) for term in terms]
-    answers = wv.most_similar(asked, topn=topn, restrict_vocab=restrict_vocab, dot=dot)
+    answers = wv.most_similar(asked, topn=top_k, restrict_vocab=restrict_vocab, dot=dot)
     _print_answers(wv, vectors, terms, answers, "dot product" if dot else "cosine", json=json)
 
 
@@ -79,7 +79,7 @@ def analogy(
         bool,
         typer.Option("--cosmul", help="Multiply and divide cosines (3CosMul) instead of adding vectors."),
     ] = False,
-    topn: TOPN = 10,
+    top_k: TOP_K = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
@@ -94,10 +94,10 @@ def analogy(
         if any(abs(term.weight) != 1 for term in terms):
             raise VectorError("--cosmul multiplies cosines, in which words have no weights; leave them out")
         near, far = ([term.word for term in terms if term.weight == sign] for sign in (1, -1))
-        answers = wv.most_similar_cosmul(near, far, topn=topn, restrict_vocab=restrict_vocab)
+        answers = wv.most_similar_cosmul(near, far, topn=top_k, restrict_vocab=restrict_vocab)
     else:
         asked: Any = [(term.word, term.weight) for term in terms]
-        answers = wv.most_similar(asked, topn=topn, restrict_vocab=restrict_vocab)
+        answers = wv.most_similar(asked, topn=top_k, restrict_vocab=restrict_vocab)
     _print_answers(wv, vectors, terms, answers, "3CosMul" if cosmul else "cosine", json=json)
 
 

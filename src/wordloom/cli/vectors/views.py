@@ -46,7 +46,7 @@ def neighbours(
     ctx: typer.Context,
     vectors: VECTORS,
     words: WORDS,
-    topn: Annotated[
+    top_k: Annotated[
         int, typer.Option(help="How many neighbours of each word; 0: the words alone.", min=0)
     ] = 8,
     plot: Annotated[Path | None, PLOT] = None,
@@ -70,7 +70,7 @@ def neighbours(
         refuse(ctx, "principal components are not random", "seed")
     refuse_existing(plot=plot, force=force)
     wv = opened(vectors, rows, unicode_errors)
-    found = word_map(wv, words, topn=topn, restrict_vocab=restrict_vocab, method=method, seed=seed)
+    found = word_map(wv, words, topn=top_k, restrict_vocab=restrict_vocab, method=method, seed=seed)
     if plot is not None:
         from wordloom.inspect import draw_map
 

@@ -169,7 +169,7 @@ class Translator(ReadsText):
             n_best = sampling.samples
         if overlong == "split" and n_best > 1:
             raise GenerationError(
-                'overlong "split" (--overlong split) joins one translation of each part; leave it out, or '
+                'overlong "split" (--too-long split) joins one translation of each part; leave it out, or '
                 "ask for one of each text"
             )
         write = self._searching(search) if sampling is None else self._drawing(sampling)
@@ -226,7 +226,7 @@ class Translator(ReadsText):
     def _too_long(self, row: Row, place: str) -> GenerationError:
         return GenerationError(
             f"{place} has {len(row)} tokens and the model takes {context_limit(self.config)}; divide it into "
-            'sentences, as overlong="split" (wordloom translate --overlong split) does'
+            'sentences, as overlong="split" (wordloom translate --too-long split) does'
         )
 
     def _parts(
