@@ -173,6 +173,25 @@ def test_closed_streams_are_no_mistake(arguments, code):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            "train quickstart train.steps=1 train.steps=2",
+            "train.steps is given twice (train.steps=1 and train",
+        ),
+        ("vectors train --corpus x.txt --dim 5 vectors.dim=5", "vectors.dim is given twice"),
+        ("train quickstart name=../elsewhere", "name '../elsewhere' is no folder name"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(command, tmp_path, arguments, says):
+    done = command(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("raised", "code"),
     [("KeyboardInterrupt", 130), ("typer.Exit(3)", 3), ("typer.Abort", 130), ("EOFError('cut')", 1)],
 )

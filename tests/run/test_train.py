@@ -105,7 +105,7 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
     assert stopped.step == 6
     # what a power cut may leave: lines past the checkpoint, a broken last one, a half-written checkpoint
     with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "train", "step": 9, "loss": 1.0}\n{"kind": "tr')
+        file.write('{"kind": "train", "step": 9, "loss": 1.0}\n7\n{"kind": "tr')
     (tmp_path / "resumed" / "checkpoints" / ".writing-step-9").mkdir()
     resumed = train(path, settings, out=tmp_path / "resumed", resume=True)
     assert not resumed.stopped

@@ -265,7 +265,10 @@ class Save(Hook):
 
 
 def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:
-    """Drop the lines of ``metrics.jsonl`` whose ``key`` is past ``step``, and one that a power cut broke."""
+    """Drop the lines of ``metrics.jsonl`` whose ``key`` is past ``step``.
+
+    A line that cannot be read, which a power cut may leave, is dropped with all that follow it.
+    """
     if not path.exists():
         return
     kept = []
@@ -273,7 +276,7 @@ def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:
         try:
             if json.loads(line)[key] <= step:
                 kept.append(line)
-        except (json.JSONDecodeError, KeyError):
+        except (json.JSONDecodeError, KeyError, TypeError):
             break
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("w", encoding="utf-8") as file:

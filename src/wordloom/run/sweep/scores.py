@@ -194,7 +194,7 @@ def _ended(folder: Path, step: int) -> bool:
     try:
         path = folder / "checkpoints" / f"step-{step}" / "trainer" / "state.json"
         return bool(step >= json.loads(path.read_text(encoding="utf-8"))["total_steps"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return False  # what is wrong is said by the run that goes on with it
 
 
