@@ -127,7 +127,7 @@ def test_a_token_that_matches_normalised_text(corpus, tmp_path):
     tokenizer = with_added(lower, tmp_path, {"content": "<|tool|>", "normalized": True})
     text = "x <|TOOL|> y"
     assert 400 in tokenizer.encode_ids(text, specials="interpret")
-    with pytest.raises(TokenizerError, match=r"'<\|tool\|>' once it is normalised"):
+    with pytest.raises(TokenizerError, match=r"'<\|tool\|>' after normalisation"):
         tokenizer.encode(text)
     assert 400 not in tokenizer.encode_ids(text, specials="text")
 

@@ -1,7 +1,7 @@
-"""Text to ids and back: one :class:`Tokenizer` over the ``tokenizers`` library, of six trained kinds.
+"""Tokenizers: one :class:`Tokenizer` class over the ``tokenizers`` library, with six kinds to train.
 
-A tokenizer is what a ``tokenizer.json`` says, and nothing else; everything here reads that
-definition.  ``tokenizers`` and ``tiktoken`` are imported when first used.
+A ``tokenizer.json`` defines a tokenizer completely; everything here reads that definition.
+``tokenizers`` and ``tiktoken`` are imported when first used.
 """
 
 from wordloom.text.encoding import Encoding, Specials

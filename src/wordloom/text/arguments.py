@@ -67,7 +67,7 @@ def check_ids(ids: Iterable[Any], *, takes_bytes: bool = False) -> list[int]:
     except TypeError:
         raise ArgumentTypeError(f"ids must be a sequence of integers, not {describe(ids)}") from None
     if set(map(type, items)) <= {int}:
-        return items  # type: ignore[no-any-return]
+        return items
     return [check_id(item, f"ids[{i}]") for i, item in enumerate(items)]
 
 

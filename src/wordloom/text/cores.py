@@ -1,4 +1,4 @@
-"""How many processors there are for this process."""
+"""The number of CPU cores for this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["cores"]
 
 
 def cores() -> int:
-    """How many CPU cores this process may use, at least 1; on some systems that is fewer than there are."""
+    """Return the number of CPU cores that this process may use, which can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

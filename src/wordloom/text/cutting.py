@@ -1,4 +1,4 @@
-"""Cutting long texts where no tokenizer that splits at spaces could notice."""
+"""Split long texts at places that do not change the ids."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _BEFORE_SPACE = re.compile(r"(?<=\S)(?= )")
 
 
 def cut_at_spaces(text: str, limit: int) -> Iterator[str]:
-    """``text`` in pieces of about ``limit`` characters, each cut before a space that follows a non-space.
+    """Yield ``text`` in pieces of about ``limit`` characters, split before a space that follows a non-space.
 
-    Every pre-tokenizer pattern here ends a token there (GPT-2's and Llama 3's begin one with at most one
-    space and continue none across it), so the ids of the pieces are the ids of the whole.  A text
-    without such a place is not cut.
+    All pre-tokenizer patterns end a token there: those of GPT-2 and Llama 3 begin a token with at most one
+    space and never continue it across a space.  The ids of the pieces are therefore the ids of the text.  A
+    text without a place to split stays whole.
     """
     start = 0
     while len(text) - start > limit:
-        place = _BEFORE_SPACE.search(text, start + limit)
-        if place is None:
+        match = _BEFORE_SPACE.search(text, start + limit)
+        if match is None:
             break
-        yield text[start : place.start()]
-        start = place.start()
+        yield text[start : match.start()]
+        start = match.start()
     if start < len(text) or not text:
         yield text[start:]

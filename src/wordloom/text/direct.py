@@ -1,4 +1,4 @@
-"""Encoding by one table look-up per unit, for the tokenizers whose units are bytes or characters."""
+"""Encoding by table look-up, for tokenizers whose units are bytes or characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ids = npt.NDArray[np.int32]
 
 
 class ByteTable:
-    """Bytes to ids."""
+    """A table of the id of each byte."""
 
     def __init__(self, definition: Definition) -> None:
         vocabulary = model_vocabulary(definition)
@@ -24,7 +24,10 @@ class ByteTable:
 
 
 class CharacterTable:
-    """Code points to ids; one outside the vocabulary is the unknown token, or an error without one."""
+    """A table of the id of each code point.
+
+    A character outside the vocabulary gives the unknown token, or an error if there is none.
+    """
 
     def __init__(self, definition: Definition, unknown: int | None) -> None:
         specials = special_tokens(definition)
@@ -40,13 +43,13 @@ class CharacterTable:
             place = int(np.argmax(ids < 0))
             raise TokenizerError(
                 f"character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is not in the "
-                f"vocabulary, which has no unknown token: train with an unknown token, or on text that has it"
+                f"vocabulary, which has no unknown token: train with an unknown token, or on text with it"
             )
         return ids
 
 
 def byte_offsets(text: str) -> list[tuple[int, int]]:
-    """For every UTF-8 byte of ``text``, the span of the character that it belongs to."""
+    """Return for every UTF-8 byte of ``text`` the span of its character."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     lengths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     owners = np.repeat(np.arange(len(points)), lengths).tolist()

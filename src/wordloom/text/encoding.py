@@ -1,4 +1,4 @@
-"""From text to ids: the checks that come first, and the fastest way that gives the right ids."""
+"""Encoding: checks of the text, then the fastest path that gives the right ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wordloom.text.cores import cores
 from wordloom.text.cutting import cut_at_spaces
 from wordloom.text.direct import ByteTable, CharacterTable, Ids, byte_offsets
 from wordloom.text.fast_bpe import tiktoken_twin
-from wordloom.text.formats import definition as facts
+from wordloom.text.formats import definition as tokenizer_json
 from wordloom.text.special import finder, without_specials
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 Specials = Literal["refuse", "text", "interpret"]
 
-_PIECE = 1 << 16  # characters: long texts are cut about here, for even work per core and bounded memory
-_WORTH_PROVING = 1 << 18  # characters in a batch from which the fast path's proof (below 1 s) pays
+_PIECE = 1 << 16  # characters: long texts are split about here, for even work per core and bounded memory
+_WORTH_PROVING = 1 << 18  # characters in a batch that make the proof of the fast path (below 1 s) pay
 _FAST_LIMIT = 500_000  # characters: tiktoken's regex engine gives up within a million spaces in a row
 
 
 class Encoding(NamedTuple):
-    """Ids and, for each, the half-open span of the given text it came from.
+    """Ids and, for each one, the half-open span of the text that it stands for.
 
     Spans count characters of a ``str`` and bytes of a ``bytes``.
     """
@@ -41,22 +41,22 @@ class Encoding(NamedTuple):
 
 
 class Encoder:
-    """Encodes text by a tokenizer's definition; :class:`wordloom.text.Tokenizer` documents the methods."""
+    """Encodes text according to a definition; :class:`wordloom.text.Tokenizer` documents the methods."""
 
-    def __init__(self, definition: facts.Definition) -> None:
+    def __init__(self, definition: tokenizer_json.Definition) -> None:
         self._definition = definition
-        self._kind = facts.kind(definition)
-        self._specials = facts.special_tokens(definition)
+        self._kind = tokenizer_json.kind(definition)
+        self._specials = tokenizer_json.special_tokens(definition)
         self._finder = finder(list(self._specials))
-        self._prepends_space = facts.prepends_space(definition)
-        self._cuts_at_spaces = facts.cuts_at_spaces(definition)
+        self._prepends_space = tokenizer_json.prepends_space(definition)
+        self._cuts_at_spaces = tokenizer_json.cuts_at_spaces(definition)
         self._matches_normalized = definition["normalizer"] is not None and any(
             token["special"] and token["normalized"] for token in definition["added_tokens"]
         )
 
     @cached_property
     def interpreting(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer, which gives special tokens in a text their meaning."""
+        """The library's tokenizer, which interprets special tokens in a text."""
         return build({**self._definition, "post_processor": None})
 
     @cached_property
@@ -69,19 +69,19 @@ class Encoder:
 
     @cached_property
     def _table(self) -> ByteTable | CharacterTable | None:
-        """For the kinds whose units are bytes or characters."""
+        """The look-up table of the kinds whose units are bytes or characters; None for others."""
         if self._kind == "byte":
             return ByteTable(self._definition)
         if self._kind == "char" and self._definition["normalizer"] is None:
-            return CharacterTable(self._definition, facts.unknown_id(self._definition))
+            return CharacterTable(self._definition, tokenizer_json.unknown_id(self._definition))
         return None
 
     def encode(self, text: str | bytes, specials: Specials) -> Encoding:
-        """Ids and spans of one text."""
+        """Return the ids and spans of one text."""
         self._check(text, specials)
         if self._table is None:
             backend = self.interpreting if specials == "interpret" else self._plain
-            encoding = _of_library(backend.encode, text, add_special_tokens=False)
+            encoding = _call_library(backend.encode, text, add_special_tokens=False)
             return Encoding(encoding.ids, encoding.offsets)
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
@@ -99,7 +99,7 @@ class Encoder:
         return Encoding(ids, offsets)
 
     def encode_batch(self, texts: Iterable[str | bytes], specials: Specials) -> list[Ids]:
-        """Return the ids of each text, [T] int32; long texts and many are spread over the cores."""
+        """Return the ids of each text, [T] int32, using all cores."""
         listed = list(check_texts(texts, types=(object,)))  # _check reports each text)
         try:
             for text in listed:
@@ -120,8 +120,8 @@ class Encoder:
         if specials != "interpret" or self._finder is None:
             return self._ordinary(strings)
         marked = {i for i, text in enumerate(strings) if self._finder.search(self._searched(text))}
-        holding = [strings[i] for i in sorted(marked)]
-        found = _of_library(self.interpreting.encode_batch_fast, holding, add_special_tokens=False)
+        with_specials = [strings[i] for i in sorted(marked)]
+        found = _call_library(self.interpreting.encode_batch_fast, with_specials, add_special_tokens=False)
         special = iter([np.array(encoding.ids, dtype=np.int32) for encoding in found])
         ordinary = iter(self._ordinary([text for i, text in enumerate(strings) if i not in marked]))
         return [next(special) if i in marked else next(ordinary) for i in range(len(strings))]
@@ -135,20 +135,20 @@ class Encoder:
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int32), *parts])
 
     def _ordinary(self, texts: list[str]) -> list[Ids]:
-        """The ids of texts in which nothing is special."""
+        """Return the ids of texts whose special tokens, if any, are taken as text."""
         if self._cuts_at_spaces:
             cut = [list(cut_at_spaces(text, _PIECE)) for text in texts]
-            if self._prepends_space:  # which gives every later piece the space that it began with
+            if self._prepends_space:  # it restores the space that each later piece began with
                 cut = [[first, *(piece[1:] for piece in rest)] for first, *rest in cut]
         else:
             cut = [[text] for text in texts]
         pieces = [piece for parts in cut for piece in parts]
         lengths = [len(piece) for piece in pieces]
-        worth_it = "_fast" in self.__dict__ or sum(lengths) >= _WORTH_PROVING
-        if worth_it and self._fast is not None and max(lengths, default=0) <= _FAST_LIMIT:
+        is_worth_proving = "_fast" in self.__dict__ or sum(lengths) >= _WORTH_PROVING
+        if is_worth_proving and self._fast is not None and max(lengths, default=0) <= _FAST_LIMIT:
             lists = self._fast.encode_ordinary_batch(pieces, num_threads=cores())
         else:
-            encodings = _of_library(self._plain.encode_batch_fast, pieces, add_special_tokens=False)
+            encodings = _call_library(self._plain.encode_batch_fast, pieces, add_special_tokens=False)
             lists = [encoding.ids for encoding in encodings]
         arrays = iter([np.array(ids, dtype=np.int32) for ids in lists])
         return [
@@ -157,7 +157,7 @@ class Encoder:
         ]
 
     def _parts(self, text: str | bytes, specials: Specials) -> list[tuple[int, int, int | None]]:
-        """Start and end of every stretch of ordinary text (None) and every special token (its id)."""
+        """Return start, end and id of each special token, and of each stretch of ordinary text (id None)."""
         if specials != "interpret" or self._finder is None:
             return [(0, len(text), None)]
         parts: list[tuple[int, int, int | None]] = []
@@ -175,7 +175,7 @@ class Encoder:
             return re.compile(self._finder.pattern.encode()).finditer(text)
         return self._finder.finditer(text)
 
-    def _check(self, text: str | bytes, specials: str) -> None:
+    def _check(self, text: object, specials: str) -> None:
         if specials not in ("refuse", "text", "interpret"):
             hint = did_you_mean(str(specials), ("refuse", "text", "interpret"))
             raise TokenizerError(f"specials (--specials) is {specials!r}: {hint}")
@@ -205,17 +205,16 @@ class Encoder:
         place = f"at {unit} {match.start()}" if match else ""
         if match is None and self._matches_normalized and isinstance(text, str) and self._finder:
             match = self._finder.search(self._normalized(text))
-            place = "once it is normalised"
+            place = "after normalisation"
         if match is not None:
             name = match.group() if isinstance(text, str) else match.group().decode()
             raise TokenizerError(
                 f"the text holds the special token '{name}' {place}: say specials=\"text\" (--specials "
-                'text, in a recipe data.specials) for ordinary text; a prompt may say "interpret" for its '
-                "special meaning"
+                'text, in a recipe data.specials) to take it as text, or "interpret" to get its id'
             )
 
     def _searched(self, text: str) -> str:
-        """Where a special token would be found: the text and, if any matches there, its normalised form."""
+        """Return the text to search for special tokens, with its normalised form if a token matches that."""
         return f"{text}\n{self._normalized(text)}" if self._matches_normalized else text
 
     def _normalized(self, text: str) -> str:
@@ -223,8 +222,8 @@ class Encoder:
         return text if normalizer is None else normalizer.normalize_str(text)
 
 
-def build(definition: facts.Definition) -> tokenizers.Tokenizer:
-    """The library's tokenizer of a definition; TokenizerError if the library cannot make sense of it."""
+def build(definition: tokenizer_json.Definition) -> tokenizers.Tokenizer:
+    """Build the library's tokenizer; raise TokenizerError if the library cannot read the definition."""
     import tokenizers
 
     try:
@@ -237,13 +236,13 @@ def build(definition: facts.Definition) -> tokenizers.Tokenizer:
         ) from error
 
 
-def _of_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+def _call_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     try:
         return call(*args, **settings)
     except BaseException as error:
         if _is_panic(error):
             raise TokenizerError(
-                f"the tokenizers library breaks off in this tokenizer ({error}): its file is damaged"
+                f"the tokenizers library fails on this tokenizer ({error}): its file is damaged"
             ) from error
         if "UNK" in str(error) or "unk" in str(error):
             raise TokenizerError(
@@ -254,5 +253,5 @@ def _of_library(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether the library's Rust code broke off; Python sees that as no ``Exception``."""
+    """True if the library's Rust code panicked; that error is not an ``Exception`` in Python."""
     return type(error).__name__ == "PanicException"

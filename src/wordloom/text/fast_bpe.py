@@ -1,12 +1,12 @@
-"""Byte-level BPE through ``tiktoken``'s merge loop, where it is proven to give the same ids.
+"""Byte-level BPE with ``tiktoken``'s merge loop, for vocabularies where it provably gives the same ids.
 
 ``tokenizers`` merges the pairs that its merge list names; ``tiktoken`` merges any two neighbours whose
-joined bytes are in the vocabulary.  The two agree on every text if (1) ids rise with merge rank,
-(2) every token is the product of exactly one merge, of parts ranked before it, and (3) every token,
-encoded alone, is itself.  For a pair (l, r) that spells a token t without being t's merge could
-only be neighbours at some rank if encoding l + r alone up to that rank gave (l, r); but l + r is
-t's own bytes, which by (3) have joined by t's merge.  What is left is
-that both programs' Unicode tables agree, which ``tests/text`` compares.
+joined bytes are in the vocabulary.  Both agree on every text if (1) ids rise with merge rank,
+(2) every token is the product of exactly one merge, of parts ranked before it, and (3) merging the bytes of
+every token gives that token.  Proof: let the pair (l, r) spell the token t without being t's merge.  The two
+could only be neighbours at some rank if merging the bytes l + r up to that rank gave (l, r).  But l + r
+are the bytes of t, which by (3) are joined by t's merge.  The proof assumes that the Unicode tables of both
+programs agree; ``tests/text`` compares them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wordloom.text.formats.definition import (
 if TYPE_CHECKING:
     import tiktoken
 
-# The same languages as definition.PATTERNS, written with possessive quantifiers (no backtracking).
+# Equivalent to definition.PATTERNS, with possessive quantifiers, which avoid backtracking.
 _POSSESSIVE = {
     "gpt2": r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     "llama3": (
@@ -37,7 +37,7 @@ _POSSESSIVE = {
 
 
 def proven_ranks(definition: Definition) -> dict[bytes, int] | None:
-    """Return token bytes to id for ``tiktoken``, or None where equal ids are not proven (see the module)."""
+    """Return the id of each token's bytes for ``tiktoken``, or None where equal ids are not proven."""
     model = definition["model"]
     unusual = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     if (
@@ -54,18 +54,24 @@ def proven_ranks(definition: Definition) -> dict[bytes, int] | None:
     if any(character not in vocabulary for character in alphabet):
         return None
     ranks = {byte_of[character]: vocabulary[character] for character in alphabet}
-    known, last = set(alphabet), -1
+    known, last_index = set(alphabet), -1
     for left, right in merge_pairs(definition):
         token = left + right
         index = vocabulary.get(token, -1)
-        if index <= last or token in known or left not in known or right not in known or token in specials:
+        if (
+            index <= last_index
+            or token in known
+            or left not in known
+            or right not in known
+            or token in specials
+        ):
             return None
         known.add(token)
-        last = index
+        last_index = index
         ranks[b"".join(byte_of[character] for character in token)] = index
     if len(known) + sum(token in vocabulary for token in specials) != len(vocabulary):
         return None
-    # Built without ignore_merges (Llama 3's flag), under which every token is itself without a merge.
+    # Without ignore_merges (Llama 3's flag): with it every token encodes as itself, merged or not.
     from tokenizers import models
 
     alone = models.BPE(vocabulary, merge_pairs(definition)).tokenize

@@ -1,4 +1,4 @@
-"""Comparing tokenizers on the same text."""
+"""Compare tokenizers on the same text."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BATCH = 1 << 22  # characters encoded at a time
 
 
 class TokenizerReport(NamedTuple):
-    """How one tokenizer does on one text.
+    """Statistics of one tokenizer on one text.
 
-    ``bytes_per_token`` and ``tokens_per_word`` count UTF-8 bytes and words between white space;
-    ``unknown_rate`` is the share of tokens that are the unknown token; ``unused_share`` is the share
-    of the vocabulary, special tokens aside, that the text never uses; ``round_trip_failures`` counts
-    lines that decoding does not give back, out of ``lines``.
+    ``bytes_per_token`` and ``tokens_per_word`` count UTF-8 bytes and words between white space.
+    ``unknown_rate`` is the share of tokens that are the unknown token.  ``unused_share`` is the share
+    of the vocabulary, without special tokens, that does not occur in the text.  ``round_trip_failures``
+    counts the lines, out of ``lines``, that decoding does not reproduce.
     """
 
     name: str
@@ -36,7 +36,7 @@ class TokenizerReport(NamedTuple):
     unused_share: float
     lines: int
     round_trip_failures: int
-    first_failure: str | None  # the first line that is not given back
+    first_failure: str | None  # the first line that decoding does not reproduce
 
 
 def compare_tokenizers(
@@ -44,7 +44,7 @@ def compare_tokenizers(
 ) -> list[TokenizerReport]:
     """Measure each tokenizer on the same documents, in one pass that holds a few MB at a time.
 
-    Special tokens written in the text are taken as text.  Raises DataError if there is no text, and
+    Special tokens in the text are taken as text.  Raises DataError if there is no text, and
     TokenizerError if a tokenizer cannot encode it.
     """
     tallies = {name: _Tally(name, tokenizer) for name, tokenizer in tokenizers.items()}
@@ -68,7 +68,7 @@ class _Tally:
         self.first_failure: str | None = None
 
     def add(self, texts: list[str], lines: list[str]) -> None:
-        """Count the tokens of ``texts``, and which ``lines`` decoding does not give back."""
+        """Count the tokens of ``texts``, and the ``lines`` that decoding does not reproduce."""
         try:
             for ids in self.tokenizer.encode_batch(texts, specials="text"):
                 self.uses += np.bincount(ids, minlength=len(self.uses))
@@ -82,7 +82,7 @@ class _Tally:
                 self.first_failure = self.first_failure or line
 
     def report(self, n_bytes: int, n_words: int) -> TokenizerReport:
-        """What was counted, over a text of so many bytes and words."""
+        """Return the report on the text, which has this many bytes and words."""
         tokens = int(self.uses.sum())
         unknown = 0 if self.tokenizer.unk_id is None else int(self.uses[self.tokenizer.unk_id])
         ordinary = [i for i in range(len(self.uses)) if i not in self.tokenizer.special_ids]
@@ -103,7 +103,7 @@ class _Tally:
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents, the long ones in parts, grouped to about :data:`_BATCH` characters."""
+    """Yield batches of about :data:`_BATCH` characters; long documents are split."""
     batch: list[str] = []
     size = 0
     for document in documents:

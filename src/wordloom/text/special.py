@@ -1,8 +1,8 @@
-"""Special tokens: which role each plays, where a text holds one, and the tokenizer that knows none.
+"""Special tokens: their roles, their places in a text, and a tokenizer that does not recognise them.
 
-A special token in a user's text is never interpreted unless asked for.  The ``tokenizers`` library
-always interprets them, so ordinary text goes through :func:`without_specials`, a twin with the same
-ids whose special tokens bear names that no text can contain.
+A special token in a user's text is interpreted only on request.  The ``tokenizers`` library always
+interprets them, so ordinary text is encoded by :func:`without_specials`, a copy with the same ids whose
+special tokens have names that no text can contain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wordloom.text.formats.definition import Definition, full_vocabulary, merge_
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 
-# Names that say their role by themselves, used where no tokenizer_config.json does.
+# Well-known names of each role, used without a tokenizer_config.json that gives the roles.
 ROLE_NAMES = {
     "bos": ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<bos>", "[BOS]"),
     "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "[EOS]"),
@@ -31,13 +31,13 @@ ROLE_NAMES = {
 
 
 def roles_by_name(tokens: list[str]) -> dict[str, str]:
-    """Role to token for the tokens whose name is one of :data:`ROLE_NAMES`."""
+    """Return role to token for the tokens with a name from :data:`ROLE_NAMES`."""
     found = {role: next((n for n in names if n in tokens), None) for role, names in ROLE_NAMES.items()}
     return {role: name for role, name in found.items() if name is not None}
 
 
 def roles_given(special: Sequence[str] | Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The tokens in order and the role of each, from a list of names or a mapping of role to name.
+    """Return the tokens in order, and role to token, from a list of names or a mapping of role to name.
 
     Raises TokenizerError for an unknown role, an empty or repeated token, or a pad token that is also eos.
     """
@@ -65,13 +65,13 @@ def roles_given(special: Sequence[str] | Mapping[str, str]) -> tuple[list[str], 
 
 
 def added_token(content: str, index: int, *, special: bool = True) -> dict[str, Any]:
-    """One entry of ``added_tokens`` that is matched as it is written."""
+    """Return an entry of ``added_tokens`` that matches exactly its content."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": index, "content": content, **flags, "special": special}
 
 
 def mark_special(definition: Definition, content: str) -> None:
-    """Make ``content`` a special token, keeping its id or giving it the next one, as transformers does."""
+    """Make ``content`` a special token; a new one gets the next id, as in transformers."""
     for token in definition["added_tokens"]:
         if token["content"] == content:
             token["special"] = True
@@ -83,10 +83,9 @@ def mark_special(definition: Definition, content: str) -> None:
 
 
 def without_specials(definition: Definition) -> Definition:
-    """The same tokenizer with the same ids, to which every special token's name is ordinary text.
+    """Return the definition with the same ids, in which the name of a special token is ordinary text.
 
-    The unknown token keeps its duty under its new name.  The names are drawn at random, so that no
-    text can be written to contain one.
+    Special tokens, also the unknown token, get random names, so that no text can be written to contain one.
     """
     specials = special_tokens(definition)
     salt = secrets.token_hex(16)
@@ -100,7 +99,7 @@ def without_specials(definition: Definition) -> Definition:
         model["vocab"] = [[renamed.get(piece, piece), score] for piece, score in model["vocab"]]
     else:
         model["vocab"] = {renamed.get(token, token): index for token, index in model["vocab"].items()}
-    if "merges" in model:  # a merge that would spell a special token out of its characters is no merge here
+    if "merges" in model:  # without merges that would join the characters of a special token
         model["merges"] = [
             [left, right]
             for left, right in merge_pairs(definition)
@@ -113,14 +112,14 @@ def without_specials(definition: Definition) -> Definition:
 
 
 def finder(contents: list[str]) -> re.Pattern[str] | None:
-    """A pattern that finds any of these tokens, the longest first; None for no tokens."""
+    """Return a pattern that matches any of these tokens, the longest first; None for no tokens."""
     if not contents:
         return None
     return re.compile("|".join(re.escape(c) for c in sorted(contents, key=lambda c: (-len(c), c))))
 
 
 def token_name(entry: object) -> str | None:
-    """A role's token as ``tokenizer_config.json`` writes it: a string, or an object with ``content``."""
+    """Return the token of an entry of ``tokenizer_config.json``, a string or an object with ``content``."""
     if isinstance(entry, dict):
         entry = entry.get("content")
     return entry if isinstance(entry, str) and entry else None

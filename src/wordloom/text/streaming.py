@@ -1,4 +1,4 @@
-"""Decoding as ids arrive: text that is never half a character and is never taken back."""
+"""Streaming decoding: complete characters only, and no text that changes later."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class StreamDecoder:
-    """Gives the text of a growing sequence of ids piece by piece.
+    """A decoder that returns the text of a growing sequence of ids piece by piece.
 
-    ``"".join(pushed) + flush()`` is what decoding the whole sequence adds to the text of
-    ``ids_so_far``, for which nothing is given out.  An incomplete UTF-8 character is held back until
-    the ids that complete it arrive, or until :meth:`flush`, which gives U+FFFD for it.
+    The joined results of :meth:`push` and :meth:`flush` are the text of the whole sequence without the text
+    of ``ids_so_far``.  An incomplete UTF-8 character waits for the ids that complete it;
+    :meth:`flush` returns U+FFFD for it.
 
-    Made by :meth:`Tokenizer.stream_decoder`.
+    :meth:`Tokenizer.stream_decoder` creates one.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class StreamDecoder:
         self._table = tokenizer.token_bytes
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._drop_space = tokenizer.strips_first_space
-        # For tokens that are not bytes: ids whose text is not wholly given out yet, after a few
-        # earlier ones for context (decoders look at neighbours), and the text of those few.
+        # For tokens that are not bytes: ids whose text is not returned yet, after a few earlier ones as
+        # context, because decoders look at neighbours; and the number of these.
         self._window: list[int] = []
         self._context = 0
         self._done = False
@@ -39,9 +39,9 @@ class StreamDecoder:
             self.push(token_id)
 
     def push(self, token_id: int) -> str:
-        """The text that this id makes final; often one token's text, sometimes nothing."""
+        """Add an id and return the text that is now complete, which may be empty."""
         if self._done:
-            raise ValueError("push() after flush(): make a new StreamDecoder for a new sequence")
+            raise ValueError("push() after flush(): create a new StreamDecoder for a new sequence")
         if self._table is None:
             return self._push_to_window(token_id)
         if token_id in self._skip:
@@ -49,7 +49,7 @@ class StreamDecoder:
         return self._without_first_space(self._utf8.decode(self._tokenizer.bytes_of(token_id)))
 
     def flush(self) -> str:
-        """The text still held back; the stream is over afterwards."""
+        """Return the remaining text and end the stream."""
         self._done = True
         if self._table is not None:
             return self._without_first_space(self._utf8.decode(b"", final=True))
@@ -63,12 +63,12 @@ class StreamDecoder:
 
     def _push_to_window(self, token_id: int) -> str:
         self._window.append(token_id)
-        given, text = self._text(self._window[: self._context]), self._text(self._window)
-        if text == given or text.endswith("\ufffd") or not text.startswith(given):
+        context, text = self._text(self._window[: self._context]), self._text(self._window)
+        if text == context or text.endswith("\ufffd") or not text.startswith(context):
             return ""
         self._window = self._window[self._context :]
         self._context = len(self._window)
-        return text[len(given) :]
+        return text[len(context) :]
 
     def _text(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=bool(self._skip)) if ids else ""
