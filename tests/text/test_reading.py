@@ -225,9 +225,9 @@ def test_what_makes_a_tokenizer_lossy(trained, tmp_path):
         ),
         ({"tokenizer.json": "[" * 100_000}, "not valid JSON"),
         ({"tokenizer.json": b"\xff\xfe"}, r"not UTF-8 \(byte 0\)"),
-        ({"tokenizer.model": b"\x0a\xff\xff"}, "no SentencePiece model: it is truncated"),
-        ({"tokenizer.model": b"hello"}, "no SentencePiece model"),
-        ({"tokenizer.model": b""}, "no SentencePiece model: it has no pieces"),
+        ({"tokenizer.model": b"\x0a\xff\xff"}, "not a SentencePiece model: it is truncated"),
+        ({"tokenizer.model": b"hello"}, "not a SentencePiece model"),
+        ({"tokenizer.model": b""}, "not a SentencePiece model: it has no pieces"),
         ({"vocab.txt": "the\ncat\n"}, r"no line '\[UNK\]'"),
         ({"vocab.txt": "[UNK]\na\na\n"}, "'a' twice"),
         ({"vocab.json": "{}"}, "cannot read .*merges.txt"),
@@ -258,7 +258,7 @@ def test_what_cannot_be_read(files, message, tmp_path):
             {"merges": [["a", "é"]], "continuing_subword_prefix": "#"},
             "joins 'é', which does not begin with '#'",
         ),
-        ({"vocab": {"a": 0, "b": 10**9}}, "'b' has the id 1,000,000,000: below 10,000,000"),
+        ({"vocab": {"a": 0, "b": 10**9}}, "'b' has the id 1,000,000,000: ids must be below 10,000,000"),
     ],
 )
 def test_what_the_library_would_break_off_at(model, message, tmp_path, capfd):
@@ -282,7 +282,7 @@ def test_a_damaged_normaliser_breaks_off_in_one_line(trained, tmp_path):
     nowhere = base64.b64encode(bytes([4, 0, 0, 0, 255, 255, 255, 255])).decode()
     edit(tmp_path, lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": nowhere}))
     tokenizer = Tokenizer.from_pretrained(tmp_path)
-    with pytest.raises(TokenizerError, match=r"breaks off in this tokenizer .* its file is damaged"):
+    with pytest.raises(TokenizerError, match=r"fails on this tokenizer .* its file is damaged"):
         tokenizer.encode_ids("a")
 
 

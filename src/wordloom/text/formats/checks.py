@@ -1,7 +1,7 @@
-"""What the ``tokenizers`` library takes on trust in a ``tokenizer.json``, checked before it is built.
+"""Checks of a ``tokenizer.json`` that the ``tokenizers`` library does not make.
 
-Where these do not hold, its Rust code breaks off (a panic, which is no ``Exception``, or the end of the
-process), or builds what the rest of this package cannot make sense of.
+Without them its Rust code panics (which is not an ``Exception`` in Python), ends the process, or builds a
+tokenizer that the rest of this package cannot use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTS = {
 
 
 def check(definition: Definition) -> None:
-    """Raise TokenizerError for merges of unknown tokens, ids past all bounds, and parts without a type."""
+    """Raise TokenizerError for merges of unknown tokens, ids that are too large, and steps without a type."""
     for part, plural in _PARTS.items():
         if definition[part] is not None and not _has_types(definition[part], plural):
             raise TokenizerError(f"its {part} has a step without a 'type': the file is damaged")
@@ -29,25 +29,28 @@ def check(definition: Definition) -> None:
     prefix = model.get("continuing_subword_prefix") or ""
     if isinstance(vocabulary, dict):
         _check_ids(vocabulary)
-        if isinstance(merges, list) and isinstance(prefix, str):  # else the library says what is wrong
+        if isinstance(merges, list) and isinstance(prefix, str):  # otherwise the library reports the fault
             _check_merges(merges, vocabulary, prefix)
 
 
 def _has_types(step: Any, plural: str) -> bool:
     if not isinstance(step, dict) or not isinstance(step.get("type"), str):
         return False
-    within = step.get(plural, [])
-    return isinstance(within, list) and all(_has_types(each, plural) for each in within)
+    steps = step.get(plural, [])
+    return isinstance(steps, list) and all(_has_types(inner, plural) for inner in steps)
 
 
 def _check_ids(vocabulary: dict[str, Any]) -> None:
     for token, index in vocabulary.items():
         if isinstance(index, int) and index >= LARGEST:
-            raise TokenizerError(f"the token {token!r} has the id {index:,}: below {LARGEST:,} are read")
+            raise TokenizerError(f"the token {token!r} has the id {index:,}: ids must be below {LARGEST:,}")
 
 
 def _check_merges(merges: list[Any], vocabulary: dict[str, Any], prefix: str) -> None:
-    """The parts of a merge and their union, which the right part's ``prefix`` is no part of, are tokens."""
+    """Check that both parts of each merge and their union are tokens.
+
+    The union drops the ``prefix`` of the right part.
+    """
     for number, merge in enumerate(merges, 1):
         try:
             left, right = merge.split(" ") if isinstance(merge, str) else merge

@@ -1,7 +1,7 @@
-"""What a ``tokenizer.json`` says: its kind, its vocabulary, the bytes behind each id, what it loses.
+"""Properties of a ``tokenizer.json``: kind, vocabulary, bytes of each id, whether it is lossless.
 
-Every function here is pure and takes the parsed JSON object (the *definition*), in the layout that
-the ``tokenizers`` library writes.
+Every function is pure and takes the parsed JSON object (the *definition*), in the layout that the
+``tokenizers`` library writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 Definition = dict[str, Any]
 
-LARGEST = 10_000_000  # entries of a vocabulary; those in use have a million at most
+LARGEST = 10_000_000  # entries of a vocabulary; vocabularies in use have at most a million
 
 SPACE_MARK = "\u2581"  # '▁', SentencePiece's visible space
 
@@ -28,7 +28,7 @@ PATTERNS = {
 
 
 def bytes_to_characters() -> list[str]:
-    """GPT-2's printable character for each of the 256 bytes (``bytes_to_unicode`` of its encoder.py)."""
+    """Return GPT-2's printable character for each of the 256 bytes (``bytes_to_unicode`` in encoder.py)."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     shifted = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]
@@ -39,7 +39,7 @@ _BYTE_PIECES = {f"<0x{byte:02X}>": byte for byte in range(256)}
 
 
 def model_vocabulary(definition: Definition) -> dict[str, int]:
-    """Token to id, of the model alone (added tokens that it does not hold are not in it)."""
+    """Return token to id for the model, without added tokens that are not in the model."""
     vocabulary = definition["model"].get("vocab", {})
     if isinstance(vocabulary, list):  # Unigram: [[piece, score], ...]
         return {piece: index for index, (piece, _) in enumerate(vocabulary)}
@@ -47,26 +47,26 @@ def model_vocabulary(definition: Definition) -> dict[str, int]:
 
 
 def full_vocabulary(definition: Definition) -> dict[str, int]:
-    """Token to id, added tokens included."""
+    """Return token to id, added tokens included."""
     vocabulary = model_vocabulary(definition)
     vocabulary.update((token["content"], token["id"]) for token in definition["added_tokens"])
     return vocabulary
 
 
 def special_tokens(definition: Definition) -> dict[str, int]:
-    """Content to id of the added tokens marked special."""
+    """Return content to id for the added tokens that are special."""
     return {t["content"]: t["id"] for t in definition["added_tokens"] if t["special"]}
 
 
 def merge_pairs(definition: Definition) -> list[tuple[str, str]]:
-    """BPE's merges in rank order; both spellings of the file (``"a b"`` and ``["a", "b"]``) are read."""
+    """Return the merges of BPE in rank order, from either spelling (``"a b"`` or ``["a", "b"]``)."""
     merges = definition["model"].get("merges", [])
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
     return [(left, right) for left, right in pairs]
 
 
 def unknown_id(definition: Definition) -> int | None:
-    """The id that the model itself emits for what it cannot represent."""
+    """Return the id that the model gives for text that it cannot represent, or None."""
     model = definition["model"]
     if model["type"] == "Unigram":
         unknown: int | None = model.get("unk_id")
@@ -76,7 +76,7 @@ def unknown_id(definition: Definition) -> int | None:
 
 
 def _steps(component: Definition | None, plural: str) -> Iterator[Definition]:
-    """The leaves of a normalizer, pre-tokenizer or decoder, ``Sequence`` flattened."""
+    """Yield the steps of a normalizer, pre-tokenizer or decoder, with each ``Sequence`` flattened."""
     if component is None:
         return
     if component["type"] == "Sequence":
@@ -87,22 +87,22 @@ def _steps(component: Definition | None, plural: str) -> Iterator[Definition]:
 
 
 def normalizers(definition: Definition) -> list[Definition]:
-    """The steps of the normalizer, in order."""
+    """Return the steps of the normalizer, in order."""
     return list(_steps(definition["normalizer"], "normalizers"))
 
 
 def pre_tokenizers(definition: Definition) -> list[Definition]:
-    """The steps of the pre-tokenizer, in order."""
+    """Return the steps of the pre-tokenizer, in order."""
     return list(_steps(definition["pre_tokenizer"], "pretokenizers"))
 
 
 def decoders(definition: Definition) -> list[Definition]:
-    """The steps of the decoder, in order."""
+    """Return the steps of the decoder, in order."""
     return list(_steps(definition["decoder"], "decoders"))
 
 
 def split_pattern(definition: Definition) -> str | None:
-    """``"gpt2"``, ``"llama3"`` or ``"words"`` where the text is split by exactly that rule, else None."""
+    """Return ``"gpt2"``, ``"llama3"`` or ``"words"`` for exactly that split of the text, else None."""
     steps = pre_tokenizers(definition)
     if len(steps) == 1 and steps[0]["type"] in ("BertPreTokenizer", "WhitespaceSplit"):
         return "words"
@@ -128,7 +128,7 @@ def _is_byte_level(step: Definition, *, use_regex: bool) -> bool:
 
 
 def kind(definition: Definition) -> str:
-    """Which of Wordloom's kinds this is; ``"other"`` for a tokenizer that is none of them."""
+    """Return the tokenizer's kind, ``"other"`` for one that Wordloom does not train."""
     model = definition["model"]["type"]
     if model in ("WordLevel", "WordPiece", "Unigram"):
         return {"WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}[model]
@@ -178,7 +178,7 @@ def _marks_spaces(definition: Definition) -> bool:
 
 
 def _decoder_style(definition: Definition) -> str | None:
-    """How tokens become bytes: ``byte-level``, ``sentencepiece``, ``fallback``; None for anything else."""
+    """Return how tokens become bytes: ``byte-level``, ``sentencepiece`` or ``fallback``; else None."""
     steps = decoders(definition)
     types = [step["type"] for step in steps]
     if types == ["ByteLevel"]:
@@ -193,13 +193,13 @@ def _decoder_style(definition: Definition) -> str | None:
 
 
 def strips_first_space(definition: Definition) -> bool:
-    """True where decoding drops one leading space (the one that encoding put there)."""
+    """True if decoding drops one leading space, which encoding has added."""
     last = (decoders(definition) or [{"type": None}])[-1]
     return last["type"] == "Strip" and (last["content"], last["start"], last["stop"]) == (" ", 1, 0)
 
 
 def token_bytes(definition: Definition, vocab_size: int) -> list[bytes | None] | None:
-    """The exact bytes of every id (None for an id nobody holds), or None where tokens are not bytes."""
+    """Return the exact bytes of every id, None for an id without a token; None if tokens are not bytes."""
     style = _decoder_style(definition)
     if style is None:
         return None
@@ -218,29 +218,29 @@ def token_bytes(definition: Definition, vocab_size: int) -> list[bytes | None] |
 
 
 def continuations(definition: Definition, vocab_size: int) -> list[bool]:
-    """Of every id, whether it goes on with a word when it stands behind another token.
+    """Return for every id whether it continues the word of the token before it.
 
-    WordPiece marks such pieces; where the first piece of a word carries the space before it (byte-level BPE,
-    SentencePiece), they are those that begin with a letter or digit.  Of whole words, and of pieces by rules
-    not known here, there are none.
+    WordPiece marks such pieces with a prefix.  In byte-level BPE and SentencePiece the first piece of a word
+    begins with a space, so a piece that begins with a letter or digit continues a word.  In other kinds no
+    token does.
     """
-    goes_on = [False] * vocab_size
+    continues = [False] * vocab_size
     known = kind(definition)
     prefix = definition["model"].get("continuing_subword_prefix")
     table = token_bytes(definition, vocab_size)
     for token, index in model_vocabulary(definition).items():
         if known == "wordpiece":
-            goes_on[index] = bool(prefix) and token.startswith(prefix)
+            continues[index] = bool(prefix) and token.startswith(prefix)
         elif known in ("byte", "bpe", "char", "unigram", "llama"):
             piece = token if table is None else (table[index] or b"").decode(errors="replace")
-            goes_on[index] = piece[:1].isalnum() or (table is not None and piece[:1] == "\ufffd")
-    return goes_on
+            continues[index] = piece[:1].isalnum() or (table is not None and piece[:1] == "\ufffd")
+    return continues
 
 
 def is_lossless(definition: Definition) -> bool:
-    """True where decoding what was encoded gives the very text back, whatever the text.
+    """True if decoding reproduces every encoded text.
 
-    SentencePiece's layout counts as lossless although it reads a literal U+2581 as a space.
+    A SentencePiece layout counts as lossless, although it reads a literal U+2581 as a space.
     """
     style = _decoder_style(definition)
     if style is None or any(
@@ -264,17 +264,17 @@ def is_lossless(definition: Definition) -> bool:
 
 
 def _only_isolates(definition: Definition) -> bool:
-    """True where the pre-tokenizer, if there is one, splits the text and drops nothing."""
+    """True if the pre-tokenizer drops nothing, or there is none."""
     return all(
         step["type"] == "Split" and step["behavior"] == "Isolated" for step in pre_tokenizers(definition)
     )
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """True where a text may be cut before any space that follows a non-space, without changing its ids."""
+    """True if splitting a text before a space that follows a non-space never changes its ids."""
     if not all(token["special"] for token in definition["added_tokens"]):
         return False
-    if prepends_space(definition):  # SentencePiece: no piece may go on past a space
+    if prepends_space(definition):  # SentencePiece: no piece may continue across a space
         specials = special_tokens(definition)
         ordinary = (token for token in model_vocabulary(definition) if token not in specials)
         return not pre_tokenizers(definition) and all(
@@ -285,7 +285,7 @@ def cuts_at_spaces(definition: Definition) -> bool:
 
 
 def prepends_space(definition: Definition) -> bool:
-    """True where normalising is to put a space before the text and then mark all spaces, and no more."""
+    """True if normalisation adds a space before the text, marks all spaces, and does nothing else."""
     steps = normalizers(definition)
     return [step["type"] for step in steps] == ["Prepend", "Replace"] and (
         steps[0]["prepend"] == steps[1]["content"] == SPACE_MARK and steps[1]["pattern"] == {"String": " "}
@@ -293,7 +293,7 @@ def prepends_space(definition: Definition) -> bool:
 
 
 def leading_token(definition: Definition) -> str | None:
-    """The one special token that the post-processor puts before a single text, if it does that."""
+    """Return the special token that the post-processor puts before a single text, or None."""
     processor = definition["post_processor"]
     parts = processor.get("processors", [processor]) if processor else []
     for part in parts:
@@ -307,7 +307,7 @@ def leading_token(definition: Definition) -> str | None:
 
 
 def frames(definition: Definition) -> bool:
-    """Whether the post-processor says what stands around a text; a byte-level one moves offsets alone."""
+    """True if the post-processor adds tokens around a text; a byte-level one only changes offsets."""
     processor = definition["post_processor"]
     parts = processor.get("processors", [processor]) if processor else []
     return any(part["type"] != "ByteLevel" for part in parts)
@@ -323,8 +323,11 @@ def frame_template(
     *,
     second_segment: int = 0,
 ) -> Definition:
-    """``start A end`` and ``start A between B end``, each a few tokens with their ids; B and what is behind
-    it are of ``second_segment``, all else of segment 0."""
+    """Return a post-processor that makes ``start A end`` and ``start A between B end``.
+
+    Each part is a list of tokens with their ids.  B and the tokens after it belong to ``second_segment``,
+    everything else to segment 0.
+    """
 
     def tokens(some: Sequence[tuple[str, int]], segment: int) -> list[Definition]:
         return [{"SpecialToken": {"id": name, "type_id": segment}} for name, _ in some]
@@ -345,7 +348,7 @@ def frame_template(
 
 
 def in_one_segment(processor: Definition | None) -> Definition | None:
-    """The post-processor with every token in segment 0."""
+    """Return the post-processor with every token in segment 0."""
     if processor is None:
         return None
     match processor["type"]:
@@ -365,7 +368,7 @@ def _in_segment_0(piece: Definition) -> Definition:
 
 
 def fingerprint(definition: Definition, roles: dict[str, int | None]) -> str:
-    """SHA-256 (hex) of everything that decides ids: rules, vocabulary, special tokens and their roles."""
+    """Return the SHA-256 (hex) of everything that affects ids: rules, vocabulary, special tokens, roles."""
     model = dict(definition["model"])
     if "merges" in model:
         model["merges"] = merge_pairs(definition)

@@ -1,4 +1,4 @@
-"""Reading tokenizers as others wrote them: four formats, one definition."""
+"""Read tokenizers of four formats into one definition."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Read = tuple[Definition, dict[str, Any], str | None]  # definition, tokenizer_co
 
 
 def read(path: Path) -> Read:
-    """Read the tokenizer of a folder, or of one file with what lies beside it.
+    """Read the tokenizer in a folder, or one file with the configuration beside it.
 
-    A folder with several formats is read from the first of: ``tokenizer.json``; ``vocab.json`` +
+    In a folder with several formats, the first of these is read: ``tokenizer.json``; ``vocab.json`` +
     ``merges.txt``; ``encoder.json`` + ``vocab.bpe``; ``tokenizer.model``; ``vocab.txt``.
     """
     if path.is_file():
@@ -46,7 +46,7 @@ def read(path: Path) -> Read:
         backend = build(definition)
     except TokenizerError as error:
         raise TokenizerError(f"'{path}': {error}") from error.__cause__
-    for token in definition["added_tokens"]:  # the library's word counts where a file contradicts itself
+    for token in definition["added_tokens"]:  # the library decides where a file contradicts itself
         token["id"] = backend.token_to_id(token["content"])
     definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] is not None]
     return definition, {**defaults, **config}, template
@@ -55,7 +55,7 @@ def read(path: Path) -> Read:
 def _read_format(
     folder: Path, names: list[str], path: Path, config: dict[str, Any]
 ) -> tuple[Definition, dict[str, Any]]:
-    """The definition, and what the format itself says of special tokens."""
+    """Return the definition, and the special tokens that the format defines."""
     single = names[0] if path.is_file() else None
     if "tokenizer.json" in names or (single and _is_definition(path)):
         return _definition(folder / (single or "tokenizer.json")), {}
@@ -80,14 +80,14 @@ def _definition(path: Path) -> Definition:
     definition = _json(path)
     model = definition.get("model")
     if not isinstance(model, dict):
-        raise TokenizerError(f"'{path}' is no tokenizer.json (it has no 'model'): expected {_EXPECTED}")
+        raise TokenizerError(f"'{path}' is not a tokenizer.json (it has no 'model'): expected {_EXPECTED}")
     if "type" not in model:  # files written before the library named the model's type
         model["type"] = "BPE" if "merges" in model else "Unigram" if "unk_id" in model else "WordPiece"
     return definition
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """``tokenizer_config.json``, on top of the older ``special_tokens_map.json``."""
+    """Return ``tokenizer_config.json``, updated over the older ``special_tokens_map.json``."""
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -96,10 +96,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dict[str, Any]]:
-    """GPT-2's byte-level BPE, or the first GPT's, whose words end in ``</w>``."""
+    """Read GPT-2's byte-level BPE, or the BPE of the first GPT, whose words end in ``</w>``."""
     vocabulary = _json(vocabulary_file)
     if not all(isinstance(index, int) for index in vocabulary.values()):
-        raise TokenizerError(f"'{vocabulary_file}' is no vocabulary: expected an object of token to id")
+        raise TokenizerError(f"'{vocabulary_file}' is not a vocabulary: expected an object of token to id")
     lines = [line.removesuffix("\r") for line in _text(merges_file).split("\n")]
     merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     for number, merge in enumerate(merges, 1):
@@ -133,13 +133,16 @@ def _read_bpe(vocabulary_file: Path, merges_file: Path) -> tuple[Definition, dic
 
 
 def _read_wordpiece(path: Path, config: dict[str, Any]) -> tuple[Definition, dict[str, Any]]:
-    """BERT's ``vocab.txt``: one token a line.  Lower-cases if ``do_lower_case`` says so or, where no
-    ``tokenizer_config.json`` does, if no token but the special ones has an upper-case letter."""
+    """Read BERT's ``vocab.txt``, one token per line.
+
+    The tokenizer lower-cases if ``do_lower_case`` is true.  Without that key, it lower-cases if no token in
+    the vocabulary, apart from special tokens, has an upper-case letter.
+    """
     tokens = _text(path).split("\n")
     tokens = [token.removesuffix("\r") for token in (tokens[:-1] if tokens[-1] == "" else tokens)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if "[UNK]" not in vocabulary:
-        raise TokenizerError(f"'{path}' is no WordPiece vocabulary: it has no line '[UNK]'")
+        raise TokenizerError(f"'{path}' is not a WordPiece vocabulary: it has no line '[UNK]'")
     if len(vocabulary) < len(tokens):
         twice = next(token for index, token in enumerate(tokens) if vocabulary[token] != index)
         raise TokenizerError(f"'{path}' has the token {twice!r} twice: ids would be ambiguous")
@@ -156,7 +159,7 @@ def _read_wordpiece(path: Path, config: dict[str, Any]) -> tuple[Definition, dic
 def _wordpiece_definition(
     vocabulary: dict[str, int], *, lower: bool, strip_accents: bool | None
 ) -> Definition:
-    """BERT's tokenizer as transformers writes it."""
+    """Return the definition of BERT's tokenizer as transformers writes it."""
     definition: Definition = {
         "version": "1.0",
         "added_tokens": [],
@@ -188,10 +191,10 @@ def _json(path: Path) -> dict[str, Any]:
         value = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise TokenizerError(
-            f"'{path}' is not valid JSON ({error}): it is truncated or no tokenizer"
+            f"'{path}' is not valid JSON ({error}): it is truncated or not a tokenizer"
         ) from error
     if not isinstance(value, dict):
-        raise TokenizerError(f"'{path}' does not hold a JSON object: it is no tokenizer file")
+        raise TokenizerError(f"'{path}' does not hold a JSON object: it is not a tokenizer file")
     return value
 
 
@@ -200,7 +203,7 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise TokenizerError(
-            f"'{path}' is not UTF-8 (byte {error.start}): it is no tokenizer file"
+            f"'{path}' is not UTF-8 (byte {error.start}): it is not a tokenizer file"
         ) from error
     except OSError as error:
         raise TokenizerError(f"cannot read '{path}': {error.strerror}") from error

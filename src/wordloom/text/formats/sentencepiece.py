@@ -23,12 +23,12 @@ from wordloom.text.special import added_token
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE, WORD = 1, 2, 3
 
-# Far below every score, so that no path of pieces prefers it: bytes are reached by falling back only.
+# Far below every score, so that no segmentation prefers a byte piece: only byte fallback gives it.
 _NEVER = -1e6
 
 
 class Piece(NamedTuple):
-    """An entry of the vocabulary: its log-probability, and its type as the file numbers it."""
+    """An entry of the vocabulary, with its log-probability and the number of its type."""
 
     text: str
     score: float
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a ``.model`` file holds."""
+    """The contents of a ``.model`` file."""
 
     pieces: list[Piece]
     model_type: int
@@ -64,7 +64,7 @@ def parse(data: bytes) -> Model:
             normalizer = dict(_fields(value))
     if not pieces:
         raise ValueError("it has no pieces")
-    if trainer is None or normalizer is None:  # they follow the pieces; a file cut between two has neither
+    if trainer is None or normalizer is None:  # they follow the pieces, so a truncated file has neither
         raise ValueError("it is truncated: it ends after its pieces, before their type and normalisation")
     return Model(
         pieces=pieces,
@@ -79,7 +79,7 @@ def parse(data: bytes) -> Model:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field: an int for a varint, else the raw bytes."""
+    """Yield number and value of each field: an int for a varint, else the raw bytes."""
     position = 0
 
     def varint() -> int:
@@ -100,7 +100,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
                 yield field, varint()
                 continue
             if wire not in (1, 2, 5):
-                raise ValueError("it is no protocol buffer")
+                raise ValueError("it is not a protocol buffer")
             length = varint() if wire == 2 else 8 if wire == 1 else 4
             if position + length > len(data):
                 raise ValueError("it is truncated")
@@ -111,24 +111,24 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
-    """The definition and the roles of a ``.model`` file.
+    """Return the definition and the roles of a ``.model`` file.
 
-    Raises TokenizerError if it is no such file or uses what cannot be expressed exactly.
+    Raises TokenizerError if it is not such a file or has a feature that cannot be expressed exactly.
     """
     try:
         model = parse(path.read_bytes())
     except OSError as error:
         raise TokenizerError(f"cannot read '{path}': {error.strerror}") from error
     except (ValueError, KeyError, AttributeError, TypeError, struct.error) as error:
-        raise TokenizerError(f"'{path}' is no SentencePiece model: {error}") from error
+        raise TokenizerError(f"'{path}' is not a SentencePiece model: {error}") from error
     for defect, present in _defects(model).items():
         if present:
             raise TokenizerError(
-                f"'{path}' {defect}, which cannot be read with equal ids: convert it elsewhere"
+                f"'{path}' {defect}, which cannot be read with equal ids: use a tokenizer.json of this model"
             )
     unknown = next((index for index, piece in enumerate(model.pieces) if piece.type == UNKNOWN), None)
     if unknown is None:
-        raise TokenizerError(f"'{path}' is no SentencePiece model: it has no unknown piece")
+        raise TokenizerError(f"'{path}' is not a SentencePiece model: it has no unknown piece")
     special = {p.text: i for i, p in enumerate(model.pieces) if p.type in (UNKNOWN, CONTROL)}
     user_defined = {p.text: i for i, p in enumerate(model.pieces) if p.type == USER_DEFINED}
     try:
@@ -139,7 +139,7 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
             "elsewhere"
         ) from error
     except ValueError as error:
-        raise TokenizerError(f"'{path}' is no SentencePiece model: {error}") from error
+        raise TokenizerError(f"'{path}' is not a SentencePiece model: {error}") from error
     config: dict[str, Any] = {"unk_token": model.pieces[unknown].text}
     for role, name in (("bos", "<s>"), ("eos", "</s>"), ("pad", "<pad>")):
         if name in special:
@@ -166,7 +166,7 @@ def read_model(path: Path) -> tuple[Definition, dict[str, Any]]:
 
 
 def _defects(model: Model) -> dict[str, bool]:
-    """Features that the ``tokenizers`` library cannot express exactly, and whether the model has each."""
+    """Return features that the ``tokenizers`` library cannot express, with True for those of the model."""
     user_defined = [piece.text for piece in model.pieces if piece.type == USER_DEFINED]
     unigram = model.model_type == UNIGRAM
     return {
@@ -189,8 +189,11 @@ def _defects(model: Model) -> dict[str, bool]:
 
 
 def _equal_scores_matter(model: Model) -> bool:
-    """False where no two pieces that merging makes have one score, or only runs of one character do (LLaMA's
-    spaces) whose merges nevertheless end as SentencePiece's, which joins the leftmost pair first."""
+    """True if the order of merges with equal scores can change ids.
+
+    SentencePiece merges the leftmost pair first, the library the pair of the lower rank.  Both agree on
+    LLaMA's runs of spaces, which share a score.
+    """
     groups: defaultdict[float, list[str]] = defaultdict(list)
     for piece in model.pieces:
         if piece.type == NORMAL and len(piece.text) > 1:
@@ -199,7 +202,7 @@ def _equal_scores_matter(model: Model) -> bool:
 
 
 def _merges_from_the_left(runs: list[str]) -> bool:
-    """True where merging runs by rank ends as taking the longest runs from the left does, at any length."""
+    """True if merging by rank splits a run of any length as taking the longest run from the left does."""
     longest = max(map(len, runs))
     if len(set("".join(runs))) > 1 or {*map(len, runs)} != {*range(2, longest + 1)} or longest > 100:
         return False
@@ -220,10 +223,10 @@ def _merges_from_the_left(runs: list[str]) -> bool:
 
 
 def _is_unknown_score_exact(model: Model) -> bool:
-    """True where the score of unknown characters is SentencePiece's, or decides nothing.
+    """True if the score of unknown characters equals SentencePiece's, or cannot matter.
 
-    SentencePiece scores them 10 below the worst normal piece, the library 10 below the worst of all.  That
-    matters only where a character that is no piece occurs within a longer one.
+    SentencePiece scores them 10 below the worst normal piece, the library 10 below the worst piece of any
+    type.  The score matters only if a character that is not a piece occurs within a longer piece.
     """
     matched = [piece for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)]
     characters = {piece.text for piece in matched if len(piece.text) == 1}
@@ -234,8 +237,11 @@ def _is_unknown_score_exact(model: Model) -> bool:
 
 
 def _normalizers(model: Model, user_defined: Collection[str]) -> list[Definition]:
-    """The normalizer's steps, whose order is SentencePiece's: a text of white space alone gets no prefix
-    where white space is removed, but a text of characters that the rules delete gets one."""
+    """Return the steps of the normalizer, in SentencePiece's order.
+
+    If white space is removed, the prefix comes after that, because an empty text gets none.  Otherwise it
+    comes first, because a text of characters that the rules delete gets one.
+    """
     steps: list[Definition] = []
     prefix = SPACE_MARK if model.adds_space else ""
     early = "" if model.squeezes_spaces else prefix
@@ -270,15 +276,18 @@ def _decoder(model: Model) -> Definition:
 
 
 def _bpe(model: Model) -> Definition:
-    """SentencePiece joins the neighbours whose union has the best score, the leftmost of equals; so every
-    way of cutting a piece in two known pieces is a merge, ranked by the piece's score."""
-    learnt = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
+    """Return the BPE model.
+
+    SentencePiece merges the neighbours whose union has the best score, the leftmost first.  Each way to split
+    a piece into two pieces is therefore a merge, ranked by the score of the piece.
+    """
+    scores = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
     merges: list[list[str]] = []
-    for text in sorted(learnt, key=lambda text: -learnt[text]):
-        # Of several cuts of one piece, the longest left part first: runs of one character are joined from
-        # the left, so that is the leftmost of overlapping candidates.
-        cuts = range(len(text) - 1, 0, -1)
-        merges += [[text[:cut], text[cut:]] for cut in cuts if text[:cut] in learnt and text[cut:] in learnt]
+    for text in sorted(scores, key=lambda text: -scores[text]):
+        # The split with the longest left part comes first: runs of one character are joined from the left,
+        # which makes it the leftmost of overlapping candidates.
+        splits = ((text[:i], text[i:]) for i in range(len(text) - 1, 0, -1))
+        merges += [[left, right] for left, right in splits if left in scores and right in scores]
     return {
         "type": "BPE",
         "dropout": None,
@@ -299,10 +308,10 @@ def _unigram(model: Model, unknown: int) -> Definition:
 
 
 def _isolating_unknown(model: Model) -> Definition | None:
-    """A split that keeps ``<0x41>`` in a text from being read as the piece of a byte, for Unigram.
+    """Return a split around unknown characters, so that ``<0x41>`` in a text is not taken for a byte piece.
 
-    The library would prefer that piece to an unknown character.  No piece holds one, so that a split around
-    them changes nothing else.
+    The library's Unigram would prefer the byte piece to the unknown character '<'.  No piece contains an
+    unknown character, so the split changes nothing else.
     """
     pieces = {piece.text for piece in model.pieces if piece.type in (NORMAL, USER_DEFINED)}
     unknown = [c for c in "<0x123456789ABCDEF>" if c not in pieces]
@@ -313,7 +322,7 @@ def _isolating_unknown(model: Model) -> Definition | None:
 
 
 def _unigram_scores(model: Model) -> list[tuple[str, float]]:
-    """Piece and score.  SentencePiece scores a user-defined piece so that it wins over other pieces."""
+    """Return piece and score; a user-defined piece gets the score that SentencePiece gives it."""
     best = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
     scores: list[tuple[str, float]] = []
     for text, score, kind in model.pieces:

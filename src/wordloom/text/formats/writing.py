@@ -1,4 +1,4 @@
-"""Writing a tokenizer folder, each file whole or not at all."""
+"""Write a tokenizer folder, replacing each file completely or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside ``path``, flush to disk, then rename over it."""
+    """Write to a temporary file beside ``path``, flush it to disk, and rename it to ``path``."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
@@ -37,7 +37,7 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp's 0600 would hide the file from other users
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files that other users cannot read
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
