@@ -82,7 +82,7 @@ def test_report_side_by_side(run, folder, text_file):
     made = json.loads(shown)
     assert code == 0
     assert made["vocab_size"] < 99_999 == made["requested_vocab_size"]
-    assert "not the 99,999 asked for" in made["notes"][0]
+    assert "entries instead of 99,999" in made["notes"][0]
     code, table, _ = run("report", text_file, folder, word)
     assert code == 0
     shown = table.decode()

@@ -162,7 +162,7 @@ def test_a_vocabulary_smaller_than_asked_for_is_reported(kind):
     tokenizer = Tokenizer.train([text], kind=kind, vocab_size=50_000)
     report = tokenizer.training_report
     assert report.vocab_size == tokenizer.vocab_size < 50_000 == report.requested_vocab_size
-    assert "not the 50,000 asked for" in report.notes[-1]
+    assert "entries instead of 50,000" in report.notes[-1]
 
 
 def test_characters_beyond_the_alphabet_are_reported_and_still_encode(corpus):

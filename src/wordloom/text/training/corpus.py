@@ -1,4 +1,4 @@
-"""The text a tokenizer learns from: read once as a stream, kept within a bound."""
+"""The training text of a tokenizer, read once as a stream and sampled to a limited size."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from wordloom.text.cutting import cut_at_spaces
 
 Progress = Callable[[str, int, int | None], None]
 
-_STRETCH = 1 << 16  # bytes: what is sampled, and about the longest text handed to a trainer at once
+_STRETCH = 1 << 16  # bytes: the unit of sampling, and about the longest text passed to a trainer
 
 
 class Corpus:
-    """Documents read once, of which a uniform sample of at most ``sample_bytes`` is kept (as UTF-8).
+    """A uniform sample of at most ``sample_bytes`` (UTF-8) of documents that are read once.
 
-    The unit of sampling is a stretch of about 64 KB: part of a long document or several short ones.
-    Each stretch draws a number from ``seed`` and those with the smallest are kept, so a stretch's
-    fate does not depend on where in the corpus it stands; a corpus within the bound is kept whole.
+    The unit of sampling is a stretch of about 64 KB: part of a long document, or several short ones.  Each
+    stretch draws a random number, and those with the smallest numbers are kept.  The choice therefore does
+    not depend on the place in the corpus.  A corpus within the limit is kept completely.
 
     Attributes:
-        n_texts, bytes_seen: what was read.
-        bytes_used: what was kept.
-        characters: how often each character occurs in all that was read, if ``count`` was asked.
+        n_texts, bytes_seen: the documents and bytes read.
+        bytes_used: the bytes kept.
+        characters: the count of each character in all documents, if ``count`` is true.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Corpus:
         self._kept.sort(key=lambda kept: kept[1])
         if not self.bytes_seen:
             raise TokenizerError(
-                f"the corpus is empty ({self.n_texts} texts, none with a character): give text to learn from"
+                f"the corpus is empty ({self.n_texts} texts, none with a character): give text to train on"
             )
 
     def _keep(self, stretch: list[bytes], size: int) -> None:
@@ -76,7 +76,7 @@ class Corpus:
             self._progress("reading", self.bytes_seen, None)
 
     def texts(self) -> Iterator[str]:
-        """The kept text, in the order of the corpus."""
+        """Yield the kept text, in the order of the corpus."""
         done = 0
         for _, _, stretch in self._kept:
             yield from (piece.decode() for piece in stretch)

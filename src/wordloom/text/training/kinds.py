@@ -1,8 +1,8 @@
-"""How each kind learns its vocabulary, by the trainers of the ``tokenizers`` library.
+"""Train a vocabulary of each kind with the trainers of the ``tokenizers`` library.
 
-Each ``learn_*`` takes the corpus and the settings and returns a definition in which every special
-token is an added token.  Special tokens come first, except in the byte kind, whose first 256 ids are
-the byte values, and in the char kind, whose characters come first, sorted.
+Each ``train_*`` function takes the corpus and the settings, and returns a definition in which every special
+token is an added token.  Special tokens have the first ids, with two exceptions: the first 256 ids of the
+byte kind are the byte values, and the first ids of the char kind are the characters, sorted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from wordloom.text.training.corpus import Corpus
 if TYPE_CHECKING:
     import tokenizers
 
-_ALL = 2**31 - 1  # as a vocabulary size: every one that occurs
+_ALL = 2**31 - 1  # a vocabulary size that keeps every word
 
-# Scores of Unigram's byte pieces: never chosen in place of characters, only fallen back to.
+# The score of Unigram's byte pieces, so low that only byte fallback gives them.
 _NEVER = -1e6
 
 
 class Settings(NamedTuple):
-    """What a ``learn_*`` function is told; ``notes`` is where it leaves what the user should know."""
+    """Settings of a ``train_*`` function, which appends messages for the user to ``notes``."""
 
     vocab_size: int | None
     lower: bool
@@ -40,8 +40,8 @@ class Settings(NamedTuple):
     notes: list[str]
 
 
-def learn_word(corpus: Corpus, settings: Settings) -> Definition:
-    """Whole words: a ``WordLevel`` model over BERT's split (or white space)."""
+def train_word(corpus: Corpus, settings: Settings) -> Definition:
+    """Train whole words: a ``WordLevel`` model over BERT's split, or over white space."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     _require_size(settings, 1, "one word")
@@ -58,24 +58,24 @@ def learn_word(corpus: Corpus, settings: Settings) -> Definition:
         show_progress=False,
     )
     definition = _trained(backend, trainer, corpus.texts(), settings)
-    # a word that is spelt like a special token (PTB's <unk>) was given an id of its own and took the token's
-    learnt = definition["model"]["vocab"]
-    words = [word for word in sorted(learnt, key=learnt.__getitem__) if word not in special]
+    # a word spelt like a special token (PTB's <unk>) has an id of its own, which replaced the token's
+    trained = definition["model"]["vocab"]
+    words = [word for word in sorted(trained, key=trained.__getitem__) if word not in special]
     vocabulary = {word: i for i, word in enumerate([*special, *words][: settings.vocab_size])}
     definition["model"]["vocab"] = vocabulary
     definition["added_tokens"] = [added_token(token, vocabulary[token]) for token in special]
     return definition
 
 
-def learn_char(corpus: Corpus, settings: Settings) -> Definition:
-    """Characters: BPE without merges, which looks up each code point."""
+def train_char(corpus: Corpus, settings: Settings) -> Definition:
+    """Train characters: BPE without merges, which looks up each code point."""
     counts = _normalized(corpus.characters, settings)
-    wanted = [c for c, count in counts.most_common() if count >= (settings.min_frequency or 1)]
+    kept = [c for c, count in counts.most_common() if count >= (settings.min_frequency or 1)]
     if settings.vocab_size is not None:
         _require_size(settings, 1, "one character")
-        wanted = wanted[: settings.vocab_size - len(settings.special_tokens)]
-    if len(wanted) < len(counts):
-        left_out = sorted(counts.keys() - set(wanted))
+        kept = kept[: settings.vocab_size - len(settings.special_tokens)]
+    if len(kept) < len(counts):
+        left_out = sorted(counts.keys() - set(kept))
         if "unk" not in settings.roles:
             raise TokenizerError(
                 f"{len(left_out)} of the text's {len(counts)} characters would be left out and there is no "
@@ -86,15 +86,15 @@ def learn_char(corpus: Corpus, settings: Settings) -> Definition:
             f"{len(left_out):,} of {len(counts):,} characters ({share:.3%} of the text) are left out and "
             "become the unknown token"
         )
-    vocabulary = {token: i for i, token in enumerate([*sorted(wanted), *settings.special_tokens])}
+    vocabulary = {token: i for i, token in enumerate([*sorted(kept), *settings.special_tokens])}
     normalizer = {"type": "Lowercase"} if settings.lower else None
     return _lookup(vocabulary, settings, None, {"type": "Fuse"}, settings.roles.get("unk")) | {
         "normalizer": normalizer
     }
 
 
-def learn_byte(corpus: Corpus, settings: Settings) -> Definition:
-    """Bytes: byte-level BPE without merges, with id = byte value."""
+def train_byte(corpus: Corpus, settings: Settings) -> Definition:
+    """Return the byte kind: byte-level BPE without merges, in which a byte's id is its value."""
     size = 256 + len(settings.special_tokens)
     if settings.vocab_size not in (None, size):
         raise TokenizerError(
@@ -106,8 +106,8 @@ def learn_byte(corpus: Corpus, settings: Settings) -> Definition:
     return _lookup(vocabulary, settings, byte_level, byte_level, None)
 
 
-def learn_bpe(corpus: Corpus, settings: Settings) -> Definition:
-    """Byte-level BPE over the split of GPT-2 or Llama 3."""
+def train_bpe(corpus: Corpus, settings: Settings) -> Definition:
+    """Train byte-level BPE over the split of GPT-2 or Llama 3."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     _require_size(settings, 256, "the 256 bytes")
@@ -125,14 +125,14 @@ def learn_bpe(corpus: Corpus, settings: Settings) -> Definition:
         initial_alphabet=bytes_to_characters(),
         show_progress=False,
     )
-    return _stripping_masks(_trained(backend, trainer, corpus.texts(), settings), settings)
+    return _include_mask_space(_trained(backend, trainer, corpus.texts(), settings), settings)
 
 
-def learn_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
-    """WordPiece over BERT's normaliser and split.
+def train_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
+    """Train WordPiece over BERT's normaliser and split.
 
-    The library numbers continuing characters (``##a``) in the random order of its hash table, and equal
-    counts are then merged in that order.  Handing it all of them, sorted, makes training repeatable.
+    The library numbers continuing characters (``##a``) in the random order of its hash table, which decides
+    between merges of equal counts.  Passing all of them, sorted, makes training repeatable.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -146,14 +146,14 @@ def learn_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
             if split.pre_tokenize_str(normal):  # not white space
                 counts[normal] += count
     alphabet = _alphabet(counts, settings, "the unknown token")
-    within = [f"##{c}" for c in alphabet if len(split.pre_tokenize_str(f"a{c}")) == 1]
+    continuing = [f"##{c}" for c in alphabet if len(split.pre_tokenize_str(f"a{c}")) == 1]
     _require_size(
-        settings, len(alphabet) + len(within), f"the {len(alphabet)} characters kept (limit_alphabet)"
+        settings, len(alphabet) + len(continuing), f"the {len(alphabet)} characters kept (limit_alphabet)"
     )
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size or 0,
         min_frequency=settings.min_frequency or 1,
-        special_tokens=[*settings.special_tokens, *alphabet, *within],
+        special_tokens=[*settings.special_tokens, *alphabet, *continuing],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         continuing_subword_prefix="##",
@@ -167,11 +167,11 @@ def learn_wordpiece(corpus: Corpus, settings: Settings) -> Definition:
     return definition
 
 
-def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
-    """Unigram whose pieces keep their spaces and whose unknown characters fall back to bytes.
+def train_unigram(corpus: Corpus, settings: Settings) -> Definition:
+    """Train Unigram with spaces in its pieces and byte fallback for unknown characters.
 
-    SentencePiece's visible space would make a literal U+2581 and a leading space ambiguous; with the
-    space itself in the pieces and the split of GPT-2 or Llama 3, decoding is mere concatenation.
+    With SentencePiece's visible space, a literal U+2581 and a leading space would be ambiguous.  With the
+    space itself in the pieces and the split of GPT-2 or Llama 3, decoding is concatenation.
     """
     from tokenizers import Tokenizer, models, trainers
 
@@ -189,13 +189,13 @@ def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
         initial_alphabet=alphabet,
         show_progress=False,
     )
-    rest = counts.keys() - set(alphabet) | {"\0"}
+    others = counts.keys() - set(alphabet) | {"\0"}
     texts: Iterable[str] = corpus.texts()
     if settings.lower:
         texts = (_lowercase().normalize_str(text) for text in texts)
-    outside = re.compile(f"[{re.escape(''.join(sorted(rest)))}]+")
-    parts = (part for text in texts for part in outside.split(text) if part)
-    definition = _stripping_masks(_trained(backend, trainer, parts, settings), settings)
+    left_out = re.compile(f"[{re.escape(''.join(sorted(others)))}]+")
+    parts = (part for text in texts for part in left_out.split(text) if part)
+    definition = _include_mask_space(_trained(backend, trainer, parts, settings), settings)
     n_special = len(settings.special_tokens)
     pieces = definition["model"]["vocab"]
     fallback = [[f"<0x{byte:02X}>", _NEVER] for byte in range(256)]
@@ -208,7 +208,7 @@ def learn_unigram(corpus: Corpus, settings: Settings) -> Definition:
 
 
 def bert_template(ids: dict[str, int]) -> Definition:
-    """``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, the second text as segment 1, with these tokens."""
+    """Return the post-processor for ``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, with B in segment 1."""
     cls, sep = ids.items()
     return frame_template([cls], [sep], [sep], second_segment=1)
 
@@ -228,8 +228,8 @@ def _trained(
     return definition
 
 
-def _stripping_masks(definition: Definition, settings: Settings) -> Definition:
-    """The mask with the space before it, as RoBERTa has it, where pieces keep theirs: it stands for one."""
+def _include_mask_space(definition: Definition, settings: Settings) -> Definition:
+    """Make the mask token include the space before it, as in RoBERTa, because the masked piece does."""
     for token in definition["added_tokens"]:
         token["lstrip"] = token["content"] == settings.roles.get("mask")
     return definition
@@ -242,7 +242,7 @@ def _lookup(
     decoder: Definition,
     unknown: str | None,
 ) -> Definition:
-    """A BPE definition without merges, whose units are looked up one by one."""
+    """Return a BPE definition without merges, which looks up each unit."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -280,7 +280,7 @@ def _lowercase() -> tokenizers.normalizers.Lowercase:
 
 
 def _normalized(counts: Counter[str], settings: Settings) -> Counter[str]:
-    """How often each character occurs once the text is lower-cased, if it is."""
+    """Return the count of each character, in the lower-cased text if the settings say so."""
     if not settings.lower:
         return Counter(counts)
     normalizer, lowered = _lowercase(), Counter[str]()
@@ -291,7 +291,7 @@ def _normalized(counts: Counter[str], settings: Settings) -> Counter[str]:
 
 
 def _alphabet(counts: Counter[str], settings: Settings, become: str) -> list[str]:
-    """The ``limit_alphabet`` most frequent characters, sorted; a note tells what the others become."""
+    """Return the ``limit_alphabet`` most frequent characters, sorted; a note reports the others."""
     kept = sorted(counts, key=lambda c: (-counts[c], c))[: settings.limit_alphabet]
     if len(kept) < len(counts):
         share = 1 - sum(counts[c] for c in kept) / counts.total()
@@ -302,10 +302,10 @@ def _alphabet(counts: Counter[str], settings: Settings, become: str) -> list[str
     return sorted(kept)
 
 
-def _require_size(settings: Settings, units: int, what: str) -> None:
+def _require_size(settings: Settings, units: int, unit_names: str) -> None:
     least = units + len(settings.special_tokens)
     if settings.vocab_size is not None and settings.vocab_size < least:
         raise TokenizerError(
-            f"vocab_size={settings.vocab_size} is too small: {what} and {len(settings.special_tokens)} "
+            f"vocab_size={settings.vocab_size} is too small: {unit_names} and {len(settings.special_tokens)} "
             f"special tokens need {least}"
         )

@@ -1,4 +1,4 @@
-"""Training a tokenizer: what the kinds have in common, and the table of kinds."""
+"""The table of tokenizer kinds, and the training that all kinds share."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from wordloom.text.training.kinds import Settings
 
 
 class TrainingReport(NamedTuple):
-    """What a training saw and made."""
+    """The corpus and the result of a training."""
 
     kind: str
-    texts: int  # documents, or parts of them, as they were given
+    texts: int  # documents or parts of documents, as given
     bytes_seen: int
     bytes_used: int  # less than bytes_seen where the corpus was sampled
     vocab_size: int
     requested_vocab_size: int | None
-    notes: tuple[str, ...]  # what is not as one might think, a sentence each
+    notes: tuple[str, ...]  # deviations from the settings, one sentence each
 
 
 class Kind(NamedTuple):
-    """One kind of tokenizer that can be trained."""
+    """A kind of tokenizer that can be trained."""
 
     summary: str
-    learn: Callable[[Corpus, Settings], Definition]
+    train: Callable[[Corpus, Settings], Definition]
     special_tokens: tuple[str, ...]
     splits: tuple[str, ...] = ()  # the first is the default
-    vocab_size: int | None = None  # the default; None: all that occur
+    vocab_size: int | None = None  # the default; None: no limit
     min_frequency: int | None = None  # the default; None: the kind has no such setting
     limit_alphabet: int | None = None
     counts_characters: bool = False
-    learns: bool = True
+    reads_corpus: bool = True
 
 
 _GPT = ("<|endoftext|>", "<|pad|>")
@@ -45,22 +45,22 @@ _GPT = ("<|endoftext|>", "<|pad|>")
 TOKENIZERS: dict[str, Kind] = {
     "word": Kind(
         "words and punctuation marks; unknown words become <unk>",
-        kinds.learn_word,
+        kinds.train_word,
         ("<unk>", *_GPT),
         splits=("words", "whitespace"),
         min_frequency=1,
     ),
     "char": Kind(
         "every character of the corpus, sorted",
-        kinds.learn_char,
+        kinds.train_char,
         ("<unk>", *_GPT),
         min_frequency=1,
         counts_characters=True,
     ),
-    "byte": Kind("the 256 bytes; lossless", kinds.learn_byte, _GPT, learns=False),
+    "byte": Kind("the 256 bytes; lossless", kinds.train_byte, _GPT, reads_corpus=False),
     "bpe": Kind(
         "byte-level BPE, as GPT-2; lossless",
-        kinds.learn_bpe,
+        kinds.train_bpe,
         _GPT,
         splits=("gpt2", "llama3"),
         vocab_size=8192,
@@ -68,7 +68,7 @@ TOKENIZERS: dict[str, Kind] = {
     ),
     "wordpiece": Kind(
         "WordPiece, as BERT",
-        kinds.learn_wordpiece,
+        kinds.train_wordpiece,
         ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
         vocab_size=8192,
         min_frequency=2,
@@ -77,7 +77,7 @@ TOKENIZERS: dict[str, Kind] = {
     ),
     "unigram": Kind(
         "Unigram with byte fallback, spaces kept; lossless",
-        kinds.learn_unigram,
+        kinds.train_unigram,
         ("<unk>", "<s>", "</s>", "<pad>"),
         splits=("gpt2", "llama3"),
         vocab_size=8192,
@@ -101,7 +101,7 @@ def train(
     seed: int,
     progress: Progress | None,
 ) -> Tokenizer:
-    """What :meth:`Tokenizer.train` documents."""
+    """Train a tokenizer; :meth:`Tokenizer.train` documents the arguments."""
     if kind not in TOKENIZERS:
         raise TokenizerError(f"tokenizer kind '{kind}' is unknown: {did_you_mean(kind, TOKENIZERS)}")
     chosen = TOKENIZERS[kind]
@@ -109,13 +109,13 @@ def train(
         kind, vocab_size, lower, min_frequency, special_tokens, split=split, limit_alphabet=limit_alphabet
     )
     corpus = Corpus(
-        texts if chosen.learns else [" "],
+        texts if chosen.reads_corpus else [" "],
         sample_bytes=sample_bytes,
         seed=seed,
         count=chosen.counts_characters,
-        progress=progress if chosen.learns else None,
+        progress=progress if chosen.reads_corpus else None,
     )
-    definition = chosen.learn(corpus, settings)
+    definition = chosen.train(corpus, settings)
     config = {f"{role}_token": settings.roles[role] for role in ROLES if role in settings.roles}
     if kind == "wordpiece":
         config["do_lower_case"] = lower  # type: ignore[assignment]
@@ -123,17 +123,17 @@ def train(
     notes = list(settings.notes)
     if settings.vocab_size is not None and tokenizer.vocab_size < settings.vocab_size:
         notes.append(
-            f"the vocabulary has {tokenizer.vocab_size:,} entries, not the {settings.vocab_size:,} asked "
-            "for: this text supports no more"
+            f"the vocabulary has {tokenizer.vocab_size:,} entries instead of {settings.vocab_size:,}: this "
+            "text supports no more"
             + (f" at min_frequency {settings.min_frequency}" if settings.min_frequency else "")
         )
     if corpus.bytes_used < corpus.bytes_seen and kind != "char":
         notes.append(
-            f"learnt from a uniform sample of {corpus.bytes_used / 1e6:,.0f} of "
+            f"trained on a uniform sample of {corpus.bytes_used / 1e6:,.0f} of "
             f"{corpus.bytes_seen / 1e6:,.0f} MB (sample_bytes)"
         )
     used = corpus.bytes_seen if kind == "char" else corpus.bytes_used
-    counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.learns else (0, 0, 0)
+    counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.reads_corpus else (0, 0, 0)
     tokenizer.training_report = TrainingReport(kind, *counts, tokenizer.vocab_size, vocab_size, tuple(notes))
     return tokenizer
 
@@ -148,7 +148,7 @@ def _settings(
     split: str | None,
     limit_alphabet: int | None,
 ) -> Settings:
-    """The settings with the kind's defaults filled in; TokenizerError for one the kind does not have."""
+    """Return the settings with the kind's defaults; raise TokenizerError for one that it does not have."""
     chosen = TOKENIZERS[kind]
     if isinstance(special_tokens, str):
         raise TokenizerError(f"special_tokens is one string: give a list, such as ['{special_tokens}']")
@@ -163,7 +163,7 @@ def _settings(
     limits = {
         "min_frequency": (min_frequency, 10**12),
         "limit_alphabet": (limit_alphabet, 10**12),
-        "vocab_size": (vocab_size, LARGEST),  # the trainers make room for as many
+        "vocab_size": (vocab_size, LARGEST),  # the trainers allocate this many
     }
     for name, (value, most) in limits.items():
         if value is not None and not 1 <= value <= most:
