@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.models.test_modified_heads import FAMILIES
+from tests.models.test_modified_layers import FAMILIES
 from torch import nn
 
 from wordloom.errors import ConfigError

@@ -9,11 +9,13 @@ import torch
 from tests.nn.adapters import WAYS, Doubled, matrix
 from tests.nn.test_recurrent import VARIANTS
 from torch import nn
+from torch.nn.utils import prune
 
 from wordloom.errors import ConfigError
 from wordloom.kernels import acceptance, programs
 from wordloom.nn import Linear, RMSNorm, fused, linear
 from wordloom.nn.recurrent import Recurrent
+from wordloom.nn.unmodified import modification
 
 B, T, D, H = 3, 5, 7, 6
 LAYERS = ("input_proj", "hidden_proj", "state_proj")
@@ -94,6 +96,30 @@ def test_products_look_at_the_types_of_both_factors(monkeypatch, lines):
     low = layer(x.bfloat16()) if layer.bfloat16() else None
     torch.testing.assert_close(low.float(), expected, atol=0.05, rtol=0.05)
     assert lines()[0] == "Linear calls the modules: a factor is a Doubled"
+
+
+def test_what_counts_as_a_modification():
+    assert modification(Linear(D, H), Linear) == modification(None, Linear) == ""
+    assert modification(nn.Linear(D, H), Linear) == "torch.nn.modules.linear.Linear in place of Linear"
+    for name, value in (("forward", torch.relu), ("weight", torch.ones(H, D)), ("bias", torch.ones(H))):
+        layer = Linear(D, H)
+        if name != "forward":
+            delattr(layer, name)
+        setattr(layer, name, value)
+        assert modification(layer, Linear) == f"Linear.{name} is replaced"
+    for hook in (
+        "forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook",
+    ):  # fmt: skip
+        layer = Linear(D, H)
+        handle = getattr(layer, f"register_{hook}")(lambda *_given: None)
+        assert modification(layer, Linear) == "Linear has hooks"
+        handle.remove()
+        assert modification(layer, Linear) == ""
+    pruned = Linear(D, H)
+    prune.random_unstructured(pruned, "weight", 0.5)
+    normed = torch.nn.utils.parametrizations.weight_norm(Linear(D, H))
+    assert modification(pruned, Linear)
+    assert modification(normed, Linear)
 
 
 def test_norms_and_rotations_look_at_every_tensor(monkeypatch, lines):

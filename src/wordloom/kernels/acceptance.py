@@ -12,12 +12,15 @@ __all__ = ["fall_back", "plain"]
 
 log = logging.getLogger(__name__)
 
+_PLAIN = (Tensor, nn.Parameter)
+
 
 def plain(*tensors: Tensor | None) -> bool:
     """Return whether each tensor is an ordinary dense one, no subclass; None counts as plain."""
-    return all(
-        t is None or (type(t) in (Tensor, nn.Parameter) and t.layout == torch.strided) for t in tensors
-    )
+    for t in tensors:  # noqa: SIM110  a generator takes twice as long, and layers ask at every call
+        if t is not None and (type(t) not in _PLAIN or t.layout != torch.strided):
+            return False
+    return True
 
 
 def fall_back(path: str, reason: str) -> None:

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wordloom.errors import ConfigError, DeviceError, did_you_mean
 from wordloom.kernels import programs
+from wordloom.kernels.acceptance import plain
 from wordloom.nn import fused
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
@@ -220,7 +221,7 @@ class Attention(nn.Module):
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
         dropout = self.dropout if self.training else 0.0
         of_keys = mask is None or (mask.dim() == 4 and mask.shape[1:3] == (1, 1) and mask.dtype == torch.bool)
-        blocked = of_keys and dropout < 1.0 and self.backend == "auto"
+        blocked = of_keys and plain(mask) and dropout < 1.0 and self.backend == "auto"
         if blocked and fused.attention_fits(q, k, v, is_causal=is_causal):
             keys = None if mask is None else mask[:, 0, 0]  # [B or 1, S]
             return fused.attention(q, k, v, scale=self.scale, is_causal=is_causal, keys=keys, dropout=dropout)

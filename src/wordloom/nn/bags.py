@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from wordloom.kernels.acceptance import plain
+
 __all__ = ["bag_products"]
 
 _FEW = 3  # rows of the matrix up to which one product after another is faster than all at once
@@ -23,7 +25,7 @@ def bag_products(ids: Tensor, weights: Tensor, offsets: Tensor, matrix: Tensor) 
     matrix is dense; on a CPU it is scattered row by row in float32 (scipy's transposed product), where
     PyTorch's own sorts all ids and was measured thirty times slower.
     """
-    if matrix.device.type == "cpu" and matrix.dtype == torch.float32:
+    if matrix.device.type == "cpu" and matrix.dtype == torch.float32 and plain(ids, weights, offsets, matrix):
         return _BagProducts.apply(ids, weights, offsets, matrix)  # type: ignore[no-untyped-call]
     return _embedding_bag(ids, weights, offsets, matrix)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from wordloom.kernels.acceptance import fall_back
+from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import Linear, fastest_linear, product_dtype, widens
 from wordloom.nn.unmodified import modification
@@ -37,7 +37,10 @@ class Head(Linear):
         The fused loss reads the weights and does not call the layer.  A modified head (a subclass, hooks, a
         parametrization, a weight that is no plain tensor) is called instead.
         """
-        if reason := modification(self, Head):
+        reason = modification(self, Head)
+        if not reason and not plain(hidden, targets):
+            reason = f"its inputs are a {type(hidden).__name__} and a {type(targets).__name__}"
+        if reason:
             fall_back("the loss of the language model's head", reason)
             return _logits_loss(self(hidden), targets, smoothing)
         return linear_cross_entropy(

@@ -1,11 +1,12 @@
-"""The linear layer, and by which routine a CPU makes its products.
+"""The linear layer, and the choice of the routine that computes its products on a CPU.
 
-Of 16-bit numbers, where the CPU has no arithmetic for them: PyTorch widens element by element inside the
-product, 7 to 9 times slower than float32 with AVX2.  Here both sides are widened once, multiplied in float32
-and the result is rounded: the number that a 16-bit product with float32 sums gives, at nearly float32 speed.
+16-bit numbers: where the CPU has no arithmetic for them, PyTorch widens them element by element inside the
+product, 7 to 9 times slower than float32 with AVX2.  This layer widens both factors once, multiplies in
+float32 and rounds the result.  The number is that of a 16-bit product with float32 sums, and the speed nearly
+that of float32.
 
-Of float32, where PyTorch brings Intel's MKL to a processor with AVX512 that Intel did not make: oneDNN's
-routine, which PyTorch brings too, multiplies there a fifth to two fifths faster.
+float32: PyTorch brings Intel's MKL.  On a processor with AVX512 of another maker, the routine of oneDNN,
+which PyTorch brings too, is a fifth to two fifths faster.
 """
 
 from __future__ import annotations

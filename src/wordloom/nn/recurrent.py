@@ -181,7 +181,8 @@ class Recurrent(nn.Module):
         if found != (fitting := [(len(x), size) for size in self.state_dims]):
             raise ConfigError(f"a state of shapes {found} does not fit {len(x)} rows, which need {fitting}")
         u = self._dropped_weight()
-        kernel = "steps" if exact or self.recorded is not None else self.kernel_for(x, starts is not None)
+        stepping = exact or self.recorded is not None or not plain(*state)
+        kernel = "steps" if stepping else self.kernel_for(x, starts is not None)
         if kernel == "steps" or u is None:
             return self._steps(x, state, u, attend, starts)
         if kernel == "fused":

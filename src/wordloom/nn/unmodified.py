@@ -13,8 +13,6 @@ from wordloom.kernels.acceptance import plain
 
 __all__ = ["modification"]
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
     """Return why ``module`` must be called, or "" if it is an unmodified ``kind`` or None.
@@ -24,10 +22,15 @@ def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
     if module is None:
         return ""
     if type(module) is not kind:
-        return f"{type(module).__name__} in place of {kind.__name__}"
-    if "forward" in vars(module):
-        return f"{kind.__name__}.forward is replaced"
-    if any(getattr(module, hooks) for hooks in _HOOKS):
+        found = type(module).__name__
+        if found == kind.__name__:
+            found = f"{type(module).__module__}.{found}"
+        return f"{found} in place of {kind.__name__}"
+    for name in ("forward", "weight", "bias"):
+        if name in vars(module):
+            return f"{kind.__name__}.{name} is replaced"
+    m = module
+    if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
         return f"{kind.__name__} has hooks"
     for name, parameter in module._parameters.items():
         if not plain(parameter):

@@ -1,4 +1,4 @@
-"""Loss and gradients follow a language model's head that was modified or replaced, in every family."""
+"""Loss and gradients follow a head or a recurrent layer that was modified or replaced, in every family."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import torch
-from tests.nn.adapters import WAYS
+from tests.nn.adapters import WAYS, matrix
 from torch.nn import functional as F
 
 from wordloom.data.batches.bags import LabelBatch
@@ -15,6 +15,7 @@ from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
 from wordloom.kernels import acceptance
 from wordloom.models import GPT2Config, TaskConfig, build, config_from
+from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import Translation, WithLanguageModel, causal_lm, classification, masked_lm
 
 V, D, B, T = 29, 16, 3, 7
@@ -90,3 +91,39 @@ def test_an_unmodified_head_keeps_the_fused_loss(monkeypatch) -> None:
     monkeypatch.setattr(type(model.lm_head), "forward", lambda *given: called.append(1))
     causal_lm(model, CausalBatch(ids(B, T), ids(B, T), None, None)).total.backward()
     assert not called
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["rnn", "seq2seq", "rnn_classifier"])
+def test_the_loss_follows_a_modified_recurrent_layer(family: str, way: str) -> None:
+    def made():
+        torch.manual_seed(0)
+        if family != "rnn_classifier":
+            return build(FAMILIES[family])
+        names = {"0": "no", "1": "yes"}
+        model = build(config_from("rnn_classifier", vocab_size=V, id2label=names, dim=D, cell="gru"))
+        torch.nn.init.normal_(model.classifier.weight)  # it starts at zero
+        return model
+
+    def loss_of(model):
+        torch.manual_seed(1)
+        if family != "rnn_classifier":
+            return loss_and_logits(family, model)[0]
+        batch = LabelBatch((ids(B, T), torch.ones(B, T, dtype=torch.bool)), torch.tensor([0, 1, 1]))
+        return classification(model, batch).total
+
+    for name in ("input_proj", "hidden_proj"):
+        model, twin = made(), made()
+        layers, others = ([m for m in x.modules() if isinstance(m, Recurrent)] for x in (model, twin))
+        before = loss_of(model)
+        WAYS[way](layers[-1], name)
+        modified = getattr(layers[-1], name)
+        with torch.no_grad():
+            getattr(others[-1], name).weight.copy_(matrix(modified))
+            if way == "hook" and name == "input_proj":
+                others[-1].input_proj.bias.mul_(2)
+        loss = loss_of(model)
+        torch.testing.assert_close(loss, loss_of(twin))
+        assert abs(loss.item() - before.item()) > 1e-4
+        loss.backward()
+        assert all(p.grad is not None and p.grad.any() for p in modified.parameters())
