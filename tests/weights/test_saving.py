@@ -124,36 +124,91 @@ def test_a_disk_that_takes_no_more(tmp_path: Path) -> None:
     assert contents(tmp_path) == {}
 
 
-def test_no_mixture_of_old_and_new_is_ever_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash between two renames: the folder then has no config.json, so it is not a checkpoint."""
-    save_model(build(CONFIG), tmp_path, max_shard_size=3000)
-    files = len(list(tmp_path.iterdir()))
-    rename = os.replace
-    for survived in range(files):
-        calls = iter(range(files))
+KILLED = """
+import os, shutil, sys
+from pathlib import Path
+import torch
+from wordloom.models import build, config_from
+from wordloom.text import Tokenizer
+from wordloom.weights import save_model
 
-        def crash(source: Any, target: Any, calls: Any = calls, survived: int = survived) -> None:
-            if next(calls) >= survived:
-                raise KeyboardInterrupt
-            rename(source, target)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(saving.os, "replace", crash)
-            with pytest.raises(KeyboardInterrupt):
-                save_model(build(CONFIG), tmp_path, max_shard_size=3000, overwrite=True)
-        with pytest.raises(CheckpointError, match=r"has no config\.json"):
-            load_model(tmp_path)
-        assert not list(tmp_path.glob(".wordloom-writing-*"))
-        save_model(build(CONFIG), tmp_path, max_shard_size=3000, overwrite=True)
-        load_model(tmp_path)
+SHAPE = {"vocab_size": 40, "max_seq_len": 8, "dim": 12, "n_layers": 1, "n_heads": 2}
+POOLING = {"modules.json": "[]", "1_Pooling/config.json": "{}"}
+SOURCE = {"share_embeddings": False, "source_vocab_size": 40}
 
 
-def test_what_a_killed_save_left_behind_is_cleared(tmp_path: Path) -> None:
-    abandoned = tmp_path / ".wordloom-writing-abc"
-    abandoned.mkdir()
-    (abandoned / "model.safetensors").write_bytes(b"half")
-    save_model(build(CONFIG), tmp_path)
-    assert not abandoned.exists()
+def tokenizer(text):
+    return Tokenizer.train([text], kind="char", special_tokens=["<pad>", "</s>"])
+
+
+SAVES = {
+    "sharded": ("gpt2", {}, {"max_shard_size": 3000, "tokenizer": tokenizer("old")}),
+    "translator": ("transformer", SOURCE, {"tokenizer": tokenizer("a"), "source_tokenizer": tokenizer("b")}),
+    "another": ("transformer", SOURCE, {"tokenizer": tokenizer("ab"), "source_tokenizer": tokenizer("cde")}),
+    "encoder": ("bert", {}, {"files": POOLING, "tokenizer": tokenizer("encoder")}),
+}
+
+
+def save(name, folder):
+    family, settings, given = SAVES[name]
+    seed = torch.Generator().manual_seed(len(name))
+    model = build(config_from(family, **SHAPE, **settings), generator=seed)
+    save_model(model, folder, overwrite=True, **given)
+
+
+def counted(call, at):
+    def counting(*arguments, **named):
+        if counting.left[0] == at:
+            os._exit(9)
+        counting.left[0] += 1
+        return call(*arguments, **named)
+    return counting
+
+
+place, old, new = Path(sys.argv[1]), *sys.argv[2:]
+for name in (old, new):
+    save(name, place / name)
+step, ended = 0, 9
+while ended:
+    folder = place / f"after {step}"
+    shutil.copytree(place / old, folder)
+    (folder / "metrics.jsonl").write_text("{}")
+    child = os.fork()
+    if not child:
+        left = [0]
+        for name in ("replace", "rename", "unlink", "rmdir", "mkdir", "fsync", "open"):
+            call = counted(getattr(os, name), step)
+            call.left = left
+            setattr(os, name, call)
+        save(new, folder)
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    step += 1
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [("sharded", "encoder"), ("translator", "another")])
+def test_a_save_killed_at_any_step_leaves_the_old_checkpoint_or_the_new(
+    old: str, new: str, tmp_path: Path, forked: Any
+) -> None:
+    done = forked(tmp_path, old, new, code=KILLED).completed()
+    assert done.returncode == 0, done.stderr
+    steps = sorted(tmp_path.glob("after *"), key=lambda path: int(path.name.split()[1]))
+    before, after = contents(tmp_path / old) | {"metrics.jsonl": b"{}"}, contents(steps[-1])
+    assert after.items() >= contents(tmp_path / new).items()
+    found = []
+    for folder in steps:
+        load_model(folder)
+        left = {name: data for name, data in contents(folder).items() if not name.startswith(".wordloom-")}
+        assert left in (before, after), folder.name
+        found.append(left == after)
+    assert found == sorted(found)  # the old one, then the new one
+    assert not found[0]
+    assert found.count(True) > 10  # also in the middle of the moves
+    for folder in steps[:: len(steps) // 4]:
+        save_model(build(CONFIG), folder, overwrite=True)
+        assert load_model(folder).config == CONFIG
+        assert not list(folder.glob(".wordloom-*"))
 
 
 def test_every_file_and_the_folder_reach_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

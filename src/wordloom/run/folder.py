@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Collection, Iterator
@@ -13,20 +14,29 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from wordloom.errors import CheckpointError, RecipeError
+from wordloom.files import write_text
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import BUDGETS, AnyRecipe
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights.integrity import STATE
 
-__all__ = ["RunFolder", "held", "refuse_changes", "resumed_recipe", "write_text"]
+__all__ = ["RunFolder", "held", "refuse_changes", "resumed_recipe"]
 
 # What a run writes; --force removes these and nothing else.
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
     "old_task.json",
     *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
-    *("chat_template.jinja", "vocabulary.json", ".*.tmp", "vectors.npy", "words.txt", "counts.npy"),
+    *(
+        "chat_template.jinja",
+        "vocabulary.json",
+        ".*.tmp",
+        ".wordloom-*",
+        "vectors.npy",
+        "words.txt",
+        "counts.npy",
+    ),
     *("vectors.json", "vocabulary.tsv", "phrases.json", "model.bin", "source_tokenizer"),
 )
 # Settings that may change on resume: they decide what is seen and kept, not what is computed.
@@ -95,9 +105,9 @@ class RunFolder:
     def _unbegun(self) -> bool:
         """Whether the folder holds nothing but what :meth:`begin` leaves behind when it is cut short."""
         found = {path.name: path.stat().st_size for path in self.path.iterdir() if path.name != ".lock"}
-        marks = {"metrics.jsonl", "ledger.json", ".ledger.json.tmp", ".recipe.toml.tmp"}
+        marks = re.compile(r"metrics\.jsonl|ledger\.json|\.(ledger\.json|recipe\.toml)\.\d+\.tmp")
         # metrics.jsonl is the first of them: without it, what is there is somebody else's
-        return not found or (found.keys() <= marks and found.get("metrics.jsonl") == 0)
+        return not found or (all(map(marks.fullmatch, found)) and found.get("metrics.jsonl") == 0)
 
     def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
         """Return the recipe the run began with, read from its newest checkpoint if recipe.toml is missing."""
@@ -182,13 +192,6 @@ def refuse_changes(
             f"the run was started with another recipe ({shown}); resume with the same one, or choose another "
             "--out"
         )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 
 from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
+from wordloom.files import sync_tree
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe, TrainSettings, load_recipe, without_effect
 from wordloom.run.folder import RunFolder, resumed_recipe
@@ -33,7 +34,6 @@ from wordloom.training.checkpoint import (
     latest_checkpoint,
     not_finite,
     read_state,
-    sync_folder,
     write_checkpoint,
 )
 from wordloom.training.hooks import cut_metrics, finished_weights
@@ -387,7 +387,7 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
     for hook in trainer.hooks:
         if isinstance(hook, OldTaskLoss):
             write_losses(hook, folder, step, progress)
-    sync_folder(folder)
+    sync_tree(folder)
 
 
 def _tensorboard() -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from wordloom.errors import CheckpointError, NonFiniteError
+from wordloom.files import sync, sync_tree
 from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
@@ -35,7 +35,6 @@ __all__ = [
     "latest_checkpoint",
     "not_finite",
     "read_state",
-    "sync_folder",
     "write_checkpoint",
 ]
 
@@ -85,9 +84,9 @@ def write_checkpoint(
             "files": hash_files(temporary),
         }
         (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-        sync_folder(temporary)
+        sync_tree(temporary)
         temporary.rename(final)
-        _sync(parent)
+        sync(parent)
     except (OSError, SafetensorError, CheckpointError) as error:
         _discard(temporary)
         reason = error.__cause__ or error  # save_model has said where; here that is a folder now gone
@@ -200,21 +199,6 @@ def environment_changes(trainer: Trainer, saved: dict[str, Any]) -> str | None:
     return (
         f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits" if changed else None
     )
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync every file and folder below ``folder``, and itself."""
-    for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _discard(folder: Path) -> None:

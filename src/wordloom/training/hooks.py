@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from wordloom.errors import CheckpointError, NonFiniteError
+from wordloom.files import write_text
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe.training import HIGHER
 from wordloom.training.plan import Work
@@ -278,12 +279,7 @@ def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:
                 kept.append(line)
         except (json.JSONDecodeError, KeyError, TypeError):
             break
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write("".join(line + "\n" for line in kept))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, "".join(line + "\n" for line in kept))
 
 
 def _memory_bytes(device: torch.device) -> int:

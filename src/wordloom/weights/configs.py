@@ -24,7 +24,7 @@ from wordloom.weights.families import (
 )
 from wordloom.weights.families.task_heads import HEAD, config_of_head, headed, language_model_in, task_of
 from wordloom.weights.formats import Format, refuse_unless
-from wordloom.weights.tensors import open_tensors, read_json
+from wordloom.weights.tensors import complete, open_tensors, read_json
 
 __all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "format_of", "load_config"]
 
@@ -164,6 +164,7 @@ def load_config(folder: str | Path) -> Any:
     Where config.json leaves open what a folder holds, the names of its weights decide.
     """
     path = Path(folder) / "config.json"
+    complete(path.parent)
     try:
         theirs = read_json(path)
         config = config_from_theirs(theirs)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,12 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from wordloom.errors import CheckpointError
+from wordloom.files import replacement
 from wordloom.models import skeleton
 from wordloom.weights.configs import TOKEN_IDS, config_to_theirs, format_of
 from wordloom.weights.folders import renaming_of
 from wordloom.weights.framing import framed, pads_with_its_end
 from wordloom.weights.renaming import Renaming, Row, listed
-from wordloom.weights.tensors import INDEX, SAFETENSORS
+from wordloom.weights.tensors import INDEX, SAFETENSORS, complete
 
 __all__ = ["save_model"]
 
@@ -38,8 +36,9 @@ _UNITS = {
     "GIB": 2**30,
 }
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
-_TEMPORARY = ".wordloom-writing-"
 SOURCE_TOKENIZER = "source_tokenizer"
+# Files that tell how to read another model: the one whose checkpoint was in the folder before.
+_OF_ANOTHER = ("modules.json", "sentence_bert_config.json", "vocabulary.json", SOURCE_TOKENIZER)
 
 
 class SavesTokenizer(Protocol):
@@ -62,6 +61,7 @@ def save_model(
     tokenizer: SavesTokenizer | None = None,
     source_tokenizer: SavesTokenizer | None = None,
     generation: Mapping[str, Any] | None = None,
+    files: Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a folder that transformers' ``from_pretrained`` and :func:`load_model` read as it is.
@@ -72,11 +72,13 @@ def save_model(
     generation_config.json, ``generation`` into the latter; its files say what an encoder, or a head on a
     causal model, reads around texts (:func:`wordloom.weights.framing.framed`).  A
     ``source_tokenizer``, of sources that have a vocabulary of their own, goes into a folder of that name,
-    which config.json then names.
+    which config.json then names.  ``files`` maps the names of more files to their texts.
 
-    Every file is written and fsynced under a temporary name first; a failure leaves the folder as it
-    was.  Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when
-    the state is not the config's, and when the disk cannot take it.
+    The new files replace the old ones together: a failure leaves the folder as it was, and after a kill
+    :func:`load_model` reads either the old files or the new ones.  Other files in the folder stay.
+
+    Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when the state
+    is not the config's, and when the disk cannot take it.
     """
     config: Any
     config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
@@ -112,23 +114,19 @@ def save_model(
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for abandoned in folder.glob(_TEMPORARY + "*"):  # a save that was killed
-            shutil.rmtree(abandoned)
-        temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY, dir=folder))
-        try:
-            _write_weights(temporary, renaming, state, dtype, limit)
+        stale = [path.name for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
+        with replacement(folder, last="config.json", stale=[*stale, *_OF_ANOTHER]) as new:
+            _write_weights(new, renaming, state, dtype, limit)
             if tokenizer is not None:
-                framed(config, tokenizer).save_pretrained(temporary)
+                framed(config, tokenizer).save_pretrained(new)
             if source_tokenizer is not None:
-                source_tokenizer.save_pretrained(temporary / SOURCE_TOKENIZER)
+                source_tokenizer.save_pretrained(new / SOURCE_TOKENIZER)
             if form.generates:
-                _write_json(temporary / "generation_config.json", known_ids | dict(generation or {}))
-            _write_json(temporary / "config.json", theirs)
-            for path in temporary.iterdir():
-                _fsync(path)
-            _move_in(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+                _write_json(new / "generation_config.json", known_ids | dict(generation or {}))
+            for name, text in (files or {}).items():
+                (new / name).parent.mkdir(exist_ok=True)
+                (new / name).write_text(text, encoding="utf-8")
+            _write_json(new / "config.json", theirs)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
 
@@ -157,6 +155,7 @@ def _check_state(config: Any, state: Mapping[str, Tensor], renaming: Renaming) -
 def _refuse_existing(folder: Path, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder} is a file; name a folder to save into")
+    complete(folder)
     if overwrite or not folder.exists():
         return
     names = [
@@ -207,25 +206,6 @@ def _shards(
     yield shard
 
 
-# What says how another tool, or another model, reads the folder: of the one that was there before.
-_OF_ANOTHER = ("modules.json", "sentence_bert_config.json", "vocabulary.json")
-
-
-def _move_in(temporary: Path, folder: Path) -> None:
-    """Rename everything into place; config.json goes first and comes last, so no mixture is ever readable."""
-    written = {path.name for path in temporary.iterdir()}
-    for name in {"config.json", *_OF_ANOTHER} - (written - {"config.json"}):
-        (folder / name).unlink(missing_ok=True)
-    for path in list(folder.iterdir()):
-        if _WEIGHTS.fullmatch(path.name) and path.name not in written:
-            path.unlink()
-    if (folder / SOURCE_TOKENIZER).is_dir():  # a rename replaces no folder
-        shutil.rmtree(folder / SOURCE_TOKENIZER)
-    for name in sorted(written, key=lambda name: (name == "config.json", name)):
-        os.replace(temporary / name, folder / name)
-    _fsync(folder)
-
-
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
     """The narrowest dtype that holds every tensor exactly."""
     dtypes = {tensor.dtype for tensor in tensors}
@@ -245,11 +225,3 @@ def _bytes(size: int | str) -> int:
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,9 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from wordloom.errors import CheckpointError
+from wordloom.files import finish_replacement
 from wordloom.weights.renaming import listed
 
-__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "open_tensors", "read_json"]
+__all__ = ["INDEX", "SAFETENSORS", "Stored", "StoredTensors", "complete", "open_tensors", "read_json"]
 
 SAFETENSORS = "model.safetensors"
 INDEX = SAFETENSORS + ".index.json"
@@ -185,6 +186,17 @@ def _first_words(error: Exception) -> str:
     """What PyTorch complains of, without the advice that it adds (to unpickle without care, for one)."""
     words = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
     return f"{type(error).__name__}: {words}".removesuffix(": ")
+
+
+def complete(folder: Path) -> None:
+    """Finish a save into ``folder`` that was interrupted; raises CheckpointError if that is impossible."""
+    try:
+        finish_replacement(folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"a save into {folder} was interrupted and cannot be completed ({error.strerror or error}); make "
+            "the folder writable and load it again"
+        ) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

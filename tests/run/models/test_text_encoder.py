@@ -22,7 +22,7 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, NonFiniteError
 from wordloom.models import build, config_from
 from wordloom.run import Embedder, TextEncoder, load_encoder
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_of, write_pooling
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.models.embedder import EmbedLedger
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -38,6 +38,13 @@ SENTENCES = [
     "Ünïcode — 漢字, emoji 🙂🙃 and a veryveryverylongwordthatnovocabularyhasseenbefore.",
     "Two cats sat\non a mat; " * 6,
 ]
+
+
+def write_pooling(folder: Path, settings: SentenceSettings) -> None:
+    """The files of ``settings`` beside a model whose vectors have 16 components."""
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, text in pooling_files(16, settings).items():
+        (folder / name).write_text(text)
 
 
 @pytest.fixture(scope="module")
@@ -417,7 +424,7 @@ def test_damaged_weights_are_told(tmp_path: Path) -> None:
 
 def test_what_made_vectors_of_another_model_goes_when_it_is_overwritten(tmp_path: Path) -> None:
     encoder = load_encoder(folder_of(tmp_path / "m", "bert"))
-    write_pooling(tmp_path / "m", 16, SentenceSettings("cls", True, 8))
+    write_pooling(tmp_path / "m", SentenceSettings("cls", True, 8))
     encoder.save_pretrained(tmp_path / "m", overwrite=True)  # which has that pooling now
     assert pooling_of(tmp_path / "m") == SentenceSettings("cls", True, 8)
     plain = load_encoder(folder_of(tmp_path / "plain", "bert"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from wordloom.data.rows.groups import text_numbers
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.run import train
 from wordloom.run.checkpoint.average import average
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_of, write_pooling
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.models import embedder as embedding
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.sentence_objectives import Contrastive, CosineSimilarity, contrast, text_vectors
@@ -80,6 +81,13 @@ batch_size = 4
 precision = "fp32"
 evaluate_every = 0
 """
+
+
+def write_pooling(folder: Path, settings: SentenceSettings) -> None:
+    """The files of ``settings`` beside a model whose vectors have 16 components."""
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, text in pooling_files(16, settings).items():
+        (folder / name).write_text(text)
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +343,7 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
 def test_saving_keeps_how_texts_become_vectors(place, tmp_path):
     write = SentenceSettings("cls", True, 8)
     shutil.copytree(place / "run", tmp_path / "one")
-    write_pooling(tmp_path / "one", 16, write)
+    write_pooling(tmp_path / "one", write)
     encoder = wordloom.load(tmp_path / "one")
     wordloom.save(encoder, tmp_path / "two")
     assert pooling_of(tmp_path / "two") == write
@@ -379,7 +387,7 @@ def test_more_texts_at_once_than_are_pooled_together(place, tmp_path, monkeypatc
 
 def test_settings_of_a_folder(tmp_path):
     for settings in (SentenceSettings("max", False, None), SentenceSettings("last", True, 128)):
-        write_pooling(tmp_path, 16, settings)
+        write_pooling(tmp_path, settings)
         assert pooling_of(tmp_path) == settings
 
 

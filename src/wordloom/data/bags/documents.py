@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +27,8 @@ from wordloom.data.bags.vectorizer import (
     smooth_idf,
     weighted,
 )
-from wordloom.data.shards.storage import make_durable
 from wordloom.errors import CheckpointError, DataError, did_you_mean
+from wordloom.files import finish_replacement, replacement
 
 __all__ = ["DocumentBags", "Neighbour", "nearest_rows", "refuse_taken"]
 
@@ -155,22 +153,11 @@ class DocumentBags:
         }
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=".bags-", dir=folder))
-            try:
-                self.vectorizer.save_pretrained(temporary)
-                save_file(parts, temporary / ARRAYS)
+            with replacement(folder, last=DESCRIPTION) as new:
+                self.vectorizer.save_pretrained(new)
+                save_file(parts, new / ARRAYS)
                 text = json.dumps(described, ensure_ascii=False, indent=1)
-                (temporary / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
-                names = sorted((path.name for path in temporary.iterdir()), key=DESCRIPTION.__eq__)
-                for name in names:
-                    make_durable(temporary / name)
-                # Without the description, which comes last, there are no bags: never old with new ones.
-                (folder / DESCRIPTION).unlink(missing_ok=True)
-                for name in names:
-                    (temporary / name).replace(folder / name)
-                make_durable(folder)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+                (new / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
         except (OSError, SafetensorError) as error:
             why = getattr(error, "strerror", None) or error
             raise CheckpointError(
@@ -187,6 +174,7 @@ class DocumentBags:
 
         folder = Path(folder)
         try:
+            finish_replacement(folder)
             described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
             if described["version"] != VERSION:
                 raise ValueError(f"version {described['version']}, not {VERSION}")

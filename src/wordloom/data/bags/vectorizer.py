@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import CheckpointError, DataError, did_you_mean
+from wordloom.files import write_text
 from wordloom.text.arguments import check_texts
 
 if TYPE_CHECKING:
@@ -225,15 +226,7 @@ class BagVectorizer:
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
         content = json.dumps({**self._settings(), "terms": self.terms}, ensure_ascii=False, indent=0)
-        temporary = folder / f".{VOCABULARY}.{os.getpid()}"
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(content + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(folder / VOCABULARY)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(folder / VOCABULARY, content + "\n")
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> BagVectorizer:

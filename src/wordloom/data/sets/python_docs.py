@@ -27,7 +27,6 @@ import os
 import re
 import sys
 import sysconfig
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -37,6 +36,7 @@ from typing import Literal, cast, get_args
 
 from wordloom.data.text.documents import Document
 from wordloom.errors import DataError, did_you_mean
+from wordloom.files import write_bytes
 
 __all__ = ["Part", "embedded_documents", "embedded_file", "write_embedded"]
 
@@ -93,7 +93,7 @@ def write_embedded(folder: str | os.PathLike[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
         if not path.exists():
-            _write_whole(path, content)
+            write_bytes(path, content)
     return list(contents)
 
 
@@ -119,21 +119,6 @@ def _texts(part: Part) -> Iterator[tuple[str, str]]:
 def _json_lines(part: Part) -> bytes:
     rows = (json.dumps({"text": text, "source": source}, ensure_ascii=False) for source, text in _texts(part))
     return "".join(f"{row}\n" for row in rows).encode()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside the goal, flush to disk, rename: a reader never sees half a file."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp makes it private
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _part_of(source: str) -> Literal["train", "validation"]:

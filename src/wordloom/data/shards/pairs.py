@@ -36,9 +36,10 @@ from wordloom.data.shards.prepare import (
     _sweep,
     _temporary,
 )
-from wordloom.data.shards.storage import ShardWriter, TokenShards, make_durable
+from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.data.text.corpus import Part, Tally
 from wordloom.errors import DataError, TokenizerError, WordloomError
+from wordloom.files import sync
 
 __all__ = ["PairShards", "prepare_pairs"]
 
@@ -330,9 +331,9 @@ class _PairWriter:
             json.dump(meta, described, indent=1)
             described.flush()
             os.fsync(described.fileno())
-        make_durable(self._folder)
+        sync(self._folder)
         self._folder.rename(target)
-        make_durable(target.parent)
+        sync(target.parent)
 
 
 def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.shards.ledger import Ledger
 from wordloom.errors import DataError
+from wordloom.files import sync
 
 VERSION = 1
 _BLOCK = 1 << 20  # tokens read at a time to check their ids
@@ -180,23 +181,12 @@ class ShardWriter:
             json.dump({"version": VERSION, **meta, "arrays": arrays}, described, indent=1)
             described.flush()
             os.fsync(described.fileno())
-        make_durable(self.folder)
+        sync(self.folder)
         self.folder.rename(target)
-        make_durable(target.parent)
+        sync(target.parent)
 
     def discard(self) -> None:
         """Removes what was written."""
         for file in self._files.values():
             file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def make_durable(path: Path) -> None:
-    """Makes a file's content, or a folder's list of names, durable, where the system can."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 from wordloom.models import family_of
-from wordloom.run.checkpoint.sentence_folder import pooling_of, write_pooling
+from wordloom.run.checkpoint.sentence_folder import pooling_files, pooling_of
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import TOKEN_IDS
@@ -55,18 +55,18 @@ def average(
     generation = newest / "generation_config.json"
     told = read_json(newest / "config.json")
     beside = told.get("source_tokenizer")
+    said = pooling_of(newest)
     save_model(
         (config, state),
         Path(out),
-        tokenizer=_Copied(newest, notes, told.get("vocabulary")),
+        tokenizer=_Copied(newest, told.get("vocabulary")),
         source_tokenizer=None
         if beside is None
-        else _Copied(newest / str(beside), {}, told.get("source_vocabulary")),
+        else _Copied(newest / str(beside), told.get("source_vocabulary")),
         generation=read_json(generation) if generation.exists() else None,
+        files=notes if said is None else notes | pooling_files(config.dim, said),
         overwrite=overwrite,
     )
-    if (said := pooling_of(newest)) is not None:
-        write_pooling(Path(out), config.dim, said)
     return found
 
 
@@ -129,12 +129,12 @@ def _bytes(path: Path) -> bytes | None:
 
 
 class _Copied:
-    """What reads a checkpoint's inputs, as it lies there, with ``notes`` beside it; for save_model."""
+    """A checkpoint's tokenizer for save_model, whose files are copied unchanged."""
 
     vocab_size = 0  # it fits the model it comes from
 
-    def __init__(self, folder: Path, notes: dict[str, str], vocabulary: dict[str, Any] | None) -> None:
-        self.folder, self.notes, self.vocabulary_facts = folder, notes, vocabulary
+    def __init__(self, folder: Path, vocabulary: dict[str, Any] | None) -> None:
+        self.folder, self.vocabulary_facts = folder, vocabulary
         facts = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
         self.bos_id, self.eos_id, self.pad_id = (facts.get(key) for key in TOKEN_IDS)
 
@@ -142,8 +142,6 @@ class _Copied:
         place.mkdir(exist_ok=True)
         for path in self._files():
             shutil.copy(path, place / path.name)
-        for name, text in self.notes.items():
-            (place / name).write_text(text, encoding="utf-8")
 
     def _files(self) -> Iterator[Path]:
         known = {path for pattern in _READERS for path in self.folder.glob(pattern)}

@@ -10,7 +10,7 @@ from wordloom.errors import CheckpointError
 from wordloom.run.models.embedder import Pooling
 from wordloom.text import Tokenizer
 
-__all__ = ["SentenceSettings", "pooling_of", "write_pooling"]
+__all__ = ["SentenceSettings", "pooling_files", "pooling_of"]
 
 # The flags of 1_Pooling/config.json, one of which is true; from version 6 on there is the word alone.
 _FLAGS: dict[str, Pooling] = {
@@ -92,8 +92,8 @@ def _mode(path: Path) -> Pooling:
     return known[asked[0]]
 
 
-def write_pooling(folder: Path, dim: int, settings: SentenceSettings) -> None:
-    """Beside the model in ``folder``, of vectors of ``dim`` components, what :func:`pooling_of` reads.
+def pooling_files(dim: int, settings: SentenceSettings) -> dict[str, str]:
+    """The files, by name, that :func:`pooling_of` reads beside a model with vectors of ``dim`` components.
 
     In the layout of sentence-transformers 2, which all later versions read, too.
     """
@@ -104,14 +104,12 @@ def write_pooling(folder: Path, dim: int, settings: SentenceSettings) -> None:
         for i, (kind, path) in enumerate(zip(kinds, paths, strict=False))
     ]
     flags = {flag: mode == settings.pooling for flag, mode in _FLAGS.items()}
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": settings.limit, "do_lower_case": False})
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    _write(folder / "1_Pooling/config.json", {"word_embedding_dimension": dim, **flags})
-    _write(folder / "modules.json", modules)  # last: without it nothing of this is read
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    contents = {
+        "sentence_bert_config.json": {"max_seq_length": settings.limit, "do_lower_case": False},
+        "1_Pooling/config.json": {"word_embedding_dimension": dim, **flags},
+        "modules.json": modules,
+    }
+    return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
 def _read(path: Path) -> Any:

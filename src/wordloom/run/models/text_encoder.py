@@ -16,7 +16,7 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import encodes
 from wordloom.nn.evaluating import evaluating
 from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.sentence_folder import pooling_of, write_pooling
+from wordloom.run.checkpoint.sentence_folder import pooling_files, pooling_of
 from wordloom.run.checkpoint.tokenizers import ReadsText, folder_tokenizer
 from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
 from wordloom.text import Tokenizer
@@ -113,9 +113,13 @@ class TextEncoder(ReadsText):
         """Write a folder that transformers, and :func:`wordloom.load`, read as it is; of a
         sentence-transformers model with its pooling."""
         said = None if self.folder is None else pooling_of(self.folder)
-        save_model(self.model, Path(folder), tokenizer=self.tokenizer, overwrite=overwrite)
-        if said is not None:
-            write_pooling(Path(folder), self.config.dim, said)
+        save_model(
+            self.model,
+            Path(folder),
+            tokenizer=self.tokenizer,
+            files=None if said is None else pooling_files(self.config.dim, said),
+            overwrite=overwrite,
+        )
 
 
 def is_encoder(folder: str | Path) -> bool:

@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any, Literal
 
 from wordloom.errors import RecipeError, did_you_mean
+from wordloom.files import write_text
 from wordloom.recipe import Recipe
 from wordloom.recipe.training import HIGHER, LOWER, TrainSettings
-from wordloom.run.folder import RunFolder, refuse_changes, write_text
+from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
 

@@ -23,10 +23,11 @@ from wordloom.errors import (
     WordloomError,
     did_you_mean,
 )
+from wordloom.files import write_text
 from wordloom.models import config_from
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
-from wordloom.run.folder import held, write_text
+from wordloom.run.folder import held
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep.grid import Combination, combinations
 from wordloom.run.sweep.scores import (

@@ -15,12 +15,12 @@ from wordloom.data.batches.mixed import RehearsedBatches
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
+from wordloom.files import write_text
 from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
 from wordloom.models.cost import flops_per_token
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
-from wordloom.run.folder import write_text
 from wordloom.run.prepare import causal_batches, recipe_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer

@@ -30,7 +30,7 @@ from wordloom.models.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_of, write_pooling
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import check_body, given_tokenizer, recipe_body
 from wordloom.run.tasks.labelled import account_of, corpus_of, cut_or_error
@@ -93,8 +93,8 @@ def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
         return model
 
     def save(model: Any, folder: Path, overwrite: bool) -> None:
-        save_model(model, folder, tokenizer=tokenizer, overwrite=overwrite)
-        write_pooling(folder, config.dim, SentenceSettings(pooling, True, s.seq_len))
+        files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
+        save_model(model, folder, tokenizer=tokenizer, files=files, overwrite=overwrite)
 
     ledger = groups["train"].ledger
     tokens = ledger.tokens / ledger.rows

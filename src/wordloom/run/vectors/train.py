@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from wordloom.data import TokenShards, prepare
 from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.files import write_text
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
-from wordloom.run.folder import RunFolder, refuse_changes, write_text
+from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.progress import Clock, TrainingProgress
 from wordloom.run.vectors.device import vector_device
 from wordloom.run.vectors.memory import check_memory, out_of_memory

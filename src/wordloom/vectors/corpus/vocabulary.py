@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
+from wordloom.files import write_text
 from wordloom.vectors.corpus.phrases import Phrases, read_phrases, write_phrases
 
 __all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
@@ -265,13 +266,6 @@ def _words(text: str, split: str, lower: bool, phrases: Sequence[Phrases]) -> li
 def _check_split(split: str) -> None:
     if split not in SPLITS:
         raise VectorError(f"unknown split {split!r}; {did_you_mean(split, SPLITS)}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write ``path`` whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _above(counts: Counter[str], bar: int) -> Counter[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
-from wordloom.vectors.corpus.vocabulary import write_text
+from wordloom.files import write_text
 from wordloom.vectors.fasttext.subwords import END_OF_LINE
 
 __all__ = ["LABEL_PREFIX", "LabelledVocabulary"]

@@ -6,7 +6,6 @@ import json
 import os
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
+from wordloom.files import finish_replacement, replacement
 from wordloom.vectors.fasttext.subwords import Subwords
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.fasttext import is_fasttext, load_fasttext
-from wordloom.vectors.files.whole_files import durable, encoded, naming, temporary, written
+from wordloom.vectors.files.whole_files import encoded, naming, written
 from wordloom.vectors.files.word2vec_text import load_word2vec
 from wordloom.vectors.files.word_decoding import check_unicode_errors, readable
 from wordloom.vectors.store.keyed import KeyedVectors
@@ -58,17 +58,10 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
     if (counts := vectors.counts) is not None:
         contents["counts.npy"] = lambda file: np.save(file, counts.astype("<i8"))
     contents["vectors.json"] = lambda file: file.write(about_text.encode())
-    with written(folder), ExitStack() as temporaries:
-        ready = {name: temporaries.enter_context(temporary(folder / name)) for name in contents}
+    with written(folder), replacement(folder, last="vectors.json", stale=_OPTIONAL) as new:
         for name, write in contents.items():
-            with durable(ready[name]) as file:
+            with (new / name).open("wb") as file:
                 write(file)
-        # Without vectors.json, which comes last, there are no vectors: never old words with new vectors.
-        (folder / "vectors.json").unlink(missing_ok=True)
-        for name, beside in ready.items():
-            beside.replace(folder / name)
-        for name in _OPTIONAL - contents.keys():
-            (folder / name).unlink(missing_ok=True)
 
 
 def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict") -> KeyedVectors:
@@ -89,6 +82,8 @@ def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict"
         if is_fasttext(folder):
             return _fasttext_vectors(folder, unicode_errors)
         return load_word2vec(folder, unicode_errors=unicode_errors)
+    with written(folder):
+        finish_replacement(folder)
     try:
         about = json.loads((folder / "vectors.json").read_bytes())
         words = (folder / "words.txt").read_bytes().decode("utf-8").split("\n")[:-1]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from wordloom.data.shards.storage import make_durable
 from wordloom.errors import CheckpointError
+from wordloom.files import sync, temporary
 
 __all__ = ["SavedState", "how_to_go_on", "stopped_at", "unfinished"]
 
@@ -32,17 +32,16 @@ class SavedState:
 
         Raises CheckpointError where there is no room; the last one is still there then.
         """
-        temporary = self.file.with_name(f".{self.file.name}.tmp")
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
         metadata = {**facts, "job": trainer.job, "jobs": trainer.jobs, "sha256": _digest(arrays)}
         try:
             self.file.parent.mkdir(exist_ok=True)
-            save_file(arrays, temporary, metadata={name: str(value) for name, value in metadata.items()})
-            make_durable(temporary)
-            temporary.replace(self.file)
-            make_durable(self.file.parent)
+            with temporary(self.file) as beside:
+                save_file(arrays, beside, metadata={name: str(value) for name, value in metadata.items()})
+                sync(beside)
+                beside.replace(self.file)
+            sync(self.file.parent)
         except (OSError, SafetensorError) as error:
-            temporary.unlink(missing_ok=True)
             raise CheckpointError(
                 f"could not write {self.file}: {error}; free some space and resume from what was saved before"
             ) from None

@@ -4,15 +4,15 @@ with one is said with its name."""
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from wordloom.errors import VectorError
+from wordloom.files import whole_file
 
-__all__ = ["durable", "encoded", "naming", "new_file", "opened", "temporary", "whole", "written"]
+__all__ = ["encoded", "naming", "new_file", "opened", "written"]
 
 
 @contextmanager
@@ -63,38 +63,13 @@ def written(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when it is complete and on disk."""
-    with temporary(path) as beside:
-        with durable(beside) as file:
-            yield file
-        beside.replace(path)
-
-
-@contextmanager
 def new_file(path: Path) -> Iterator[Any]:
-    """:func:`whole`, packed by gzip where the name ends in .gz; what the system refuses is a clear error."""
-    with written(path.parent), whole(path) as raw, ExitStack() as packing:
+    """A :func:`~wordloom.files.whole_file`, compressed by gzip where the name ends in .gz.
+
+    Raises VectorError for what the system refuses.
+    """
+    with written(path.parent), whole_file(path) as raw, ExitStack() as packing:
         if path.suffix == ".gz":
             yield packing.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         else:
             yield raw
-
-
-@contextmanager
-def temporary(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` for what will be renamed to it, gone afterwards."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield beside
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def durable(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, on disk when it is closed."""
-    with path.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())

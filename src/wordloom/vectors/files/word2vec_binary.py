@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
 from wordloom.errors import VectorError
-from wordloom.vectors.files.whole_files import naming, whole
+from wordloom.files import whole_file
+from wordloom.vectors.files.whole_files import naming
 from wordloom.vectors.files.word_decoding import readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.store.word_store import Key, Vector, lengths, nonzero
@@ -256,5 +257,5 @@ class _Index:
         names = np.frombuffer(" ".join(words).encode("utf-8", "surrogateescape"), dtype=np.uint8)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with whole(self._path) as file:
+            with whole_file(self._path) as file:
                 np.savez(file, identity=np.array(self._identity), words=names, starts=starts)

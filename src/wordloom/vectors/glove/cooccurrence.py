@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder, locked
-from wordloom.data.shards.storage import TokenShards, make_durable
+from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import VectorError
+from wordloom.files import sync
 from wordloom.text.cores import cores
 
 __all__ = ["CooccurrenceProgress", "CooccurrenceReport", "Cooccurrences", "count_cooccurrences"]
@@ -247,9 +248,9 @@ def _made_whole(target: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        make_durable(temporary)
+        sync(temporary)
         shutil.rmtree(target, ignore_errors=True)  # damaged, or it would have been taken
         temporary.rename(target)
-        make_durable(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
