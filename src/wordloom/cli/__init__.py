@@ -15,6 +15,7 @@ import typer
 from wordloom.cli import average, chat, data, demo, generate, predict, sweep, tokenize, train, translate
 from wordloom.cli.embed import command as embed
 from wordloom.cli.evaluate import command as evaluate
+from wordloom.cli.help import use_help_pages
 from wordloom.cli.inspect import command as inspect
 from wordloom.cli.usage import UsageError, usage_line
 from wordloom.cli.vectors import command as vectors
@@ -51,6 +52,7 @@ app.command("embed")(embed.command)
 app.command("average")(average.command)
 app.command("inspect")(inspect.command)
 app.command("demo")(demo.command)
+use_help_pages(app)
 
 
 @app.callback(invoke_without_command=True)

@@ -40,7 +40,7 @@ def command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16 or fp16.")] = "auto",
 ) -> None:
-    """Continue each line you type, streamed.  Ctrl-C stops an answer, Ctrl-D leaves.
+    """Chat with a model: it continues each line that you type.  Ctrl-C stops an answer, Ctrl-D leaves.
 
     The model continues text; it was not taught to converse, and no line remembers the one before.
     Without a terminal every line of stdin is a prompt, and its continuation goes to stdout.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
+from wordloom.cli.help import HelpCommand
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError, did_you_mean
 
@@ -165,7 +165,7 @@ def fetch(
         print(json_module.dumps(fetched))
 
 
-class _DashedSources(TyperCommand):
+class _DashedSources(HelpCommand):
     """A command to which ``-.jsonl`` is a source, but only after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -216,7 +216,7 @@ def prepare(
     ] = "refuse",
     workers: Annotated[int | None, typer.Option(help="Batches encoded at a time.", min=1)] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Where to keep shards (default: $WORDLOOM_CACHE).")
+        Path | None, typer.Option(help="Where to keep shards.  [default: $WORDLOOM_CACHE]")
     ] = None,
     json: _Json = False,
 ) -> None:

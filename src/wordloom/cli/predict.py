@@ -62,11 +62,13 @@ def command(
         bool, typer.Option("--json", help="Print a JSON object per text, with every label's probability.")
     ] = False,
 ) -> None:
-    """Tell the class of each text: its label and probability, one line per line of the FILE, in order.
+    """Predict the label of each text and its probability, one line for each text, in order.
 
-    Of an encoder: the likeliest tokens for each mask in it.  Of a model with a head: each text's number, its
-    words with their labels, or for each question the likeliest choice, or the answer, its first character and
-    the one behind its last, and its probability."""
+    A regression model gives a number for each text, and token classification gives each word with its label.
+    Multiple choice gives the likeliest choice for each question.  Question answering gives the answer, the
+    offsets of its first character and behind its last, and its probability.  An encoder gives the likeliest
+    tokens for each mask.
+    """
     from wordloom.data.rows.lines import is_table, placed_texts
     from wordloom.run import is_encoder, load_classifier
     from wordloom.run.checkpoint.headed import is_headed, task_in

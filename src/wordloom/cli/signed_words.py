@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from wordloom.cli.help import HelpCommand
 
 __all__ = ["SignedWords"]
 
 _MINUS = "\N{MINUS SIGN}"  # what begins with this one is no option
 
 
-class SignedWords(TyperCommand):
+class SignedWords(HelpCommand):
     """A command to which ``-man`` is a word with a sign; its options have two dashes (``-h`` aside)."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _Tokenizer = Annotated[
     Path, typer.Argument(help="A tokenizer's folder or file: tokenizer.json, tokenizer.model, vocab.txt ...")

@@ -148,8 +148,10 @@ def command(
     ] = "pca",
     json: Annotated[bool, typer.Option("--json", help="clusters: print JSON.")] = False,
 ) -> None:
-    """Turn each line of a text file, or row of a table, into one vector, or each of its tokens; or group the
-    texts by theirs."""
+    """Turn each text into a vector, or each of its tokens; or cluster the texts.
+
+    A text is a line of a file or a row of a table.
+    """
     from wordloom.data.rows.lines import placed_texts
     from wordloom.vectors import TextEmbedder, TextReport
     from wordloom.vectors.files.embedded_texts import (

@@ -118,29 +118,21 @@ def command(
     ] = None,
     targets: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE|DATASET", help="translation: the references, line by line beside each FILE."
-        ),
+        typer.Option(metavar="FILE|DATASET", help="The references, line by line beside each FILE."),
     ] = None,
     source_column: Annotated[
         str | None,
-        typer.Option(help="translation: a table's column, or a set's language.  [default: the recipe's]"),
+        typer.Option(help="A table's column, or a set's language.  [default: the recipe's]"),
     ] = None,
     target_column: Annotated[
-        str | None, typer.Option(help="translation: the same of the references.")
+        str | None, typer.Option(help="The column or language of the references.  [default: the recipe's]")
     ] = None,
-    beams: Annotated[
-        int, typer.Option(help="translation: hypotheses kept at a time; 1 is greedy.", min=1)
-    ] = 5,
-    length_penalty: Annotated[
-        float, typer.Option(help="translation: scores are divided by length to this power.")
-    ] = 1.0,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="translation: stop after this many.", min=1)
-    ] = None,
-    tokenize: Annotated[str, typer.Option(help="translation: how sacrebleu cuts BLEU's words.")] = "13a",
+    beams: Annotated[int, typer.Option(help="Hypotheses kept at a time; 1 is greedy.", min=1)] = 5,
+    length_penalty: Annotated[float, typer.Option(help="Scores are divided by length to this power.")] = 1.0,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Stop after this many tokens.", min=1)] = None,
+    tokenize: Annotated[str, typer.Option(help="How sacrebleu splits words for BLEU.")] = "13a",
     translations: Annotated[
-        Path | None, typer.Option(help="translation: write them into this file, a line each.")
+        Path | None, typer.Option(help="Write the translations into this file, a line each.")
     ] = None,
     force: Annotated[bool, FORCE] = False,
     threshold: Annotated[float | None, THRESHOLD] = None,
@@ -161,10 +153,11 @@ def command(
     dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16, fp16.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score a model on any text, a classifier on labelled rows (.tsv, .csv, .jsonl, .parquet, .txt), a model
-    that translates on pairs of texts, or an encoder on text whose tokens are hidden one by one.
+    """Score a model on a text or on labelled rows, with 95 % intervals.
 
-    Each score has a 95 % interval and a signature of its settings.
+    Language models are scored on running text, classifiers and models with other heads on labelled rows
+    (.tsv, .csv, .jsonl, .parquet, .txt), translation models on pairs of texts, and encoders on text whose
+    tokens are masked one by one.  Each score has a signature of its settings.
     """
     from wordloom.run import is_classifier, is_encoder, is_translator, load_classifier, load_language_model
     from wordloom.run.checkpoint.headed import is_headed, task_in

@@ -62,13 +62,13 @@ def command(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="parameters: keys per query in the costs (default: max_seq_len).", min=1),
+        typer.Option(help="parameters: keys per query in the costs.  [default: max_seq_len]", min=1),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="attention, gradients: the text that is read.")] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="gradients, lengths: a file or data set to read (default: what the recipe validates on)."
+            help="gradients, lengths: a file or data set to read.  [default: what the recipe validates on]"
         ),
     ] = None,
     distance: Annotated[int, typer.Option(help="gradients: how many tokens back.", min=1)] = 64,
@@ -81,7 +81,7 @@ def command(
         str | None, typer.Option(help="forgetting: the new task's figure.  [default: accuracy or its like]")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="alignment: what is written (default: the model's translation).")
+        str | None, typer.Option(help="alignment: what is written.  [default: the model's translation]")
     ] = None,
     targets: Annotated[
         str | None, typer.Option(help="lengths: the references, line by line beside --file.")
@@ -93,14 +93,14 @@ def command(
     layer: Annotated[
         int | None,
         typer.Option(
-            help="attention, alignment: the layer, from 0 (default: the last, of an alignment the mean; "
-            "attention --plot: all).",
+            help="attention, alignment: the layer, from 0.  [default: the last, of an alignment the mean; "
+            "attention --plot: all]",
             min=0,
         ),
     ] = None,
     head: Annotated[
         int | None,
-        typer.Option(help="attention, alignment: the head, from 0 (default: the mean of all heads).", min=0),
+        typer.Option(help="attention, alignment: the head, from 0.  [default: the mean of all heads]", min=0),
     ] = None,
     plot: Annotated[
         Path | None,
@@ -113,10 +113,12 @@ def command(
     top_k: Annotated[int, typer.Option(help="top-words: how many words of each label.", min=1)] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show where a model's parameters are and what it costs, what its heads attend to, which part of a source
-    a translation came from, how far back its losses reach, how it translates texts of different lengths,
-    which words speak for each label of a bag of words, or what runs and sweeps have learnt of a new task and
-    forgotten of the old one."""
+    """Show the inside of a model: its parameters and costs, or another view.
+
+    The views: attention of each head; alignment of a translation with its source; gradients, by how far back
+    they reach; BLEU by the lengths of sources; the words with the highest weights of each label (bags of
+    words); and what fine-tuned runs forgot of their old task.
+    """
     refuse(
         ctx,
         f"the view '{view}' takes no such option",

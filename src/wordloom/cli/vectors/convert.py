@@ -36,7 +36,7 @@ def convert(
     force: Annotated[bool, typer.Option("--force", help="Replace what is at DEST.")] = False,
     json: JSON = False,
 ) -> None:
-    """Write vectors in another format; what it cannot keep is said."""
+    """Convert vectors to another format, and report what it cannot keep."""
     from wordloom.vectors import convert_vectors
 
     with Console(stderr=True).status(f"converting {source}"):  # shown on a terminal alone

@@ -71,7 +71,7 @@ def documents(
     force: Annotated[bool, FORCE] = False,
     json: JSON = False,
 ) -> None:
-    """The documents nearest to a text, by their words.
+    """Find the documents nearest to a text, by their words.
 
     By the cosine of their bags of words: no labels are needed, and nothing is trained.
     """

@@ -39,7 +39,7 @@ def evaluate(
         typer.Option(
             metavar="FILE|DATASET",
             help="Lines of four words under ': section' lines; may be repeated.  "
-            "[default, without --pairs: questions-words]",
+            "[default: questions-words, without --pairs]",
         ),
     ] = None,
     pairs: Annotated[
@@ -47,7 +47,7 @@ def evaluate(
         typer.Option(
             metavar="FILE|DATASET",
             help="Lines of two words and people's score, tabs between; may be repeated.  "
-            "[default, without --analogies: wordsim353 and simlex999]",
+            "[default: wordsim353 and simlex999, without --analogies]",
         ),
     ] = None,
     restrict_vocab: Annotated[
@@ -60,7 +60,7 @@ def evaluate(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Analogies, and agreement with people.
+    """Score vectors by analogies and by agreement with human similarity judgements.
 
     Accuracy by section, and rank correlation of cosines with people's scores of how similar words are.
     """

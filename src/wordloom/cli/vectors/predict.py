@@ -37,7 +37,7 @@ def predict(
     ] = False,
     json: JSON = False,
 ) -> None:
-    """Labels for lines of text, best first, by a classifier; or how good they are."""
+    """Predict labels for lines of text, best first, with a fastText classifier; or score it."""
     from wordloom.vectors import FastTextClassifier
 
     with Console(stderr=True).status(f"reading {model}"):  # shown on a terminal alone

@@ -54,7 +54,7 @@ def similar(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """The words nearest to a word, or to a sum of several."""
+    """Find the words nearest to a word, or to a sum of several."""
     from wordloom.vectors.store.terms import Term, parse_terms
 
     wv = opened(vectors, rows, unicode_errors)
@@ -85,7 +85,7 @@ def analogy(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """What is to woman as king is to man."""
+    """Answer an analogy: what is to woman as king is to man."""
     from wordloom.vectors.store.terms import analogy_terms
 
     wv = opened(vectors, rows, unicode_errors)
@@ -108,7 +108,7 @@ def dot(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Raw dot products beside cosines, of every two of the words."""
+    """Compare words by dot products and cosines, pair by pair."""
     wv = opened(vectors, rows, unicode_errors)
     if len(words) < 2:
         raise VectorError(f"a product takes two words, not {len(words)}; give another")

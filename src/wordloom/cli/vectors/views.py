@@ -61,7 +61,7 @@ def neighbours(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """The words nearest to each, and a map."""
+    """Find the words nearest to each word, and draw a map of them."""
     from wordloom.vectors import word_map
 
     if plot is None and not json:
@@ -123,7 +123,7 @@ def axis(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Words along named directions.
+    """Place words along named directions.
 
     How far each lies toward newborn, or from male to female.
 

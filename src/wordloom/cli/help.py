@@ -1,0 +1,163 @@
+"""Help pages: options in panels, and examples for every verb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+__all__ = ["EXAMPLES", "PANELS", "HelpCommand", "use_help_pages"]
+
+_DEVICES = ("device", "dtype", "batch_size")
+
+# The options of the long verbs by panel, in the order of the panels; all others come first, as "Options".
+PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "evaluate": {
+        "Running text": (
+            *("window", "stride", "start", "end", "per_word", "joined", "field", "separator", "specials"),
+            "first",
+        ),
+        "Labelled or scored rows": ("text_column", "label_column", "header", "too_long", "threshold"),
+        "Translation": (
+            *("targets", "source_column", "target_column", "beams", "length_penalty", "max_new_tokens"),
+            *("tokenize", "translations"),
+        ),
+        "Device": _DEVICES,
+    },
+    "embed": {
+        "Reading": ("field", "text_column", "header", "encoding_errors", "too_long"),
+        "Models": ("level", "layer", "pooling"),
+        "Word vectors": (
+            *("method", "split", "cased", "no_phrases", "rows", "a", "counts", "fit_on", "component"),
+            "save_component",
+        ),
+        "Clusters": ("cluster", "cluster_method", "label_column", "plot", "projection", "seed", "json"),
+        "Device": _DEVICES,
+    },
+    "generate": {
+        "Sampling": (
+            *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "seed"),
+            "samples",
+        ),
+        "Stopping": ("max_new_tokens", "stop", "stop_id"),
+        "In place of text": ("score", "next_"),
+        "Device": ("device", "dtype"),
+    },
+    "translate": {
+        "Beam search": ("beams", "length_penalty", "early_stopping", "n_best", "max_new_tokens"),
+        "Sampling": ("temperature", "top_k", "top_p", "seed"),
+        "Device": _DEVICES,
+    },
+    "inspect": {
+        "parameters": ("context",),
+        "attention and alignment": ("prompt", "target", "layer", "head"),
+        "gradients": ("distance", "windows"),
+        "lengths": ("targets", "beams", "width"),
+        "forgetting and top-words": ("metric", "top_k"),
+    },
+    "tokenize train": {
+        "Vocabulary": (
+            *("kind", "vocab_size", "lower", "min_frequency", "special_token", "no_special_tokens", "split"),
+            "limit_alphabet",
+        ),
+        "Reading": ("sample_mb", "seed", "field", "separator", "encoding_errors"),
+    },
+    "vectors train": {
+        "Text": ("corpus", "separator", "phrases"),
+        "Training": (
+            *("algorithm", "architecture", "dim", "window", "negative", "min_count", "epochs", "alpha"),
+            *("seed", "threads", "device", "deterministic"),
+        ),
+    },
+}
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
+    "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
+    "evaluate": (
+        "evaluate runs/llama book.txt",
+        "evaluate runs/reviews dev.csv --text-column review --label-column stars",
+        "evaluate runs/sentences pairs.tsv --task similarity --text-column one,two --label-column score",
+        "evaluate runs/translation test.de --targets test.en",
+    ),
+    "predict": (
+        "predict runs/reviews texts.txt",
+        "predict runs/pairs pairs.tsv --text-column one --text-column two --json",
+    ),
+    "generate": ('generate runs/llama --prompt "The cat" --temperature 0.8 --top-k 50',),
+    "chat": ("chat runs/llama",),
+    "translate": ("translate runs/translation german.txt --beams 5",),
+    "embed": (
+        "embed runs/sentences texts.txt --out vectors.npy",
+        "embed runs/sentences table.csv --text-column text --cluster 8 --plot clusters.png",
+    ),
+    "average": ("average runs/llama --last 5 --out runs/llama-average",),
+    "inspect": (
+        "inspect llama-7b",
+        'inspect runs/llama attention --prompt "The cat sat" --plot heads.png',
+        'inspect runs/translation alignment "Ein Hund." --plot alignment.svg',
+    ),
+    "demo": ("demo",),
+    "tokenize train": ("tokenize train book.txt --out tokenizers/book --vocab-size 4000",),
+    "tokenize encode": ('tokenize encode tokenizers/book "The cat sat"',),
+    "tokenize decode": ("tokenize decode tokenizers/book 12 7 301",),
+    "tokenize report": ("tokenize report book.txt tokenizers/book runs/llama",),
+    "data list": ("data list", "data list wikitext-2"),
+    "data fetch": ("data fetch wikitext-2",),
+    "data prepare": ("data prepare --tokenizer tokenizers/book book.txt",),
+    "vectors train": ("vectors train --corpus book.txt --dim 100 --out runs/vectors",),
+    "vectors similar": ("vectors similar runs/vectors king --top-k 5",),
+    "vectors analogy": ("vectors analogy runs/vectors man king woman",),
+    "vectors evaluate": ("vectors evaluate runs/vectors",),
+    "vectors neighbours": ("vectors neighbours runs/vectors king ship bread --plot map.png",),
+    "vectors documents": ('vectors documents texts.txt "a moving film about love"',),
+    "vectors dot": ("vectors dot runs/vectors king queen ship",),
+    "vectors axis": ("vectors axis runs/vectors king queen --from man --to woman",),
+    "vectors predict": ("vectors predict runs/labels texts.txt --top-k 3",),
+    "vectors convert": ("vectors convert runs/vectors vectors.bin",),
+}
+
+
+class HelpCommand(TyperCommand):
+    """A command whose help shows its options in the panels of :data:`PANELS`, and its :data:`EXAMPLES`."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels = PANELS.get(_verb(ctx), {})
+        panel_of = {name: panel for panel, names in panels.items() for name in names}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        sections |= {panel: [] for panel in panels}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[panel_of.get(str(parameter.name), usual)].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Examples"):
+            for example in EXAMPLES.get(_verb(ctx), ()):
+                formatter.write(f"{'':{formatter.current_indent}}wordloom {example}\n")
+
+
+def _verb(ctx: Any) -> str:
+    """The name of the verb, such as ``vectors train``."""
+    names: list[str] = []
+    at = ctx
+    while at is not None and at.parent is not None:  # the root is called as it was started
+        names.insert(0, str(at.info_name))
+        at = at.parent
+    return " ".join(names)
+
+
+def use_help_pages(app: typer.Typer) -> None:
+    """Give every command of ``app`` and of its groups the help pages of this module."""
+    for command in app.registered_commands:
+        if command.cls is None or not issubclass(command.cls, HelpCommand):
+            command.cls = HelpCommand
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            use_help_pages(group.typer_instance)
