@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from tests.nn.adapters import WAYS
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
@@ -105,6 +106,16 @@ def test_a_spectral_radius_of_zero_promises_nothing_where_a_unit_is_off() -> Non
     assert "in the layer's linear range it does not explode" in str(found)
     rounded = replace(found, largest_singular_value=1.0000002, spectral_radius=1.0000001)
     assert str(rounded) == str(found)  # an orthogonal matrix, as float32 has it
+
+
+def test_nothing_is_promised_of_a_modified_recurrence() -> None:
+    model = made("rnn_tanh")
+    assert gradient_flow(model, ids_of(60), distance=3).recurrences
+    for modify in WAYS.values():
+        model = made("rnn_tanh")
+        for block in model.blocks:
+            modify(block, "hidden_proj")
+        assert not gradient_flow(model, ids_of(60), distance=3).recurrences
 
 
 def test_what_are_no_numbers_is_refused() -> None:

@@ -17,6 +17,7 @@ from wordloom.kernels import acceptance
 from wordloom.models import GPT2Config, TaskConfig, build, config_from
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import Translation, WithLanguageModel, causal_lm, classification, masked_lm
+from wordloom.run.models.embedder import Embedder
 
 V, D, B, T = 29, 16, 3, 7
 SHAPE = {"vocab_size": V, "max_seq_len": 12, "dim": D, "n_layers": 1, "n_heads": 2}
@@ -127,3 +128,15 @@ def test_the_loss_follows_a_modified_recurrent_layer(family: str, way: str) -> N
         assert abs(loss.item() - before.item()) > 1e-4
         loss.backward()
         assert all(p.grad is not None and p.grad.any() for p in modified.parameters())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_width_of_hidden_states_is_the_configs_whatever_the_head(tied: bool) -> None:
+    config = config_from("rnn", vocab_size=V, dim=D, hidden_dim=20, n_layers=1, tie_embeddings=tied)
+    model = build(config)
+    assert model.lm_head.in_features == config.output_dim == model.hidden(ids(B, T)).shape[-1]
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    assert Embedder(model, None).dim == config.output_dim
+    model = build(FAMILIES["gpt2"])
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    assert Embedder(model, None).dim == D

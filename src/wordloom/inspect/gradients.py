@@ -29,7 +29,9 @@ from wordloom.errors import ConfigError, GenerationError, NonFiniteError
 from wordloom.inspect.figures import save_figure
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
+from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
+from wordloom.nn.unmodified import modification
 
 __all__ = ["GradientFlow", "Recurrence", "draw_gradients", "gradient_flow"]
 
@@ -201,8 +203,8 @@ def _keep(inputs: list[Tensor], block: Any, args: tuple[Any, ...]) -> None:
 
 @torch.no_grad()
 def _recurrence(layer: int, block: Recurrent) -> Recurrence | None:
-    if block.cell not in _GAMMA:
-        return None
+    if block.cell not in _GAMMA or modification(block.hidden_proj, Linear):
+        return None  # nothing is promised of a layer that computes with more than its matrix
     u = block.hidden_proj.weight.float().cpu()
     return Recurrence(
         layer=layer,

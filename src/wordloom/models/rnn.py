@@ -79,6 +79,11 @@ class RNNConfig:
         """R: components of a layer's h."""
         return self.projection or self.hidden_dim or self.dim
 
+    @property
+    def output_dim(self) -> int:
+        """Components of what ``lm_head`` reads: of an embedding where that is the head's too."""
+        return self.dim if self.tie_embeddings else self.state_dim
+
 
 class RNN(nn.Module):
     """A causal language model; see :class:`wordloom.models.CausalLM` for the protocol."""
@@ -101,8 +106,7 @@ class RNN(nn.Module):
         )
         narrows = c.tie_embeddings and c.state_dim != c.dim
         self.output_proj = Linear(c.state_dim, c.dim, bias=False) if narrows else None
-        width = c.dim if narrows else c.state_dim
-        self.lm_head = Head(width, c.vocab_size, bias=c.output_bias)
+        self.lm_head = Head(c.output_dim, c.vocab_size, bias=c.output_bias)
         self.dropouts = [
             dropout_or(c.embedding_dropout, c.dropout),
             *[c.dropout] * (c.n_layers - 1),

@@ -169,7 +169,8 @@ class Embedder:
     def dim(self) -> int:
         """Components of a vector."""
         if self.layer is None and not self.bidirectional:
-            return int(self.model.lm_head.in_features)
+            config = self.model.config
+            return int(getattr(config, "output_dim", config.dim))
         block = self.model.blocks[self.layer - 1] if self.layer else None
         return int(block.state_dims[0] if isinstance(block, Recurrent) else self.model.config.dim)
 
