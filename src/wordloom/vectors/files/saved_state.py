@@ -73,7 +73,7 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
     found = hashlib.sha256()
     for name in sorted(arrays):
         found.update(name.encode())
-        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
+        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
