@@ -2,7 +2,7 @@
 
 Run as a script, it decodes with each program and compares the logits with those of the modules.  Weights,
 caches and all arrays that a program is given lie against a page that may not be touched: a read or write past
-an array ends the process by SIGSEGV.  Each case runs twice, with the forbidden page behind the arrays and in
+an array ends the process by a signal.  Each case runs twice, with the forbidden page behind the arrays and in
 front of them.  The other side of an array is filled with NaN, which would show in the logits.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -177,6 +178,7 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
 
 def past_the_end(*, behind: bool) -> None:
     """Let a kernel read one row past a weight, or in front of it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     guard = Guard(behind=behind)
     x, out = np.ones((1, 8), np.float32), np.zeros((1, 4), np.float32)
     weight = guard.array(np.ones((4, 8), np.float32))

@@ -24,5 +24,5 @@ def test_programs_stay_within_their_arrays(command: Callable) -> None:
 @pytest.mark.parametrize("side", ["behind", "in front"])
 def test_a_read_outside_an_array_ends_the_process(side: str, command: Callable) -> None:
     done = command(side, code=CODE)
-    assert done.returncode == -signal.SIGSEGV
+    assert done.returncode in (-signal.SIGSEGV, -signal.SIGBUS)  # the second on macOS
     assert done.stdout == b"read\n"  # the first product lies within its arrays, the second does not
