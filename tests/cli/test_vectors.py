@@ -295,6 +295,11 @@ def test_mistaken_words_and_options(vectors, checkpoint, tmp_path):
         run("vectors", "similar", vectors, "king", "--rows", "head")
     with pytest.raises(VectorError, match="there is no word to ask about"):
         run("vectors", "similar", vectors)
+    with pytest.raises(VectorError, match="the weight of 'king' is 0"):
+        run("vectors", "similar", vectors, "0*king")
+    for verb, options in (("similar", []), ("similar", ["--dot"]), ("analogy", [])):
+        with pytest.raises(VectorError, match="the vector of 'king - king' is 0, to which all words"):
+            run("vectors", verb, vectors, "king - king", *options)
     assert list(tmp_path.iterdir()) == []
 
 

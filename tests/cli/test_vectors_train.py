@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from functools import partial
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -56,6 +57,9 @@ def test_flags_alone_train_vectors_that_can_be_asked(wordloom, text, tmp_path):
     assert asked.returncode == 0, asked.stderr
     assert asked.stdout.split()[:2] == ["cat", "cosine"]
     assert asked.stdout.split()[-2] in ["the", "sat", "on", "mat", "and", "dog", "log"]
+    refused = wordloom("predict", "runs/tale", text)
+    assert refused.returncode == 2
+    assert "'runs/tale' holds word vectors and no classifier; give a run of" in refused.stderr
 
 
 def test_a_recipe_and_settings_of_ones_own(wordloom, text, tmp_path):
@@ -93,6 +97,27 @@ def test_a_mistake_is_one_line_and_exit_code_2(text, tmp_path, arguments, says, 
     assert says in told
     assert "Traceback" not in told
     assert len([line for line in told.splitlines() if line.startswith("wordloom: ")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "option"),
+    [
+        ("latin.txt", "caf\xe9 the cat sat\n".encode("latin-1") * 99, ["--encoding-errors", "replace"]),
+        ("rows.jsonl", b'{"body": "the cat sat on the mat"}\n' * 99, ["--field", "body"]),
+    ],
+)
+def test_an_option_that_a_message_advises_is_there(tmp_path, monkeypatch, capsys, name, content, option):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
+    Path(name).write_bytes(content)
+    given = ["wordloom", "vectors", "train", "--corpus", name, "--dim", "3", "--epochs", "1"]
+    for more, code in (([], 2), (option, 0)):
+        monkeypatch.setattr(sys, "argv", [*given, *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr().err
+        assert ended.value.code in (code, None if code == 0 else code), told
+        assert code == 0 or option[0] in told
 
 
 def test_ctrl_c_saves_and_the_command_it_prints_goes_on(start, wordloom, text, tmp_path):

@@ -55,12 +55,13 @@ def similar(
     json: JSON = False,
 ) -> None:
     """Find the words nearest to a word, or to a sum of several."""
-    from wordloom.vectors.store.terms import Term, parse_terms
+    from wordloom.vectors.store.terms import Term, parse_terms, refuse_zero
 
     wv = opened(vectors, rows, unicode_errors)
     apart = [Term(word, 1.0, False) for word in positive or ()]
     apart += [Term(word, -1.0, True) for word in negative or ()]
     terms = [*(parse_terms(wv, words or ()) if words or not apart else ()), *apart]
+    refuse_zero(wv, terms)
     asked: Any = [(term.word, term.weight) for term in terms]
     answers = wv.most_similar(asked, topn=top_k, restrict_vocab=restrict_vocab, dot=dot)
     _print_answers(wv, vectors, terms, answers, "dot product" if dot else "cosine", json=json)
@@ -86,7 +87,7 @@ def analogy(
     json: JSON = False,
 ) -> None:
     """Answer an analogy: what is to woman as king is to man."""
-    from wordloom.vectors.store.terms import analogy_terms
+    from wordloom.vectors.store.terms import analogy_terms, refuse_zero
 
     wv = opened(vectors, rows, unicode_errors)
     terms = analogy_terms(wv, words)
@@ -96,6 +97,7 @@ def analogy(
         near, far = ([term.word for term in terms if term.weight == sign] for sign in (1, -1))
         answers = wv.most_similar_cosmul(near, far, topn=top_k, restrict_vocab=restrict_vocab)
     else:
+        refuse_zero(wv, terms)
         asked: Any = [(term.word, term.weight) for term in terms]
         answers = wv.most_similar(asked, topn=top_k, restrict_vocab=restrict_vocab)
     _print_answers(wv, vectors, terms, answers, "3CosMul" if cosmul else "cosine", json=json)

@@ -35,6 +35,14 @@ def command(
             "the exact line that stands between two.  [default: line; a data set as it says itself]"
         ),
     ] = None,
+    field: Annotated[
+        str | None,
+        typer.Option(help="Field of .jsonl, .json or .parquet that holds the text.  [default: text]"),
+    ] = None,
+    encoding_errors: Annotated[
+        Literal["strict", "replace"] | None,
+        typer.Option(help="What to do about invalid UTF-8.  [default: strict]"),
+    ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(help="word2vec, fasttext, fasttext-supervised or glove.  [default: word2vec]"),
@@ -83,6 +91,8 @@ def command(
         "vectors.epochs": epochs, "vectors.alpha": alpha, "words.phrases": phrases, "seed": seed,
         "vectors.threads": threads, "vectors.device": device,
         "vectors.deterministic": "true" if deterministic else None,
+        "data.field": None if field is None else json.dumps(field),
+        "data.encoding_errors": encoding_errors,
         "data.separator": None if separator is None else json.dumps(separator),
     }  # fmt: skip
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]

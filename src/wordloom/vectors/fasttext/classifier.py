@@ -94,10 +94,12 @@ class FastTextClassifier:
             settings = _recipe_of(path)
             path = path / "model.bin"
             if not path.exists():
+                vectors = (path.parent / "vectors.json").exists()
+                found = "word vectors and no classifier" if vectors else "no classifier: it has no model.bin"
                 raise VectorError(
                     unfinished(path.parent)
-                    or f"'{path.parent}' holds no classifier: it has no model.bin; give a run of 'vectors "
-                    "train --algorithm fasttext-supervised', or a fastText model"
+                    or f"'{path.parent}' holds {found}; give a run of 'vectors train --algorithm "
+                    "fasttext-supervised', or a fastText model"
                 )
         return cls(load_fasttext(path), **settings)
 

@@ -90,6 +90,8 @@ def how_to_go_on(run: Path) -> str:
 
 def unfinished(folder: Path) -> str | None:
     """What to do about a folder that should hold vectors or a model, and holds a run without any; or None."""
+    if (folder / "vectors.json").exists():
+        return None
     try:
         ours = "\n[vectors]" in (folder / "recipe.toml").read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from wordloom.errors import VectorError
 from wordloom.vectors.store.keyed import KeyedVectors, UnknownWordError
 
-__all__ = ["Term", "analogy_terms", "expression", "parse_terms"]
+__all__ = ["Term", "analogy_terms", "expression", "parse_terms", "refuse_zero"]
 
 _SIGNS = {"+": 1.0, "-": -1.0, "\N{MINUS SIGN}": -1.0}
 _WEIGHED = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\*(.+)", re.DOTALL)
@@ -33,7 +35,7 @@ def parse_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
 
     Raises:
         UnknownWordError: a word has no vector.
-        VectorError: there are no terms, or a sign has no word after it.
+        VectorError: there are no terms, a sign has no word after it, or a weight is 0.
     """
     terms: list[Term] = []
     sign, signed = 1.0, False
@@ -44,6 +46,10 @@ def parse_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
             continue
         weight, word = _weighed(vectors, piece)
         vectors.get_vector(word)
+        if weight == 0:
+            raise VectorError(
+                f"the weight of {word!r} is 0, which leaves it out; give another, or no such word"
+            )
         terms.append(Term(word, sign * weight, signed))
         sign, signed = 1.0, False
     if signed:
@@ -106,6 +112,15 @@ def analogy_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
         )
     a, b, c = terms
     return [a, Term(b.word, -b.weight, True), Term(c.word, c.weight, True)]
+
+
+def refuse_zero(vectors: KeyedVectors, terms: Sequence[Term]) -> None:
+    """Raise VectorError where the sum of ``terms`` is the vector 0, to which all words are equally near."""
+    total = sum(term.weight * vectors.get_vector(term.word, norm=True) for term in terms)
+    if not np.any(total):
+        raise VectorError(
+            f"the vector of {expression(terms)!r} is 0, to which all words are equally near; ask for other words"
+        )
 
 
 def expression(terms: Sequence[Term]) -> str:
