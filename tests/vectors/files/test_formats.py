@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import tempfile
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -340,3 +341,23 @@ def test_a_damaged_folder(tmp_path, vectors, name, damage):
     (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
     with pytest.raises(VectorError, match="are damaged"):
         load_vectors(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["folder", "v.bin", "v.txt"])
+def test_saving_copies_neither_words_nor_vectors(tmp_path, way):
+    """One copy of the vectors is 4 MB here, the words' bytes 1 MB."""
+    V, D = 20_000, 50
+    matrix = np.random.default_rng(0).standard_normal((V, D)).astype(np.float32)
+    wv = KeyedVectors([f"word{n}" for n in range(V)], matrix, counts=np.arange(V))
+    tracemalloc.start()
+    if way == "folder":
+        wv.save(tmp_path / way)
+    else:
+        wv.save_word2vec_format(tmp_path / way, binary=way == "v.bin")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 900_000
+    again = load_vectors(tmp_path / way)
+    rows = slice(None) if way == "folder" else slice(None, None, -1)  # the most frequent first
+    assert again.index_to_key == wv.index_to_key[rows]
+    np.testing.assert_array_equal(again.vectors, matrix[rows])

@@ -50,11 +50,14 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
         about_text = json.dumps({**described, "counted": vectors.counts is not None}, indent=2) + "\n"
     except (TypeError, ValueError) as error:
         raise VectorError(f"what is kept beside the vectors must be JSON: {error}") from None
-    words = [encoded(word, "\n", "words.txt") + b"\n" for word in vectors.index_to_key]
     contents: dict[str, Callable[[IO[bytes]], object]] = {
         name: partial(np.save, arr=np.ascontiguousarray(rows, dtype="<f4")) for name, rows in parts.items()
     }
-    contents["words.txt"] = lambda file: file.writelines(words)
+    for word in vectors.index_to_key:  # all are known to fit before anything is written
+        encoded(word, "\n", "words.txt")
+    contents["words.txt"] = lambda file: file.writelines(
+        encoded(word, "\n", "words.txt") + b"\n" for word in vectors.index_to_key
+    )
     if (counts := vectors.counts) is not None:
         contents["counts.npy"] = lambda file: np.save(file, counts.astype("<i8"))
     contents["vectors.json"] = lambda file: file.write(about_text.encode())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, position
 from wordloom.vectors.files.fasttext import BEFORE_MAGIC, begins_as_fasttext, begins_before_magic
@@ -35,12 +36,20 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x0b\x0c"))
 
 
 def save_word2vec(
-    vectors: KeyedVectors, path: str | os.PathLike[str], *, binary: bool | None = None, header: bool = True
+    vectors: KeyedVectors,
+    path: str | os.PathLike[str],
+    *,
+    binary: bool | None = None,
+    header: bool = True,
+    order: NDArray[np.intp] | None = None,
+    prefix: str = "",
 ) -> None:
     """Write word2vec's format: text, or binary where ``binary`` (by default: where the name ends in .bin).
 
     ``header=False`` leaves the first line out of a text: GloVe's format.  Numbers in text are the shortest
-    that read back to the same float32.  A name that ends in .gz is compressed.  The file appears under its
+    that read back to the same float32.  ``order`` [V] is the order of the rows, ``prefix`` stands before each
+    word.
+    A name that ends in .gz is compressed.  The file appears under its
     name when it is complete.
 
     Words that hold U+DC80 to U+DCFF are written as the bytes that these stand for.
@@ -55,18 +64,27 @@ def save_word2vec(
         raise VectorError(
             "word2vec's binary format needs its first line; leave header as it is, or write text"
         )
-    words = [encoded(word, " \n", path.name, "surrogateescape") for word in vectors.index_to_key]
-    first = "".join(vectors.index_to_key[:1])
+    if not len(vectors):
+        raise VectorError("there is not a single vector to save; add some first")
+    rows = range(len(vectors)) if order is None else order
+    first = "".join(prefix + vectors.index_to_key[row] for row in rows[:1])
     if not header and (first.startswith("\ufeff") or _ends_in_column(first)):
         raise VectorError(
             f"the word {first!r} would be read otherwise at the beginning of {path.name}; write a header"
         )
+    keeps = (" \n", path.name, "surrogateescape")
+    for word in vectors.index_to_key:  # all are known to fit before anything is written
+        encoded(prefix + word, *keeps)
     with new_file(path) as file:
         if header:
             file.write(f"{len(vectors)} {vectors.vector_size}\n".encode())
-        for word, row in zip(words, vectors.vectors, strict=True):
-            numbers = row.astype("<f4").tobytes() if binary else " ".join(map(str, row)).encode()
-            file.write(b"%b %b\n" % (word, numbers))
+        matrix = vectors.vectors
+        for row in rows:
+            raw = encoded(prefix + vectors.index_to_key[row], *keeps)
+            numbers = (
+                matrix[row].astype("<f4").tobytes() if binary else " ".join(map(str, matrix[row])).encode()
+            )
+            file.write(b"%b %b\n" % (raw, numbers))
 
 
 # -- reading ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from wordloom.vectors.files.whole_files import encoded, new_file
 __all__ = ["counts_of", "read_counts", "write_counts"]
 
 
-def write_counts(path: str | os.PathLike[str], words: Sequence[str], counts: Iterable[Any]) -> None:
+def write_counts(path: str | os.PathLike[str], words: Iterable[str], counts: Iterable[Any]) -> None:
     """Write ``counts``, one for each of ``words``.
 
     Raises VectorError where the file cannot be written.

@@ -183,13 +183,12 @@ class KeyedVectors(Questions):
             raise QuestionError("a file of vectors is written whole: leave total_vec and append as they are")
         if fvocab is not None and sort_attr not in self.expandos:
             raise QuestionError(f"these words have no {sort_attr!r} to write; leave out fvocab")
-        order = np.arange(len(self))
+        order = None
         if sort_attr in self.expandos:
             order = np.argsort(-self.expandos[sort_attr], kind="stable")
-        words = [prefix + self.index_to_key[row] for row in order]
-        sorted_ = KeyedVectors(words, self.vectors[order], check=False)
-        save_word2vec(sorted_, fname, binary=binary, header=write_header)
-        if fvocab is not None:
+        save_word2vec(self, fname, binary=binary, header=write_header, order=order, prefix=prefix)
+        if fvocab is not None and order is not None:
+            words = (prefix + self.index_to_key[row] for row in order)
             write_counts(fvocab, words, self.expandos[sort_attr][order])
 
     @classmethod

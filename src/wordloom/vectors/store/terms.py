@@ -119,7 +119,7 @@ def refuse_zero(vectors: KeyedVectors, terms: Sequence[Term]) -> None:
     total = sum(term.weight * vectors.get_vector(term.word, norm=True) for term in terms)
     if not np.any(total):
         raise VectorError(
-            f"the vector of {expression(terms)!r} is 0, to which all words are equally near; ask for other words"
+            f"the vector of {expression(terms)!r} is 0, to which all words are equally near; ask for others"
         )
 
 
