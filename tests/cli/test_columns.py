@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import DataError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, write_pooling
+from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -227,7 +227,9 @@ def test_pairs_for_a_sentence_model_name_the_task(folder, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"one": "a film", "two": "so warm", "alike": 1}\n')
     sentences = tmp_path / "sentences"
     shutil.copytree(folder / "encoder", sentences)
-    write_pooling(sentences, 16, SentenceSettings("mean", True, 24))
+    for name, text in pooling_files(16, SentenceSettings("mean", True, 24)).items():
+        (sentences / name).parent.mkdir(exist_ok=True)
+        (sentences / name).write_text(text)
     named = ("--text-column", "one,two", "--label-column", "alike")
     for path, options in (("p.tsv", ()), ("p.jsonl", ()), ("p.jsonl", named), ("p.tsv", named)):
         with pytest.raises(WordloomError, match="pairs of texts and their scores take --task similarity"):
