@@ -195,8 +195,8 @@ def test_batches_may_be_any_iterable_but_one_string(kind, trained):
     for batch, message in (
         ("abc", "texts is one string"),
         (b"abc", "texts is one string"),
-        (None, "must be a list of texts, not None"),
-        (5, "must be a list of texts, not int 5"),
+        (None, "must be a list of strings, not None"),
+        (5, "must be a list of strings, not int 5"),
         (["a", None], r"texts\[1\] of the batch: the text must be a str( or bytes)?, not None"),
         ([["a"], ["b"]], r"texts\[0\] of the batch: .* not list \['a'\]"),
         (np.array([["a", "b"], ["c", "d"]]), r"texts\[0\] of the batch: .* not ndarray of shape \(2,\)"),
@@ -273,5 +273,8 @@ def test_ids_are_integers_of_any_type_in_one_dimension(kind, trained):
         with pytest.raises(TokenizerError, match="is not in the vocabulary"):
             tokenizer.decode([index])
     for index in (None, "1", [1], 1.0):
-        with pytest.raises(TokenizerError, match="must be an integer"):
-            tokenizer.id_to_token(index)
+        for call in (tokenizer.id_to_token, tokenizer.bytes_of, tokenizer.stream_decoder().push):
+            with pytest.raises(TokenizerError, match=r"must be an integer|has no bytes"):
+                call(index)
+        with pytest.raises(TokenizerError, match="a token must be a str"):
+            tokenizer.token_to_id([index])

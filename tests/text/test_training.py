@@ -112,6 +112,9 @@ def test_llama3_split_cuts_numbers_in_threes(corpus):
     ("settings", "message"),
     [
         ({"kind": "bqe"}, "did you mean 'bpe'"),
+        ({"kind": "bpe", "vocab_size": "300"}, "vocab_size must be an integer, not str '300'"),
+        ({"kind": "bpe", "special_tokens": [None]}, r"special_tokens\[0\] must be a str, not None"),
+        ({"kind": "bpe", "special_tokens": 5}, "special_tokens must be a list of strings, not int 5"),
         ({"kind": "bpe", "vocab_size": 200}, r"256 bytes and 2 special tokens need 258"),
         ({"kind": "wordpiece", "vocab_size": 30}, r"characters kept"),
         ({"kind": "unigram", "vocab_size": 300}, r"256 bytes and the \d+ characters kept"),

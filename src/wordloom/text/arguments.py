@@ -35,11 +35,11 @@ def check_texts(
     One string in place of several is refused at once, because its characters would be taken for texts.
     """
     if isinstance(texts, str | bytes | bytearray):
-        raise error(f"{name} is one string: give a list of texts, such as [text]")
+        raise error(f"{name} is one string: give a list of strings, such as [text]")
     try:
         items = iter(texts)
     except TypeError:
-        raise error(f"{name} must be a list of texts, not {describe(texts)}") from None
+        raise error(f"{name} must be a list of strings, not {describe(texts)}") from None
     allowed = " or ".join(kind.__name__ for kind in types)
 
     def checked() -> Iterator[Any]:

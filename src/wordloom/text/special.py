@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text.arguments import check_texts
 from wordloom.text.formats.definition import Definition, full_vocabulary, merge_pairs, special_tokens
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
@@ -45,9 +46,10 @@ def roles_given(special: Sequence[str] | Mapping[str, str]) -> tuple[list[str], 
         for role in special:
             if role not in ROLES:
                 raise TokenizerError(f"special token role '{role}' is unknown: {did_you_mean(role, ROLES)}")
-        roles, tokens = dict(special), list(dict.fromkeys(special.values()))
+        roles = dict(special)
+        tokens = list(dict.fromkeys(check_texts(special.values(), "special_tokens")))
     else:
-        tokens = list(special)
+        tokens = list(check_texts(special, "special_tokens"))
         roles = roles_by_name(tokens)
         if len(set(tokens)) < len(tokens):
             raise TokenizerError(f"special_tokens has a token twice: {', '.join(tokens)}; give each once")

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from wordloom.text.arguments import check_ids
+from wordloom.text.arguments import check_id, check_ids
 
 if TYPE_CHECKING:
     from wordloom.text.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ class StreamDecoder:
         """Add an id and return the text that is now complete, which may be empty."""
         if self._done:
             raise ValueError("push() after flush(): create a new StreamDecoder for a new sequence")
+        token_id = check_id(token_id)
         if self._table is None:
             return self._push_to_window(token_id)
         if token_id in self._skip:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from wordloom.errors import TokenizerError
 from wordloom.text import special
-from wordloom.text.arguments import check_id, check_ids
+from wordloom.text.arguments import ArgumentTypeError, check_id, check_ids, describe
 from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
 from wordloom.text.formats import definition as tokenizer_json
@@ -414,6 +414,8 @@ class Tokenizer:
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary spells it, or None."""
+        if not isinstance(token, str):
+            raise ArgumentTypeError(f"a token must be a str, not {describe(token)}")
         return self._ids.get(token)
 
     def _check_ids(self, ids: Iterable[int]) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
-from wordloom.data.bags.vectorizer import BagVectorizer, smooth_idf, weighted
+from wordloom.data.bags.vectorizer import BagVectorizer, row_lengths, smooth_idf, unit_rows, weighted
 from wordloom.data.rows.labelled import labelled_rows
 from wordloom.errors import CheckpointError, DataError
 from wordloom.text import Tokenizer
@@ -173,7 +173,7 @@ def test_a_damaged_vocabulary_is_told(tmp_path):
     ("texts", "says"),
     [
         ("abc", "texts is one string: give a list"),
-        (None, "texts must be a list of texts, not None"),
+        (None, "texts must be a list of strings, not None"),
         (["a", None], r"texts\[1\] must be a str, not None"),
         ([["a"], ["b"]], r"texts\[0\] must be a str, not list \['a'\]"),
         (np.array([["a", "b"]]), r"texts\[0\] must be a str, not ndarray of shape \(2,\)"),
@@ -194,6 +194,16 @@ def test_what_is_not_a_text_is_refused(texts, says):
 def test_what_is_not_a_term_is_refused(terms):
     with pytest.raises(DataError, match="terms"):
         BagVectorizer(terms)
+
+
+@pytest.mark.parametrize("rows", [None, np.ones((2, 2)), [[1, 2]], 3])
+def test_rows_that_are_not_csr_are_refused(rows):
+    for call in (smooth_idf, unit_rows, row_lengths, lambda rows: weighted(rows, "counts")):
+        with pytest.raises(DataError, match="must be a CSR matrix, such as"):
+            call(rows)
+    for name in ("min_count", "max_terms"):
+        with pytest.raises(DataError, match=f"{name} must be an integer, not float"):
+            BagVectorizer.fit(["a"], **{name: 1.5})
 
 
 def test_unknown_features():

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import CheckpointError, DataError, did_you_mean
 from wordloom.files import write_text
-from wordloom.text.arguments import check_texts
+from wordloom.text.arguments import check_texts, describe
 
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
@@ -51,8 +51,8 @@ _ASCII_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]", re.ASCII)
 _AT_ONCE = 512  # texts held at a time
 
 
-class TextTypeError(DataError, TypeError):
-    """A text or a term that is not a string; a TypeError too."""
+class DataTypeError(DataError, TypeError):
+    """A text that is not a string, a number that is not an integer, or a matrix that is not CSR."""
 
 
 class Counted(NamedTuple):
@@ -100,7 +100,7 @@ class BagVectorizer:
         """Raises DataError for a setting that is not allowed, or a term that is there twice."""
         _check(split, max_ngram)
         self.split, self.lower, self.max_ngram, self.tokenizer = split, lower, max_ngram, tokenizer
-        self._name(list(check_texts(terms, "terms", error=TextTypeError)))
+        self._name(list(check_texts(terms, "terms", error=DataTypeError)))
         if len(self.ids) != len(self.terms):
             raise DataError(f"{len(self.terms) - len(self.ids)} terms are in the vocabulary twice")
 
@@ -143,7 +143,11 @@ class BagVectorizer:
             DataError: a setting that is not allowed, texts without a word, or no word that is left.
         """
         for name, number in (("min_count", min_count), ("max_terms", max_terms)):
-            if number is not None and number < 1:
+            if isinstance(number, bool) or not isinstance(number, int | np.integer):
+                if number is None and name == "max_terms":
+                    continue
+                raise DataTypeError(f"{name} must be an integer, not {describe(number)}")
+            if number < 1:
                 raise DataError(f"{name} {number} makes no vocabulary; give 1 or more")
         vectorizer = cls([], split=split, lower=lower, max_ngram=max_ngram, tokenizer=tokenizer)
         found: defaultdict[str, int] = defaultdict()
@@ -179,7 +183,7 @@ class BagVectorizer:
     def split_texts(self, texts: Iterable[str]) -> Iterator[list[str]]:
         """The terms of each text, in the order counted: its words, then its pairs of words, and so on."""
         types = (str,) if self.tokenizer is None else (str, bytes)
-        texts = check_texts(texts, types=types, error=TextTypeError)
+        texts = check_texts(texts, types=types, error=DataTypeError)
         words = self._tokens(texts) if self.tokenizer is not None else map(self._words, texts)
         if self.max_ngram == 1:
             return iter(words)
@@ -263,6 +267,7 @@ def smooth_idf(counts: Any) -> NDArray[np.float64]:
 
     ln((1 + N) / (1 + df)) + 1, where df is in how many of the N rows a term occurs.
     """
+    _check_rows(counts, "counts")
     N, V = counts.shape
     df = np.bincount(counts.indices, minlength=V)  # a row holds a term once
     return np.log((1.0 + N) / (1.0 + df)) + 1.0
@@ -277,6 +282,7 @@ def weighted(counts: Any, features: str, idf: NDArray[Any] | None = None) -> Any
     """
     if features not in FEATURES:
         raise DataError(f"unknown features {features!r}; {did_you_mean(str(features), FEATURES)}")
+    _check_rows(counts, "counts")
     rows = counts.astype(np.float64)
     if features == "binary":
         rows.data[:] = 1.0
@@ -290,6 +296,7 @@ def weighted(counts: Any, features: str, idf: NDArray[Any] | None = None) -> Any
 
 def row_lengths(rows: Any) -> NDArray[np.float64]:
     """Euclidean length of each row of a CSR [N, V]: [N]."""
+    _check_rows(rows, "rows")
     return np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
 
 
@@ -308,6 +315,13 @@ def _check(split: str, max_ngram: int) -> None:
         raise DataError(f"unknown split {split!r}; {did_you_mean(str(split), SPLITS)}")
     if not isinstance(max_ngram, int) or not 1 <= max_ngram <= 9:
         raise DataError(f"max_ngram {max_ngram} is not allowed; runs of 1 to 9 words are counted")
+
+
+def _check_rows(rows: Any, name: str) -> None:
+    if getattr(rows, "format", None) != "csr":
+        raise DataTypeError(
+            f"{name} must be a CSR matrix, such as BagVectorizer.counts returns, not {describe(rows)}"
+        )
 
 
 class _Spellings(dict[int, str]):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wordloom.errors import TokenizerError, did_you_mean
+from wordloom.text.arguments import check_id
 from wordloom.text.formats.definition import LARGEST, Definition
 from wordloom.text.special import ROLES, roles_given
 from wordloom.text.tokenizer import Tokenizer
@@ -166,7 +167,7 @@ def _settings(
         "vocab_size": (vocab_size, LARGEST),  # the trainers allocate this many
     }
     for name, (value, most) in limits.items():
-        if value is not None and not 1 <= value <= most:
+        if value is not None and not 1 <= check_id(value, name) <= most:
             raise TokenizerError(f"{name}={value} is impossible: give a number from 1 to {most:,}")
     if min_frequency is not None and chosen.min_frequency is None:
         raise TokenizerError(f"a {kind} tokenizer has no min_frequency: leave it out")
