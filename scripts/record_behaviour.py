@@ -8,6 +8,9 @@ made on the same machine are equal unless a change altered what the library comp
     PYTHONPATH=NEW/src python scripts/record_behaviour.py new.json
     python scripts/record_behaviour.py --compare old.json new.json
 
+Names of entries after the first argument record these alone, with the entries whose checkpoints they start from.
+A comparison covers the entries that both records hold.
+
 The entries read data sets by name, so WORDLOOM_DATA must be set.
 """
 
@@ -20,6 +23,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -289,9 +293,14 @@ def record_vectors(name: str, settings: dict[str, Any], where: Path) -> dict[str
     }
 
 
-def record() -> dict[str, Any]:
-    """Record every entry; progress goes to standard error."""
+def record(names: Sequence[str] = ()) -> dict[str, Any]:
+    """Record the entries called ``names``, all of them without names; progress goes to standard error."""
     import torch
+
+    needed = {ENTRIES[name]["start"] for name in names if name in ENTRIES}
+
+    def wanted(entries: dict[str, Any]) -> dict[str, Any]:
+        return {name: one for name, one in entries.items() if not names or name in names or name in needed}
 
     importlib.import_module("wordloom.run")  # once, before the forks
     torch.set_num_threads(1)
@@ -308,12 +317,12 @@ def record() -> dict[str, Any]:
         (where / "german.txt").write_text(
             "Ein Mann sitzt auf einer Bank .\nZwei Hunde spielen im Schnee\nEin\n"
         )
-        for name, one in ENTRIES.items():
+        for name, one in wanted(ENTRIES).items():
             results[name] = record_run(name, one, where)
             print(name, results[name].get("failed", "recorded"), file=sys.stderr)
-        for name, (folder, verbs) in trained().items():
+        for name, (folder, verbs) in wanted(trained()).items():
             results[name] = {"outputs": outputs_of(verbs, folder, where)}
-        for name, settings in VECTORS.items():
+        for name, settings in wanted(VECTORS).items():
             results[name] = record_vectors(name, settings, where)
             print(name, results[name].get("failed", "recorded"), file=sys.stderr)
     return results
@@ -333,11 +342,12 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def main() -> None:
     if sys.argv[1] == "--compare":
         old, new = (json.loads(Path(name).read_text()) for name in sys.argv[2:4])
-        lines = differences(old, new)
+        both = [name for name in old if name in new]
+        lines = differences({name: old[name] for name in both}, {name: new[name] for name in both})
         print(*lines, sep="\n")
-        print(f"{len(old)} entries, {len(lines)} differences")
+        print(f"{len(both)} entries, {len(lines)} differences")
         sys.exit(bool(lines))
-    Path(sys.argv[1]).write_text(json.dumps(record(), indent=1))
+    Path(sys.argv[1]).write_text(json.dumps(record(sys.argv[2:]), indent=1))
 
 
 if __name__ == "__main__":
