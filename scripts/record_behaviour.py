@@ -8,7 +8,7 @@ made on the same machine are equal unless a change altered what the library comp
     PYTHONPATH=NEW/src python scripts/record_behaviour.py new.json
     python scripts/record_behaviour.py --compare old.json new.json
 
-Names of entries after the first argument record these alone, with the entries whose checkpoints they start from.
+Names of entries after the first argument record these alone, with the entries they start from.
 A comparison covers the entries that both records hold.
 
 The entries read data sets by name, so WORDLOOM_DATA must be set.
