@@ -122,24 +122,30 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 class HelpCommand(TyperCommand):
     """A command whose help shows its options in the panels of :data:`PANELS`, and its :data:`EXAMPLES`."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def help_sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """Return the name and the help of each argument and option, by the panel that shows them."""
         panels = PANELS.get(_verb(ctx), {})
         panel_of = {name: panel for panel, names in panels.items() for name in names}
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        sections |= {panel: [] for panel in panels}
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", "Options", *panels)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                sections[panel_of.get(str(parameter.name), usual)].append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+                panel = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[panel_of.get(str(parameter.name), panel)].append(record)
+        return {title: records for title, records in sections.items() if records}
+
+    def examples(self, ctx: Any) -> tuple[str, ...]:
+        """Return the examples of this command, each without the name of the program."""
+        return EXAMPLES.get(_verb(ctx), ())
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for title, records in self.help_sections(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Examples"):
-            for example in EXAMPLES.get(_verb(ctx), ()):
+            for example in self.examples(ctx):
                 formatter.write(f"{'':{formatter.current_indent}}wordloom {example}\n")
 
 
