@@ -23,7 +23,7 @@ from wordloom.models import (
     config_from,
     skeleton,
 )
-from wordloom.models.cost import flops_per_token, kv_cache_bytes_per_token
+from wordloom.models.building.cost import flops_per_token, kv_cache_bytes_per_token
 from wordloom.weights import config_from_bert, load_model, save_model, start_from_bert
 
 SHAPE: dict[str, Any] = {"vocab_size": 29, "max_seq_len": 16, "dim": 16, "n_layers": 2, "n_heads": 4}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import ConfigError
 from wordloom.models import RNN, RNNConfig, build, config_from, context_limit
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.recurrent import CELLS
 

@@ -20,7 +20,7 @@ from wordloom.cli.inspect.command import print_parameters
 from wordloom.errors import ConfigError
 from wordloom.inspect import parameter_table
 from wordloom.models import Seq2Seq, Seq2SeqConfig, build, config_from, context_limit, skeleton
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn.recurrent import CELLS
 from wordloom.weights import load_model, load_state, save_model
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.models import MODELS, PRESETS, Memory, TransformerConfig, build, config_from, skeleton
-from wordloom.models.cost import flops_per_token, kv_cache_bytes_per_token
+from wordloom.models.building.cost import flops_per_token, kv_cache_bytes_per_token
 from wordloom.models.transformer import POSITIONS
 from wordloom.nn import set_attention_backend, sinusoidal_positions
 

@@ -25,7 +25,7 @@ from wordloom.generate.accepts import ACTIVATIONS, accepts
 from wordloom.generate.conditioned import Conditioned
 from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, RNN, GPTConfig, LlamaConfig
-from wordloom.models.checks import positions_within
+from wordloom.models.checks.inputs import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.cache import Cache, token_positions
 from wordloom.nn.linear import has_amx, widens

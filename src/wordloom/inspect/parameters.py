@@ -15,7 +15,7 @@ from torch import nn
 
 from wordloom.errors import ConfigError
 from wordloom.models import context_limit, encodes, skeleton
-from wordloom.models.cost import Flops, flops_per_token, kv_cache_bytes_per_token
+from wordloom.models.building.cost import Flops, flops_per_token, kv_cache_bytes_per_token
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
 

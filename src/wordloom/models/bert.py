@@ -26,16 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
-from wordloom.models.checks import (
-    check_dropout,
-    check_eps,
-    check_heads,
-    check_positive,
-    dropout_or,
-    positions_within,
-    segments_within,
-)
-from wordloom.models.initialisation import fills_everything
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.inputs import positions_within, segments_within
+from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout

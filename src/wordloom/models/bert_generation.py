@@ -29,21 +29,15 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.bert import BertConfig, Block
-from wordloom.models.checks import (
-    check_dropout,
-    check_eps,
-    check_heads,
-    check_positive,
-    dropout_or,
-    positions_within,
-)
-from wordloom.models.initialisation import fills_everything
-from wordloom.models.memory import Memory
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.inputs import positions_within
+from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.memory import Memory
 
 __all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
 

@@ -20,15 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks import (
-    check_dropout,
-    check_eps,
-    check_heads,
-    check_positive,
-    dropout_or,
-    positions_within,
-)
-from wordloom.models.initialisation import fills_everything
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.inputs import positions_within
+from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
-from wordloom.models.checks import check_dropout, check_eps, check_positive, dropout_or
-from wordloom.models.initialisation import fills_everything
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.settings import check_dropout, check_eps, check_positive, dropout_or
 from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
-from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
-from wordloom.models.initialisation import fills_everything
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head

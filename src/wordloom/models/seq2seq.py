@@ -35,14 +35,14 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks import check_dropout, check_positive, check_recurrence, dropout_or
-from wordloom.models.initialisation import fills_everything
-from wordloom.models.memory import Memory
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.bidirectional import ReadingLayer
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
+from wordloom.nn.memory import Memory
 from wordloom.nn.recurrent import Recurrent, State
 from wordloom.nn.scorers import SCORERS, AttentionScorer, attend_to
 

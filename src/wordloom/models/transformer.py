@@ -39,21 +39,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks import (
-    check_dropout,
-    check_eps,
-    check_heads,
-    check_positive,
-    dropout_or,
-    positions_within,
-)
-from wordloom.models.initialisation import fills_everything
-from wordloom.models.memory import Memory
+from wordloom.models.checks.initialisation import fills_everything
+from wordloom.models.checks.inputs import positions_within
+from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.memory import Memory
 
 __all__ = ["PRESETS", "Transformer", "TransformerConfig"]
 

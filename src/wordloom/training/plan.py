@@ -12,7 +12,7 @@ import torch
 
 from wordloom.errors import DeviceError
 from wordloom.models import skeleton
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings

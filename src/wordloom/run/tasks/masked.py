@@ -29,7 +29,7 @@ from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, body_config, build, config_from, encodes, family_of
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus

@@ -17,7 +17,7 @@ from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.files import write_text
 from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe

@@ -26,7 +26,7 @@ from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean
 from wordloom.evaluate import number_agreement
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import build, encodes, family_of
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe

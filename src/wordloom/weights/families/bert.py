@@ -14,7 +14,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
-from wordloom.models.checks import dropout_or
+from wordloom.models.checks.settings import dropout_or
 from wordloom.models.roberta import RobertaConfig
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless

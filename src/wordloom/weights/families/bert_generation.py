@@ -13,7 +13,7 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert_generation import BertGenerationConfig
-from wordloom.models.checks import dropout_or
+from wordloom.models.checks.settings import dropout_or
 from wordloom.weights.families.bert import block_rows, layer_rows
 from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
 from wordloom.weights.renaming import Ignored, Renaming, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wordloom.models.checks import dropout_or
+from wordloom.models.checks.settings import dropout_or
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wordloom.errors import CheckpointError, did_you_mean
-from wordloom.models.checks import dropout_or
+from wordloom.models.checks.settings import dropout_or
 from wordloom.models.llama import LlamaConfig
 from wordloom.nn.positions import ROPE_SCALINGS
 from wordloom.weights.families.task_heads import heads_beside

@@ -185,7 +185,7 @@ def rnn_classifier_task(recipe: Recipe, given: Path | None, progress: TrainingPr
 
 
 def _flops(config: Any, tokens: float) -> int:
-    """Operations to train on a token of a text of so many: six a weight (see wordloom.models.cost)."""
+    """Operations to train on one token: six per weight (see :mod:`wordloom.models.building.cost`)."""
     model: Any = skeleton(config)
     layers = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)
     return round(6 * (layers + model.classifier.weight.numel() / max(1.0, tokens)))

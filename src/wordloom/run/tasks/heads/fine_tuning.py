@@ -20,7 +20,7 @@ from wordloom.data.batches.framed_rows import TASK_TOKENS
 from wordloom.data.rows.labelled import sorted_labels
 from wordloom.errors import DataError, RecipeError
 from wordloom.models import MODELS, TaskConfig, build, config_from, context_limit, encodes, family_of
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import Recipe

@@ -28,7 +28,7 @@ from wordloom.models import (
     family_of,
     translates,
 )
-from wordloom.models.cost import flops_per_token
+from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe

@@ -1,14 +1,11 @@
-"""Checks a model makes of its config and of what it is given, each ending in one clear line."""
+"""Checks of a model's config, each with a one-line error."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from wordloom.errors import ConfigError, GenerationError
+from wordloom.errors import ConfigError
 from wordloom.nn.recurrent import CELLS, unknown_cell
 
 __all__ = [
@@ -19,7 +16,6 @@ __all__ = [
     "check_positive",
     "check_recurrence",
     "dropout_or",
-    "positions_within",
 ]
 
 # No model comes near.  Beyond, building one would hang or overflow before anything could refuse it.
@@ -102,34 +98,3 @@ def check_recurrence(config: Any) -> None:
 def dropout_or(value: float | None, default: float) -> float:
     """``value``, or ``default`` where the config leaves it open."""
     return default if value is None else value
-
-
-def positions_within(positions: Tensor, max_seq_len: int) -> Tensor:
-    """``positions`` unchanged; raises GenerationError when a table of ``max_seq_len`` rows lacks one.
-
-    Compiled and CUDA code skips the look at the values, which would break the graph or stall the device;
-    the engine and the batches keep to the limit before they come here.
-    """
-    if not torch.compiler.is_compiling() and positions.device.type == "cpu" and positions.numel():
-        highest = int(positions.max())
-        if highest >= max_seq_len:
-            raise GenerationError(
-                f"position {highest} lies past max_seq_len {max_seq_len}; shorten the input, or in "
-                "generation ask for the sliding window"
-            )
-    return positions
-
-
-def segments_within(segments: Tensor, type_vocab_size: int) -> Tensor:
-    """``segments`` unchanged; raises ConfigError when a table of ``type_vocab_size`` rows lacks one.
-
-    Compiled and CUDA code skips the look, as :func:`positions_within` does.
-    """
-    if not torch.compiler.is_compiling() and segments.device.type == "cpu" and segments.numel():
-        highest = int(segments.max())
-        if highest >= type_vocab_size:
-            raise ConfigError(
-                f"segment {highest} is given and the model tells {type_vocab_size} apart, from 0 on; number "
-                "them so, or build it with a larger type_vocab_size"
-            )
-    return segments

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wordloom.errors import ConfigError
 from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, build, skeleton
-from wordloom.models.cost import flops_per_token, kv_cache_bytes_per_token
+from wordloom.models.building.cost import flops_per_token, kv_cache_bytes_per_token
 from wordloom.nn import set_attention_backend
 
 SHAPE = {"vocab_size": 61, "max_seq_len": 32, "dim": 24, "n_layers": 3, "n_heads": 4}

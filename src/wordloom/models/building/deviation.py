@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from wordloom.kernels.acceptance import plain
-from wordloom.models import skeleton
+from wordloom.models.building.build import skeleton
 from wordloom.nn import Rotary
 
 __all__ = ["deviation"]

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from wordloom.errors import ConfigError
-from wordloom.models import skeleton
+from wordloom.models.building.build import skeleton
 from wordloom.nn import Attention
 from wordloom.nn.scorers import AdditiveScorer, DotScorer, GeneralScorer
 
