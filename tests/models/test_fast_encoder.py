@@ -129,5 +129,5 @@ def test_any_modification_of_a_block_is_the_models_own_to_compute(caplog):
 @pytest.mark.parametrize("family", [BertConfig, RobertaConfig])
 def test_a_segment_past_the_table_is_one_clear_line(family):
     tokens, segments, attend = rows()
-    with pytest.raises(ConfigError, match="segment 2 is given and the model tells 2 apart"):
+    with pytest.raises(ConfigError, match="segment 2 is given and the model has 2, numbered from 0"):
         made(family)(tokens, segments=segments + 1, attend=attend)
