@@ -35,7 +35,7 @@ from turns import in_turns
 from wordloom.data import PairCorpus
 from wordloom.generate import Conditioned, Hypothesis, beam_search, score_targets
 from wordloom.generate.fast import accelerate
-from wordloom.run.models.translator import Translator, load_translator
+from wordloom.run import Translator, load_translator
 
 TIE = 1e-4
 

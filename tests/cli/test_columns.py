@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import DataError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files
+from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 

@@ -2,19 +2,22 @@
 
 from wordloom.run.checkpoint.average import average
 from wordloom.run.checkpoint.load import (
-    LanguageModel,
     is_classifier,
+    is_encoder,
     is_translator,
     load,
     load_classifier,
+    load_encoder,
     load_language_model,
+    load_translator,
     save,
 )
 from wordloom.run.models.clusters import Clusters, cluster_texts
 from wordloom.run.models.embedder import Embedded, Embedder
+from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_classifier import TextClassifier
-from wordloom.run.models.text_encoder import TextEncoder, is_encoder, load_encoder
-from wordloom.run.models.translator import Translation, Translator, load_translator
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.translator import Translation, Translator
 from wordloom.run.tasks.translation.scores import translation_scores
 from wordloom.run.train import TrainResult, train
 

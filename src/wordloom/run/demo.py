@@ -11,7 +11,7 @@ from pathlib import Path
 from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
 from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
-from wordloom.run.checkpoint.load import LanguageModel
+from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.train import TrainResult, train
 

@@ -22,8 +22,8 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, NonFiniteError
 from wordloom.models import build, config_from
 from wordloom.run import Embedder, TextEncoder, load_encoder
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.models.embedder import EmbedLedger
+from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 

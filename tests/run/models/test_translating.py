@@ -22,7 +22,7 @@ from wordloom.cli import app
 from wordloom.errors import DataError, GenerationError, TokenizerError
 from wordloom.generate import Sampling
 from wordloom.run import Translation, Translator, load_translator
-from wordloom.run.live_input import arriving
+from wordloom.run.models.live_input import arriving
 
 SOURCES = [source for source, _ in PAIRS[:9]]
 LONG = "eins zwei drei " * 20  # 60 tokens and the end, of 16 that the model takes

@@ -21,11 +21,12 @@ from wordloom.models import build, config_from
 from wordloom.recipe import load_recipe
 from wordloom.run import load_translator, translation_scores
 from wordloom.run.checkpoint.load import next_command
+from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.translation.scores import pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluator, pair_corpus
 from wordloom.run.tasks.translation.views import align
-from wordloom.run.tasks.translation.vocabularies import Vocabularies, recipe_vocabularies
+from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 

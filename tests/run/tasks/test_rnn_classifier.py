@@ -88,7 +88,7 @@ def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     result = train(recipe, out=tmp_path / "run")
     classifier = load_classifier(tmp_path / "run")
     from wordloom.recipe import load_recipe
-    from wordloom.run.tasks.labelled import labelled_corpus
+    from wordloom.run.prepare import labelled_corpus
 
     corpus = labelled_corpus(load_recipe(tmp_path / "run"))
     rows = list(corpus.rows("validation"))

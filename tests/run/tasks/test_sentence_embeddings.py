@@ -23,8 +23,8 @@ from wordloom.data.rows.groups import text_numbers
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.run import train
 from wordloom.run.checkpoint.average import average
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.models import embedder as embedding
+from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.sentence_objectives import Contrastive, CosineSimilarity, contrast, text_vectors
 from wordloom.weights import load_model

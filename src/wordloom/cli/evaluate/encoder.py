@@ -31,7 +31,7 @@ def evaluate_encoder(
     from wordloom.data import documents
     from wordloom.data.rows.lines import is_table
     from wordloom.run import load_encoder
-    from wordloom.run.checkpoint.sentence_folder import pooling_of
+    from wordloom.run.models.sentence_folder import pooling_of
     from wordloom.run.tasks.masked import validation_scores
 
     encoder = load_encoder(checkpoint, **loading)

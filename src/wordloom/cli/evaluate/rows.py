@@ -27,7 +27,8 @@ def classification(
     says otherwise; without any, of the validation rows that the recipe in the folder names."""
     from wordloom.data.rows.labelled import LabelledCorpus
     from wordloom.run.models.text_readers import MarkedReader
-    from wordloom.run.tasks.labelled import cut_or_error, labelled_corpus, recipe_of, training_columns
+    from wordloom.run.prepare import labelled_corpus
+    from wordloom.run.tasks.labelled import cut_or_error, recipe_of, training_columns
 
     folder = Path(str(classifier.folder))
     recipe = recipe_of(folder)

@@ -22,7 +22,7 @@ __all__ = ["documents_of", "labelled_texts", "lambada_scores", "text_scores"]
 def labelled_texts(checkpoint: Path) -> LabelledDocuments | None:
     """The texts that stand after their labels, where the checkpoint's recipe has it so."""
     from wordloom.recipe import load_recipe
-    from wordloom.run.tasks.labelled import labelled_corpus
+    from wordloom.run.prepare import labelled_corpus
 
     path = checkpoint / "recipe.toml"
     recipe = load_recipe(str(path)) if path.exists() else None

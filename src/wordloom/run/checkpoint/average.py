@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wordloom.errors import CheckpointError
 from wordloom.models import family_of
-from wordloom.run.checkpoint.sentence_folder import pooling_files, pooling_of
+from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import TOKEN_IDS

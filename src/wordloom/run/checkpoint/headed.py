@@ -13,12 +13,12 @@ from wordloom.evaluate import Scores
 from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.tokenizers import folder_tokenizer
+from wordloom.run.models.tokenizers import folder_tokenizer
+from wordloom.run.prepare import corpus_of
 from wordloom.run.tasks.heads.multiple_choice import Chooser, choice_parts
 from wordloom.run.tasks.heads.question_answering import Answerer, question_parts
 from wordloom.run.tasks.heads.regression import TextScorer
 from wordloom.run.tasks.heads.token_classification import Tagger, tagged_parts
-from wordloom.run.tasks.labelled import corpus_of
 from wordloom.text import Tokenizer
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_config, load_model

@@ -5,161 +5,44 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wordloom.errors import CheckpointError, DeviceError, GenerationError
-from wordloom.generate import (
-    NextToken,
-    Sampling,
-    Scored,
-    complete,
-    generate_text,
-    next_tokens,
-    score,
-    settings,
-    stream_ids,
-    stream_text,
-)
-from wordloom.generate.token_ids import are_several
+from wordloom.errors import CheckpointError, DeviceError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe import load_recipe
 from wordloom.run.checkpoint.dtypes import choose_dtype
 from wordloom.run.checkpoint.headed import is_headed, load_headed, task_in
-from wordloom.run.checkpoint.tokenizers import folder_tokenizer
+from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_classifier import TextClassifier
-from wordloom.run.models.text_encoder import TextEncoder, is_encoder, load_encoder
+from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_readers import text_reader
-from wordloom.run.models.translator import Translator, load_translator
-from wordloom.text import Specials, Tokenizer
+from wordloom.run.models.tokenizers import folder_tokenizer
+from wordloom.run.models.translator import Translator
+from wordloom.run.models.vocabularies import read_vocabularies
 from wordloom.training.precision import choose_device
-from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights import load_config, load_model
 from wordloom.weights.configs import TOKEN_IDS, format_of
 from wordloom.weights.tensors import read_json
 
 __all__ = [
     "LanguageModel",
     "is_classifier",
+    "is_encoder",
     "is_translator",
     "load",
     "load_classifier",
+    "load_encoder",
     "load_language_model",
+    "load_translator",
     "next_command",
     "save",
 ]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True)
-class LanguageModel:
-    """A model and its tokenizer, as :func:`load` gives them.
-
-    ``tokenizer`` is None where the folder has none; such a model takes and gives token ids only.
-    Sampling settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
-    """
-
-    model: Any
-    tokenizer: Tokenizer | None
-    config: Any
-    folder: Path | None = None
-    generation_defaults: dict[str, Any] = field(default_factory=dict)
-
-    def generate(
-        self,
-        prompt: Any,
-        sampling: Sampling | None = None,
-        *,
-        specials: Specials = "refuse",
-        **given: Any,
-    ) -> Any:
-        """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
-
-        A prompt of token ids (a list, array or tensor of ints, or several of them) is answered in token ids,
-        the one that ended it included; ``stop`` strings are looked for in what they decode to, and refused
-        without a tokenizer.  ``specials`` says what special tokens written in a text are: refused, "text", or
-        "interpret".
-        """
-        sampling, eos_ids = self._settled(sampling, given)
-        prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
-        if not _is_text(prompt):
-            several = are_several(prompt)
-            rows = list(prompt) if several else [prompt]
-            made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
-            done = [completion.ids for completion in made]
-            return done if several or len(done) > 1 else done[0]
-        return generate_text(
-            self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids, specials=specials
-        )
-
-    def stream(
-        self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
-    ) -> Iterator[Any]:
-        """The continuation of ``prompt`` piece by piece: a str each, and none ends inside a character.
-
-        One prompt of token ids (a list of ints) is answered in token ids, an int each, which add up to the
-        list that :meth:`generate` gives.
-        """
-        sampling, eos_ids = self._settled(sampling, given)
-        if not isinstance(prompt, str):
-            return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
-        return stream_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
-
-    def score(
-        self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
-    ) -> list[Scored]:
-        """The log-probability of each continuation, in nats: total and per token.
-
-        Continuations are a list: of str after a str, of lists of token ids after a list of token ids.
-        """
-        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
-        return score(self.model, tokenizer, prompt, continuations)
-
-    def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
-        """The ``k`` likeliest next tokens, best first, after a str or a list of token ids.
-
-        Without a tokenizer their ``text`` is empty.
-        """
-        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
-        return next_tokens(self.model, tokenizer, prompt, k)
-
-    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that transformers and :func:`load` read as it is, with its generation settings."""
-        save_model(
-            self.model,
-            Path(folder),
-            tokenizer=self.tokenizer,
-            generation=self.generation_defaults,
-            overwrite=overwrite,
-        )
-
-    def _settled(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
-        """Settings asked for, then the checkpoint's, then the defaults; and the ids that end a text."""
-        if sampling is not None and given:
-            raise GenerationError("give sampling settings either by name or as one Sampling, not both")
-        settled = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
-        if settled.ignored_line is not None:
-            _warn_once(f"{self.folder or 'the model'}: {settled.ignored_line}")
-        return sampling or settled.sampling, settled.eos_ids
-
-    def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise CheckpointError(
-                f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there"
-            )
-        return self.tokenizer
-
-
-def _is_text(prompt: Any) -> bool:
-    """Return whether a prompt is a str or a list of them, which may be empty."""
-    if isinstance(prompt, list | tuple):
-        return all(isinstance(part, str) for part in prompt)
-    return isinstance(prompt, str)
 
 
 def load(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Any:
@@ -266,11 +149,6 @@ def load_language_model(folder: str | Path, *, device: str = "auto", dtype: str 
     )
 
 
-@cache
-def _warn_once(message: str) -> None:
-    log.warning("%s", message)
-
-
 def _generation_defaults(folder: Path) -> dict[str, Any]:
     """The settings in generation_config.json; in a folder without that file, the token ids in config.json."""
     path = folder / "generation_config.json"
@@ -299,3 +177,70 @@ def save(
 ) -> None:
     """Write ``lm`` to ``folder``; an existing checkpoint is kept unless ``overwrite``."""
     lm.save_pretrained(folder, overwrite=overwrite)
+
+
+def is_encoder(folder: str | Path) -> bool:
+    """Whether the model in ``folder`` reads in both directions; raises CheckpointError as
+    :func:`wordloom.load`."""
+    return encodes(load_config(folder))
+
+
+def load_encoder(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextEncoder:
+    """As :func:`wordloom.load`, for encoders; raises CheckpointError for another model."""
+    folder, kept = Path(folder), choose_dtype(dtype)
+    if not is_encoder(folder):
+        raise CheckpointError(f"{folder} holds no encoder: its model reads in one direction")
+    model: Any = load_model(folder, dtype=kept, device=choose_device(device))
+    tokenizer = folder_tokenizer(folder, model.config.vocab_size)
+    return TextEncoder(model=model.eval(), tokenizer=tokenizer, config=model.config, folder=folder)
+
+
+def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Translator:
+    """The model in ``folder``, ours or a Marian one with a ``tokenizer.json``; ``dtype`` as :func:`load`.
+
+    Raises CheckpointError for a folder that is no model of this kind.
+    """
+    folder = Path(folder)
+    if not translates(load_config(folder)):
+        raise CheckpointError(
+            f"{folder} holds no model that turns one text into another; train one with "
+            'train.objective = "translation"'
+        )
+    model: Any = load_model(folder, dtype=choose_dtype(dtype), device=choose_device(device))
+    generation = folder / "generation_config.json"  # where there is none, transformers asks config.json
+    defaults = read_json(generation) if generation.exists() else {}
+    settings = defaults if generation.exists() else read_json(folder / "config.json")
+    given: dict[str, Any]
+    if (folder / "tokenizer.json").exists():
+        found = read_vocabularies(folder, model.config)
+        given = {
+            "tokenizer": found.target,
+            "source_tokenizer": found.source,
+            "source_eos_id": found.source.eos_id,
+            "eos_id": found.target.eos_id,
+            "pad_id": found.target.pad_id,
+            "start_id": found.target.pad_id if found.start_id is None else found.start_id,
+            "source_start_id": found.source_start_id,
+        }
+    else:
+        given = {"tokenizer": None, "source_tokenizer": None, **_stored_ids(folder, defaults)}
+    return Translator(
+        model=model.eval(),
+        config=model.config,
+        forced_eos_id=settings.get("forced_eos_token_id"),
+        folder=folder,
+        generation_defaults=defaults,
+        **given,
+    )
+
+
+def _stored_ids(folder: Path, defaults: Mapping[str, Any]) -> dict[str, int]:
+    """The ids that begin, end and pad texts by ``defaults`` and config.json; -1 for one that they lack."""
+    known = read_json(folder / "config.json") | {
+        key: value for key, value in defaults.items() if value is not None
+    }
+    eos, pad, start = (
+        token if isinstance(token := known.get(f"{role}_token_id"), int) else -1
+        for role in ("eos", "pad", "decoder_start")
+    )
+    return {"source_eos_id": eos, "eos_id": eos, "pad_id": pad, "start_id": pad if start < 0 else start}

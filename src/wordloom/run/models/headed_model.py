@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import TaskConfig
-from wordloom.run.checkpoint.tokenizers import ReadsText
+from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 

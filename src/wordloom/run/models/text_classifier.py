@@ -22,8 +22,8 @@ from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import family_of
 from wordloom.nn.evaluating import evaluating
+from wordloom.run.models.labelled_rows import labelled_batches, positive_of
 from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
-from wordloom.run.tasks.labelled import labelled_batches, positive_of
 from wordloom.weights import save_model
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]

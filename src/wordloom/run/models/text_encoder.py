@@ -13,17 +13,14 @@ from wordloom.data.batches.masked import Marks
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
 from wordloom.evaluate.masked import hidden_by, pseudo_perplexity
 from wordloom.evaluate.score import Scores
-from wordloom.models import encodes
 from wordloom.nn.evaluating import evaluating
-from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.sentence_folder import pooling_files, pooling_of
-from wordloom.run.checkpoint.tokenizers import ReadsText, folder_tokenizer
 from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
+from wordloom.run.models.sentence_folder import pooling_files, pooling_of
+from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Tokenizer
-from wordloom.training.precision import choose_device
-from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights import save_model
 
-__all__ = ["Filling", "TextEncoder", "is_encoder", "load_encoder"]
+__all__ = ["Filling", "TextEncoder"]
 
 
 class Filling(NamedTuple):
@@ -120,19 +117,3 @@ class TextEncoder(ReadsText):
             files=None if said is None else pooling_files(self.config.dim, said),
             overwrite=overwrite,
         )
-
-
-def is_encoder(folder: str | Path) -> bool:
-    """Whether the model in ``folder`` reads in both directions; raises CheckpointError as
-    :func:`wordloom.load`."""
-    return encodes(load_config(folder))
-
-
-def load_encoder(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> TextEncoder:
-    """As :func:`wordloom.load`, for encoders; raises CheckpointError for another model."""
-    folder, kept = Path(folder), choose_dtype(dtype)
-    if not is_encoder(folder):
-        raise CheckpointError(f"{folder} holds no encoder: its model reads in one direction")
-    model: Any = load_model(folder, dtype=kept, device=choose_device(device))
-    tokenizer = folder_tokenizer(folder, model.config.vocab_size)
-    return TextEncoder(model=model.eval(), tokenizer=tokenizer, config=model.config, folder=folder)

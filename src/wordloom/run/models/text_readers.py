@@ -24,7 +24,7 @@ from wordloom.data.batches.sequences import SequenceLabelBatches, token_rows
 from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import RobertaConfig, TaskConfig, context_limit
-from wordloom.run.checkpoint.tokenizers import folder_tokenizer
+from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.text import Tokenizer
 
 __all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "cutting", "text_reader"]

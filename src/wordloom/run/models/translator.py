@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -19,20 +19,16 @@ from wordloom.data.text.sentences import sentences
 from wordloom.errors import CheckpointError, DataError, GenerationError, did_you_mean
 from wordloom.generate import Conditioned, Generation, Hypothesis, Sampling, beam_search, generate
 from wordloom.generate.sampling import new_seed
-from wordloom.models import Memory, context_limit, translates
+from wordloom.models import Memory, context_limit
 from wordloom.nn.evaluating import evaluating
-from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.checkpoint.tokenizers import ReadsText, required_tokenizer
-from wordloom.run.live_input import arriving, taken
+from wordloom.run.models.live_input import arriving, taken
 from wordloom.run.models.side_by_side import side_by_side
-from wordloom.run.tasks.translation.vocabularies import read_vocabularies
+from wordloom.run.models.tokenizers import ReadsText, required_tokenizer
 from wordloom.text import Tokenizer
-from wordloom.training.precision import choose_device
-from wordloom.weights import load_config, load_model, save_model
+from wordloom.weights import save_model
 from wordloom.weights.configs import format_of
-from wordloom.weights.tensors import read_json
 
-__all__ = ["Overlong", "Translation", "Translator", "load_translator"]
+__all__ = ["Overlong", "Translation", "Translator"]
 
 _POOL = 16  # batches of texts sorted by length together: little is padded, and little is held
 
@@ -399,54 +395,3 @@ def _translations(
         if wrong is not None:
             raise wrong
         done += len(pool)
-
-
-def load_translator(folder: str | Path, *, device: str = "auto", dtype: str = "auto") -> Translator:
-    """The model in ``folder``, ours or a Marian one with a ``tokenizer.json``; ``dtype`` as :func:`load`.
-
-    Raises CheckpointError for a folder that is no model of this kind.
-    """
-    folder = Path(folder)
-    if not translates(load_config(folder)):
-        raise CheckpointError(
-            f"{folder} holds no model that turns one text into another; train one with "
-            'train.objective = "translation"'
-        )
-    model: Any = load_model(folder, dtype=choose_dtype(dtype), device=choose_device(device))
-    generation = folder / "generation_config.json"  # where there is none, transformers asks config.json
-    defaults = read_json(generation) if generation.exists() else {}
-    settings = defaults if generation.exists() else read_json(folder / "config.json")
-    given: dict[str, Any]
-    if (folder / "tokenizer.json").exists():
-        found = read_vocabularies(folder, model.config)
-        given = {
-            "tokenizer": found.target,
-            "source_tokenizer": found.source,
-            "source_eos_id": found.source.eos_id,
-            "eos_id": found.target.eos_id,
-            "pad_id": found.target.pad_id,
-            "start_id": found.target.pad_id if found.start_id is None else found.start_id,
-            "source_start_id": found.source_start_id,
-        }
-    else:
-        given = {"tokenizer": None, "source_tokenizer": None, **_stored_ids(folder, defaults)}
-    return Translator(
-        model=model.eval(),
-        config=model.config,
-        forced_eos_id=settings.get("forced_eos_token_id"),
-        folder=folder,
-        generation_defaults=defaults,
-        **given,
-    )
-
-
-def _stored_ids(folder: Path, defaults: Mapping[str, Any]) -> dict[str, int]:
-    """The ids that begin, end and pad texts by ``defaults`` and config.json; -1 for one that they lack."""
-    known = read_json(folder / "config.json") | {
-        key: value for key, value in defaults.items() if value is not None
-    }
-    eos, pad, start = (
-        token if isinstance(token := known.get(f"{role}_token_id"), int) else -1
-        for role in ("eos", "pad", "decoder_start")
-    )
-    return {"source_eos_id": eos, "eos_id": eos, "pad_id": pad, "start_id": pad if start < 0 else start}

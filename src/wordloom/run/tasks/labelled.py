@@ -5,48 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-import numpy as np
-
 from wordloom.data.batches.bags import LabelBatches, LabelLedger
-from wordloom.data.files.source import Sources, is_stdin
-from wordloom.data.files.stream import EncodingErrors
-from wordloom.data.rows.digest import RowDigest
-from wordloom.data.rows.labelled import REPEATED, ColumnChoice, LabelledCorpus, refuse_empty, unseen_label
+from wordloom.data.rows.labelled import ColumnChoice, LabelledCorpus
 from wordloom.data.sets.fetch import names_dataset
-from wordloom.errors import RecipeError, position
+from wordloom.errors import RecipeError
 from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
-from wordloom.evaluate.glue import glue_task
 from wordloom.models import config_from
 from wordloom.recipe import Recipe, load_recipe
-from wordloom.run.models.text_readers import ReadTexts, TextReader
+from wordloom.run.models.labelled_rows import labelled_batches, positive_of
+from wordloom.run.models.text_readers import TextReader
+from wordloom.run.prepare import check_files
 from wordloom.run.progress import TrainingProgress
 from wordloom.weights import load_config, save_model
 
 __all__ = [
     "HeldOut",
-    "Rows",
     "account_of",
     "check_apart",
-    "check_files",
     "classifier_config",
-    "corpus_of",
     "cut_or_error",
     "divided",
     "held_out",
-    "labelled_batches",
-    "labelled_corpus",
-    "ledger",
-    "positive_of",
     "recipe_of",
-    "row_errors",
     "saver",
     "some_or_error",
     "training_columns",
@@ -59,39 +46,9 @@ Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 Item = TypeVar("Item")
 
 
-def row_errors(recipe: Recipe) -> EncodingErrors:
-    """``data.encoding_errors``, of rows; raises RecipeError for "bytes"."""
-    if recipe.data.encoding_errors == "bytes":
-        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
-    return recipe.data.encoding_errors
-
-
 def cut_or_error(recipe: Recipe) -> Literal["error", "cut"]:
     """``data.too_long`` of rows with one answer, which are never read in windows."""
     return "cut" if recipe.data.too_long == "cut" else "error"
-
-
-def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
-    """The rows that ``[data]`` names."""
-    return corpus_of(recipe, LabelledCorpus)
-
-
-def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
-    """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
-    d = recipe.data
-    check_files(recipe)
-    split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
-    return kind(
-        sources=d.train,
-        validation_sources=d.validation or (),
-        split=split,
-        validation_fraction=d.validation_fraction,
-        unique=d.unique,
-        text=d.text_column,
-        label=d.label_column,
-        header=d.header,
-        encoding_errors=row_errors(recipe),
-    )
 
 
 def recipe_of(folder: str | Path) -> Recipe | None:
@@ -113,16 +70,6 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
         return None
     text = d.text_column[:2] if isinstance(d.text_column, list) else d.text_column
     return ColumnChoice(text=text, answer=answer, header=d.header)
-
-
-def check_files(recipe: Recipe) -> None:
-    """Raises RecipeError for rows from standard input."""
-    for name in ("train", "validation"):
-        given = getattr(recipe.data, name) or ()
-        if any(map(is_stdin, [given] if isinstance(given, str) else given)):
-            raise RecipeError(
-                f"data.{name}: rows are read more than once, standard input only once; name a file"
-            )
 
 
 def check_apart(recipe: Recipe) -> None:
@@ -170,83 +117,6 @@ def some_or_error(held_out: list[Item], recipe: Recipe, what: str) -> list[Item]
     return held_out
 
 
-@dataclass
-class Rows:
-    """Labelled rows as they go by: their texts are handed on, all else is kept."""
-
-    labels: list[str] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
-    digest: RowDigest = field(default_factory=RowDigest)
-
-    def texts(self, corpus: LabelledCorpus, part: Any, known: Sequence[str] = ()) -> Iterator[str]:
-        """The texts of ``part``, one of each row; raises DataError for a label that is not ``known``."""
-        return (text for (text,) in self.rows(corpus, part, known))
-
-    def rows(
-        self,
-        corpus: LabelledCorpus,
-        part: Any,
-        known: Sequence[str] = (),
-        *,
-        most_texts: int = 1,
-        whole: bool = False,
-    ) -> Iterator[tuple[str, ...]]:
-        """As :meth:`texts`, of rows of up to ``most_texts``; ``whole``: none of which may be empty."""
-        for row in corpus.rows(part, self.dropped):
-            if len(row.texts) > most_texts:
-                allowed = "one" if most_texts == 1 else f"{most_texts} at most"
-                raise RecipeError(f"{row.place}: has {len(row.texts)} texts; this model classifies {allowed}")
-            if whole:
-                refuse_empty(row)
-            if known and row.label not in known:
-                raise unseen_label(row, known)
-            self.labels.append(str(row.label))
-            self.places.append(position(row.source, row.line))
-            self.digest.add((row.texts, row.label))
-            yield row.texts
-
-    def targets(self, labels: Sequence[str]) -> Any:
-        number = {label: index for index, label in enumerate(labels)}
-        return np.fromiter((number[label] for label in self.labels), np.int64, len(self.labels))
-
-
-def ledger(
-    part: str, corpus: LabelledCorpus, rows: Rows, labels: Sequence[str], reader: TextReader, read: ReadTexts
-) -> LabelLedger:
-    """The account of the rows of ``part``."""
-    by_label = np.bincount(rows.targets(labels), minlength=len(labels)).tolist()
-    return LabelLedger(
-        part=part,
-        split=corpus.describe_split(),
-        rows=len(rows.labels),
-        terms=read.terms,
-        unknown=read.unknown,
-        empty=read.empty,
-        labels=dict(zip(labels, by_label, strict=True)),
-        unit=reader.unit,
-        cut=read.cut,
-        repeated=rows.dropped[REPEATED],
-        text=str(rows.digest),
-    )
-
-
-def labelled_batches(
-    reader: TextReader, labels: Sequence[str], corpus: LabelledCorpus, part: Any, *, seed: int | None = None
-) -> tuple[LabelBatches, LabelLedger]:
-    """The rows of ``part``, permuted by ``seed`` or (None) for one pass, and their account.
-
-    Raises DataError for a label not among ``labels``.
-    """
-    rows = Rows()
-    given: Any = rows.rows(corpus, part, labels, most_texts=reader.most_texts, whole=reader.whole)
-    if reader.most_texts == 1:
-        given = (text for (text,) in given)
-    read = reader.read(given, lambda row: rows.places[row])
-    batches = reader.batches(read, rows.targets(labels), places=rows.places, seed=seed)
-    return batches, ledger(part, corpus, rows, labels, reader, read)
-
-
 @dataclass(frozen=True)
 class HeldOut:
     """The validation rows, if any, and what a task says of them beside its training rows.
@@ -284,14 +154,6 @@ def held_out(
         labels=labels,
         signature=reader.signature,
     )
-
-
-def positive_of(sources: Sources, labels: Sequence[str]) -> str | None:
-    """The label that F1 is of: GLUE's of such a set, of other pairs of labels the second (None)."""
-    named = [sources] if isinstance(sources, str | os.PathLike) else sources
-    found = {glue_task(str(source)) for source in named}
-    task = found.pop() if len(found) == 1 else None
-    return task.positive if task is not None and task.positive in labels else None
 
 
 class Account(Protocol):

@@ -30,10 +30,11 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
-from wordloom.run.checkpoint.sentence_folder import SentenceSettings, pooling_files, pooling_of
+from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
+from wordloom.run.prepare import corpus_of
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import check_body, given_tokenizer, recipe_body
-from wordloom.run.tasks.labelled import account_of, corpus_of, cut_or_error
+from wordloom.run.tasks.labelled import account_of, cut_or_error
 from wordloom.run.tasks.placement import settle_blocks
 from wordloom.run.tasks.task import Task, figures_in
 from wordloom.sentence_objectives import (

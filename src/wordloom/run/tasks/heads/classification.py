@@ -13,18 +13,15 @@ from wordloom.data.rows.labelled import LabelledCorpus, sorted_labels
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.models import MODELS, TaskConfig, build, family_of, skeleton
 from wordloom.recipe import Recipe
+from wordloom.run.models.labelled_rows import Rows, labelled_batches, ledger
 from wordloom.run.models.text_readers import BagReader, SequenceReader
-from wordloom.run.prepare import recipe_tokenizer
+from wordloom.run.prepare import labelled_corpus, recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import fine_tuned, fine_tuning_task
 from wordloom.run.tasks.labelled import (
-    Rows,
     classifier_config,
     cut_or_error,
     held_out,
-    labelled_batches,
-    labelled_corpus,
-    ledger,
     saver,
 )
 from wordloom.run.tasks.task import Task

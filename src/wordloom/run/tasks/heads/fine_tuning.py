@@ -24,10 +24,11 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import Recipe
+from wordloom.run.models.labelled_rows import labelled_batches
 from wordloom.run.models.text_readers import MarkedReader
-from wordloom.run.prepare import recipe_tokenizer
+from wordloom.run.prepare import labelled_corpus, recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.labelled import cut_or_error, held_out, labelled_batches, labelled_corpus, saver
+from wordloom.run.tasks.labelled import cut_or_error, held_out, saver
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import settle_blocks
 from wordloom.run.tasks.task import Task

@@ -28,9 +28,10 @@ from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import question_answering
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.run.models.headed_model import HeadedModel
+from wordloom.run.prepare import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
-from wordloom.run.tasks.labelled import check_apart, row_errors, some_or_error
+from wordloom.run.tasks.labelled import check_apart, some_or_error
 from wordloom.run.tasks.task import Task, figures_in
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model

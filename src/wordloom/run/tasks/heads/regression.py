@@ -22,10 +22,12 @@ from wordloom.evaluate.score import MIN_UNITS
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.models.headed_model import HeadedModel
+from wordloom.run.models.labelled_rows import Rows
 from wordloom.run.models.text_readers import MarkedReader
+from wordloom.run.prepare import corpus_of
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
-from wordloom.run.tasks.labelled import Rows, account_of, corpus_of, cut_or_error, saver
+from wordloom.run.tasks.labelled import account_of, cut_or_error, saver
 from wordloom.run.tasks.task import Task, figures_in
 
 __all__ = ["ScoredText", "TextScorer", "regression_task"]

@@ -26,9 +26,10 @@ from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.run.models.headed_model import HeadedModel
 from wordloom.run.models.text_readers import MarkedReader
+from wordloom.run.prepare import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
-from wordloom.run.tasks.labelled import account_of, divided, row_errors
+from wordloom.run.tasks.labelled import account_of, divided
 from wordloom.run.tasks.task import Task, figures_in
 from wordloom.weights import save_model
 

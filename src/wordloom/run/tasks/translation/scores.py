@@ -21,8 +21,8 @@ from wordloom.generate import score_targets
 from wordloom.models import context_limit
 from wordloom.recipe import load_recipe
 from wordloom.run.models.translator import Translator
+from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.tasks.translation.task import pair_corpus
-from wordloom.run.tasks.translation.vocabularies import Vocabularies
 from wordloom.version import __version__
 
 __all__ = ["pairs_to_score", "translated_by", "translation_scores"]

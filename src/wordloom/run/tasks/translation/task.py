@@ -32,10 +32,11 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
+from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.task import Task
-from wordloom.run.tasks.translation.vocabularies import Vocabularies, read_vocabularies, recipe_vocabularies
+from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs, check_fits

@@ -1,0 +1,142 @@
+"""A trained language model and its tokenizer, as :func:`wordloom.load` returns them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wordloom.errors import CheckpointError, GenerationError
+from wordloom.generate import (
+    NextToken,
+    Sampling,
+    Scored,
+    complete,
+    generate_text,
+    next_tokens,
+    score,
+    settings,
+    stream_ids,
+    stream_text,
+)
+from wordloom.generate.token_ids import are_several
+from wordloom.text import Specials, Tokenizer
+from wordloom.weights import save_model
+
+__all__ = ["LanguageModel"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class LanguageModel:
+    """A model and its tokenizer, as :func:`load` gives them.
+
+    ``tokenizer`` is None where the folder has none; such a model takes and gives token ids only.
+    Sampling settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
+    """
+
+    model: Any
+    tokenizer: Tokenizer | None
+    config: Any
+    folder: Path | None = None
+    generation_defaults: dict[str, Any] = field(default_factory=dict)
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling: Sampling | None = None,
+        *,
+        specials: Specials = "refuse",
+        **given: Any,
+    ) -> Any:
+        """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
+
+        A prompt of token ids (a list, array or tensor of ints, or several of them) is answered in token ids,
+        the one that ended it included; ``stop`` strings are looked for in what they decode to, and refused
+        without a tokenizer.  ``specials`` says what special tokens written in a text are: refused, "text", or
+        "interpret".
+        """
+        sampling, eos_ids = self._settled(sampling, given)
+        prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
+        if not _is_text(prompt):
+            several = are_several(prompt)
+            rows = list(prompt) if several else [prompt]
+            made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
+            done = [completion.ids for completion in made]
+            return done if several or len(done) > 1 else done[0]
+        return generate_text(
+            self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids, specials=specials
+        )
+
+    def stream(
+        self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
+    ) -> Iterator[Any]:
+        """The continuation of ``prompt`` piece by piece: a str each, and none ends inside a character.
+
+        One prompt of token ids (a list of ints) is answered in token ids, an int each, which add up to the
+        list that :meth:`generate` gives.
+        """
+        sampling, eos_ids = self._settled(sampling, given)
+        if not isinstance(prompt, str):
+            return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
+        return stream_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
+
+    def score(
+        self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
+    ) -> list[Scored]:
+        """The log-probability of each continuation, in nats: total and per token.
+
+        Continuations are a list: of str after a str, of lists of token ids after a list of token ids.
+        """
+        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        return score(self.model, tokenizer, prompt, continuations)
+
+    def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
+        """The ``k`` likeliest next tokens, best first, after a str or a list of token ids.
+
+        Without a tokenizer their ``text`` is empty.
+        """
+        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        return next_tokens(self.model, tokenizer, prompt, k)
+
+    def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a folder that transformers and :func:`load` read as it is, with its generation settings."""
+        save_model(
+            self.model,
+            Path(folder),
+            tokenizer=self.tokenizer,
+            generation=self.generation_defaults,
+            overwrite=overwrite,
+        )
+
+    def _settled(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
+        """Settings asked for, then the checkpoint's, then the defaults; and the ids that end a text."""
+        if sampling is not None and given:
+            raise GenerationError("give sampling settings either by name or as one Sampling, not both")
+        settled = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
+        if settled.ignored_line is not None:
+            _warn_once(f"{self.folder or 'the model'}: {settled.ignored_line}")
+        return sampling or settled.sampling, settled.eos_ids
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise CheckpointError(
+                f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there"
+            )
+        return self.tokenizer
+
+
+def _is_text(prompt: Any) -> bool:
+    """Return whether a prompt is a str or a list of them, which may be empty."""
+    if isinstance(prompt, list | tuple):
+        return all(isinstance(part, str) for part in prompt)
+    return isinstance(prompt, str)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    log.warning("%s", message)

@@ -1,0 +1,123 @@
+"""The tokenizers of a model that turns one text into another: one for both sides, or one for each.
+
+What is written has the folder's own ``tokenizer.json``.  Where sources have another, it lies in a folder of
+its own below, which ``source_tokenizer`` in config.json names; transformers reads it as
+``AutoTokenizer.from_pretrained(RUN, subfolder="source_tokenizer")``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wordloom.errors import CheckpointError
+from wordloom.evaluate.reading import tokenizer_name
+from wordloom.run.models.tokenizers import check_vocabulary
+from wordloom.text import Tokenizer
+from wordloom.weights.configs import format_of
+from wordloom.weights.formats import Format
+from wordloom.weights.tensors import read_json
+
+__all__ = ["Vocabularies", "read_vocabularies"]
+
+_PADDED = 128  # rows that tools add to a matrix to make its height round: fewer than so many
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """What reads the sources, and what reads and writes the targets; one object is one joint vocabulary.
+
+    ``start_id`` begins what is written, None: padding; ``source_start_id`` what is read, None: nothing does.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+    start_id: int | None = None
+    source_start_id: int | None = None
+
+    @property
+    def beside(self) -> Tokenizer | None:
+        """The sources' tokenizer where it is another than the targets'."""
+        return None if self.source is self.target else self.source
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of everything that decides the ids of both sides."""
+        if self.beside is None:
+            return self.target.fingerprint
+        return hashlib.sha256(f"{self.source.fingerprint}/{self.target.fingerprint}".encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """Both for a signature: ``bpe-8000-ab12cd``, or two of them."""
+        sides = [self.target] if self.beside is None else [self.source, self.target]
+        return ">".join(map(tokenizer_name, sides))
+
+    @property
+    def lacks(self) -> str | None:
+        """The role that is missing of those that pairs need: an end on both sides, a pad to begin targets."""
+        needed = {"eos": (self.source.eos_id, self.target.eos_id), "pad": (self.target.pad_id,)}
+        return next((role for role, ids in needed.items() if None in ids), None)
+
+    def begun(self, form: Format, start_id: int | None = None) -> Vocabularies:
+        """The same with what texts begin with in folders of this form; ``start_id``: what the folder says.
+
+        Where that is bos, sources begin with theirs if their tokenizer's file tells other tools so.
+        """
+        if not form.begins_with_bos:
+            return self
+        target = self.target.with_bert_ends().with_end()
+        source = target if self.beside is None else self.source.with_bert_ends().with_end()
+        start = target.bos_id if start_id is None else start_id
+        alike = start == target.bos_id and source.adds_bos
+        return replace(
+            self,
+            source=source,
+            target=target,
+            start_id=start,
+            source_start_id=source.bos_id if alike else None,
+        )
+
+
+def read_vocabularies(folder: Path, config: Any, form: Format | None = None) -> Vocabularies:
+    """The tokenizers of a model folder, for a model of this form; None: for the one in it.
+
+    Raises CheckpointError where one is missing, or is not the one that the model of ``config`` learnt with.
+    """
+    if not (folder / "tokenizer.json").exists():
+        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
+    target = Tokenizer.from_pretrained(folder)
+    facts = read_json(folder / "config.json")
+    named = facts.get("source_tokenizer")
+    if named is not None and not (folder / str(named) / "tokenizer.json").exists():
+        raise CheckpointError(
+            f"{folder} has no tokenizer of its sources; put back its {named}/tokenizer.json"
+        )
+    source = target if named is None else Tokenizer.from_pretrained(folder / str(named))
+    reads = getattr(config, "source_vocab", config.vocab_size)
+    sides = [("source", source, reads), ("target", target, config.vocab_size)]
+    for side, tokenizer, size in sides:
+        if not 0 <= size - tokenizer.vocab_size < _PADDED:
+            what = "tokenizer" if named is None else f"{side} tokenizer"
+            raise CheckpointError(
+                f"{folder}: the {what} has {tokenizer.vocab_size:,} tokens and the model {size:,} {side} "
+                "tokens; they do not belong together: put back the one it was trained with"
+            )
+    check_vocabulary(folder, target, facts)
+    if named is not None:
+        check_vocabulary(folder, source, facts, key="source_vocabulary")
+    generation = folder / "generation_config.json"
+    said = (facts | (read_json(generation) if generation.exists() else {})).get("decoder_start_token_id")
+    found = Vocabularies(source, target).begun(form or format_of(config), said)
+    for role in ("eos", "pad"):
+        own, learnt = getattr(found.target, f"{role}_id"), facts.get(f"{role}_token_id")
+        if isinstance(learnt, int) and own is not None and own != learnt:
+            raise CheckpointError(
+                f"{folder}: the {role} token is {own} in the tokenizer and {learnt} in the model; they do "
+                "not belong together: put back the one it was trained with"
+            )
+    if found.lacks is not None:
+        raise CheckpointError(f"{folder}: its tokenizer lacks an eos or pad token, so no text would end")
+    return found
