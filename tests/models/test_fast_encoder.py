@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from tests.nn.adapters import WAYS, Doubled
+from torch.nn.modules.module import register_module_forward_hook
 
 from wordloom.errors import ConfigError
 from wordloom.kernels import acceptance
@@ -73,6 +74,13 @@ def test_it_knows_when_the_model_has_moved_on():
         model.blocks[1].attention.q_proj.weight += 1.0
     assert not fast.follows(model)
     assert not FastEncoder(model).follows(model.double())
+
+
+def test_a_hook_on_all_modules_is_called():
+    model = made()
+    with register_module_forward_hook(lambda *_given: None):
+        assert not FastEncoder.takes(model)
+    assert FastEncoder.takes(model)
 
 
 def test_what_it_does_not_take():

@@ -9,6 +9,7 @@ import torch
 from tests.nn.adapters import WAYS, Doubled, matrix
 from tests.nn.test_recurrent import VARIANTS
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.nn.utils import prune
 
 from wordloom.errors import ConfigError
@@ -115,6 +116,14 @@ def test_what_counts_as_a_modification():
         assert modification(layer, Linear) == "Linear has hooks"
         handle.remove()
         assert modification(layer, Linear) == ""
+    for hook in (
+        "forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook",
+    ):  # fmt: skip
+        handle = getattr(torch_module, f"register_module_{hook}")(lambda *_given: None)
+        try:
+            assert modification(Linear(D, H), Linear) == "a hook is set on all modules"
+        finally:
+            handle.remove()
     pruned = Linear(D, H)
     prune.random_unstructured(pruned, "weight", 0.5)
     normed = torch.nn.utils.parametrizations.weight_norm(Linear(D, H))

@@ -8,10 +8,17 @@ a hook, or a weight that is quantized or sharded changes what the layer computes
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules import module as torch_module
 
 from wordloom.kernels.acceptance import plain
 
-__all__ = ["modification"]
+__all__ = ["FORWARD_HOOKS", "modification"]
+
+# Hooks that PyTorch keeps for all modules; it never replaces these dictionaries.
+FORWARD_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
+_ALL_HOOKS = (
+    *FORWARD_HOOKS, torch_module._global_backward_hooks, torch_module._global_backward_pre_hooks,
+)  # fmt: skip
 
 
 def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
@@ -32,6 +39,8 @@ def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
     m = module
     if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
         return f"{kind.__name__} has hooks"
+    if any(_ALL_HOOKS):
+        return "a hook is set on all modules"
     for name, parameter in module._parameters.items():
         if not plain(parameter):
             return f"{kind.__name__}.{name} is a {type(parameter).__name__}"

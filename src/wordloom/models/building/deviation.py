@@ -12,17 +12,16 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from wordloom.kernels.acceptance import plain
 from wordloom.models.building.build import skeleton
 from wordloom.nn import Rotary
+from wordloom.nn.unmodified import FORWARD_HOOKS
 
 __all__ = ["deviation"]
 
 # Attributes that PyTorch keeps on a module, and three that change nothing of what inference computes.
 _INTERNAL = {*vars(nn.Module()), "_compiled_call_impl", "product_dtype", "_sinusoidal"}
-_GLOBAL_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
 
 
 class _Built(NamedTuple):
@@ -47,7 +46,7 @@ def deviation(model: Any) -> str:
     ``model`` is of a class in :data:`wordloom.models.MODELS`.  Every module must have the type, settings and
     parameter shapes of a fresh model, and no forward hook.  Every parameter must be a plain tensor.
     """
-    if any(_GLOBAL_HOOKS):
+    if any(FORWARD_HOOKS):
         return "a forward hook is set on all modules"
     config, built = _built.get(model, (None, None))
     if built is None or config is not model.config:
