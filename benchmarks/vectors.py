@@ -266,7 +266,6 @@ def wordloom_side(s: Any) -> tuple[float, list[str], Any]:
     import numpy as np
 
     from wordloom.data.shards.storage import TokenShards
-    from wordloom.run.vectors.train import subword_rows
     from wordloom.vectors import Subwords, WordVocabulary
     from wordloom.vectors.word2vec.trainer import TrainingCorpus, WordTrainer
 
@@ -277,7 +276,7 @@ def wordloom_side(s: Any) -> tuple[float, list[str], Any]:
     )  # fmt: skip
     units = rows = None
     if s.ngrams:
-        units = subword_rows(Subwords(3, 6, BUCKETS), vocabulary.words)
+        units = Subwords(3, 6, BUCKETS).unit_rows(vocabulary.words)
         rows = len(vocabulary) + BUCKETS
     corpus = TrainingCorpus.cut(TokenShards(s.shards))
 

@@ -213,8 +213,8 @@ def test_evaluation_by_the_named_data_sets(tmp_path, monkeypatch):
     assert few["analogies"]["questions-words"]["accuracy"] is None
     assert few["pairs"] == {}
     assert len(few["notes"]) == 2
-    assert "pairs have vectors where two are needed" in few["notes"][0]
-    with pytest.raises(VectorError, match="pairs have vectors where two are needed"):
+    assert "pairs have vectors, and two are needed" in few["notes"][0]
+    with pytest.raises(VectorError, match="pairs have vectors, and two are needed"):
         run("vectors", "evaluate", tmp_path / "two.txt", "--pairs", "simlex999")
     monkeypatch.delenv("WORDLOOM_DATA")
     with pytest.raises(DataError, match=r"run `wordloom data fetch google-analogies`"):

@@ -78,7 +78,7 @@ def test_a_recipe_and_settings_of_ones_own(wordloom, text, tmp_path):
         (["train", "nowhere.toml"], "no recipe file nowhere.toml"),
         (["train", "word2vec-gutenburg"], "did you mean 'word2vec-gutenberg'"),
         (["train", "quickstart"], "the recipe 'quickstart' is for 'wordloom train'"),
-        (["train", "--resume"], "which run is to go on? Give its folder"),
+        (["train", "--resume"], "there is no run to resume. Give its folder"),
         (["train", "--out", "nowhere", "--resume"], "nowhere holds no run to resume"),
         (["train", "--corpus", "tale.txt", "--dim", "1000000000000"], "lower vectors.dim (--dim)"),
         (["train", "--corpus", "nowhere.txt"], "nowhere.txt"),
@@ -197,7 +197,7 @@ def test_a_signal_before_training_leaves_the_run_that_force_would_replace(wordlo
     )
     done = wordloom("train", "--corpus", "tale.txt", "--force", code=slow)
     assert done.returncode == 130, done.stderr
-    assert done.stderr.splitlines()[-1] == "stopped before training began: the run in runs/tale is as it was"
+    assert done.stderr.splitlines()[-1] == "stopped before training began: the run in runs/tale is unchanged"
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 

@@ -14,7 +14,7 @@ def test_importing_vectors_is_light():
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     )
-    assert "wordloom.vectors.use.evaluation" in loaded
+    assert "wordloom.vectors.store.evaluation" in loaded
     assert not {"torch", "numba", "scipy", "gensim"} & loaded
 
 

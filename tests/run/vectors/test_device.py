@@ -11,10 +11,11 @@ import torch
 from wordloom.errors import DeviceError, RecipeError, VectorError
 from wordloom.recipe.vectors import load_vector_recipe
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.vectors import train as module
+from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.device import vector_device
 from wordloom.run.vectors.train import train_vectors
-from wordloom.vectors import TorchWordTrainer, load_vectors
+from wordloom.vectors import load_vectors
+from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
 
 
 def chosen(**vectors):
@@ -50,7 +51,7 @@ def test_a_gpu_is_taken_where_it_can_do_it(gpu):
         ({"hierarchical_softmax": True}, "hierarchical softmax"),
         ({"algorithm": "fasttext"}, "fastText with its n-grams"),
     ):
-        assert chosen(**cannot) == (None, f"; the GPU stands idle: {named} is not trained on it")
+        assert chosen(**cannot) == (None, f"; the GPU is idle: {named} is not trained on it")
         with pytest.raises(VectorError, match=rf"{named} is not trained on a GPU; set vectors\.device=cpu"):
             chosen(device="cuda", **cannot)
     with pytest.raises(DeviceError, match="'cuda:1' is not on this machine"):
@@ -94,7 +95,7 @@ def test_a_run_goes_on_on_another_device_and_says_so(tmp_path, monkeypatch):
     heard = Heard()
     with monkeypatch.context() as patch:
         patch.setattr(module, "WordTrainer", StopsEarly)
-        patch.setattr(module.VectorRun, "_finish", lambda *_: None)
+        patch.setattr(module.VectorRun, "_save_vectors", lambda *_: None)
         train_vectors(settings, out=tmp_path / "run", progress=heard)
     assert any(line.startswith("running     skipgram") and "numba kernel" in line for line in heard.lines)
 
@@ -109,9 +110,9 @@ def test_a_run_goes_on_on_another_device_and_says_so(tmp_path, monkeypatch):
     settings["vectors"]["device"] = "cuda"
     ended = train_vectors(settings, out=tmp_path / "run", resume=True, progress=heard)
     assert ended.job == ended.jobs > 6
-    said = [line for line in heard.lines if line.startswith("going on")]
+    said = [line for line in heard.lines if line.startswith("continuing")]
     assert len(said) == 1
-    assert "on cuda with what was learnt on cpu: other random numbers" in said[0]
+    assert "on cuda after training on cpu: the random numbers differ" in said[0]
     assert any(line.startswith("running     skipgram") and "torch on cpu" in line for line in heard.lines)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["job"] for line in lines] == sorted({json.loads(line)["job"] for line in lines})

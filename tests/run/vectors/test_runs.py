@@ -14,7 +14,7 @@ import pytest
 from wordloom.errors import CheckpointError, DataError, RecipeError, VectorError
 from wordloom.run.progress import Clock, TrainingProgress
 from wordloom.run.vectors import memory as vector_memory
-from wordloom.run.vectors import train as module
+from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.train import train_vectors
 from wordloom.run.vectors.word_corpus import WordCorpus
 from wordloom.vectors import FastTextClassifier, load_vectors, open_vectors
@@ -146,7 +146,7 @@ def test_a_run_goes_on_without_its_text(folder, tmp_path, monkeypatch, gone):
     (folder / gone).unlink() if gone != "." else shutil.rmtree(folder)
     heard = Heard()
     assert not train_vectors(None, out=run, resume=True, progress=heard).stopped
-    assert [line for line in heard.lines if line.startswith("text        gone")]
+    assert [line for line in heard.lines if line.startswith("text        is gone")]
     one, other = (load_vectors(path).vectors for path in (tmp_path / "straight", run))
     assert one.tobytes() == other.tobytes()
 
@@ -174,7 +174,7 @@ def test_another_text_is_refused_before_anything_was_learnt_too(folder, tmp_path
         patch.setattr(module.VectorRun, "_trainer", interrupted)
         assert train_vectors(settings(folder), out=run).stopped
     (folder / "a.txt").write_text("a b c d e f g h " * 100)
-    with pytest.raises(CheckpointError, match="the training text is not the one"):
+    with pytest.raises(CheckpointError, match="the training text differs from what"):
         train_vectors(None, out=run, resume=True)
 
 

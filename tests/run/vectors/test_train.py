@@ -13,7 +13,7 @@ from safetensors import safe_open
 from wordloom.errors import CheckpointError, DataError, RecipeError, VectorError
 from wordloom.recipe import load_recipe, shipped_recipes
 from wordloom.recipe.vectors import load_vector_recipe, shipped_vector_recipes
-from wordloom.run.vectors import train as module
+from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.train import train_vectors
 from wordloom.vectors import FastTextVectors, load_vectors
 from wordloom.vectors.files import saved_state
@@ -102,7 +102,7 @@ def test_a_killed_run_resumes_from_what_was_saved(forked, text, tmp_path, short_
 import os
 import wordloom.vectors.word2vec.trainer as training
 from wordloom.recipe import load_recipe, shipped_recipes
-from wordloom.run.vectors import train as module
+from wordloom.run.vectors import train, vector_run as module
 training.PORTION = 2
 class Killed(module.WordTrainer):
     def run(self):
@@ -110,7 +110,7 @@ class Killed(module.WordTrainer):
             os.kill(os.getpid(), 9)
         return super().run()
 module.WordTrainer = Killed
-module.train_vectors({settings(text, deterministic=True, save_minutes=1e-9)!r}, out={str(tmp_path / "run")!r})
+train.train_vectors({settings(text, deterministic=True, save_minutes=1e-9)!r}, out={str(tmp_path / "run")!r})
 """
     assert forked(code=script).completed().returncode == -9
     straight = train_vectors(settings(text, deterministic=True), out=tmp_path / "straight")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.vectors.fasttext_models import REAL, real_model
 
 from wordloom.errors import VectorError
-from wordloom.vectors import Subwords, word_hashes, word_ngrams
-from wordloom.vectors.fasttext.subwords import word_bytes, word_hash
+from wordloom.vectors import Subwords
+from wordloom.vectors.fasttext.subwords import word_bytes, word_hash, word_hashes, word_ngrams
 
 theirs = pytest.importorskip("gensim.models.fasttext")
 

@@ -18,7 +18,6 @@ from wordloom.vectors import (
     KeyedVectors,
     Subwords,
     convert_vectors,
-    huffman,
     load_fasttext,
     load_vectors,
     open_vectors,
@@ -26,6 +25,7 @@ from wordloom.vectors import (
     save_vectors,
     save_word2vec,
 )
+from wordloom.vectors.word2vec.sampling import huffman
 
 V, D, BUCKETS = 40, 6, 70
 WORDS = [f"wörd{number}" for number in range(V)]

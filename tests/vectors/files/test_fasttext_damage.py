@@ -55,10 +55,10 @@ PRUNED = ENTRY + struct.pack("<4i", 0, 0, 5, 1)
 BAD = {
     "empty": (b"", "not a fastText model"),
     "a text": (b"2 2\na 1 2\nb 3 4\n", "not a fastText model"),
-    "magic alone": (struct.pack("<i", 793712314), "cut short in the first bytes"),
+    "magic alone": (struct.pack("<i", 793712314), "truncated in the first bytes"),
     "a later version": (a_file(version=13), "of version 13; versions 11 and 12 are read"),
     "an earlier version": (a_file(version=10), "of version 10; versions 11 and 12 are read"),
-    "no settings": (a_file()[:40], "cut short in the settings"),
+    "no settings": (a_file()[:40], "truncated in the settings"),
     "no dimension": (changed(0, 0), "damaged: FastTextArgs.*a dim of 1 or more"),
     "no loss": (changed(6, 0), "damaged: there is no loss 0"),
     "no such loss": (changed(6, 5), "damaged: there is no loss 5"),
@@ -66,17 +66,17 @@ BAD = {
     "buckets below 0": (changed(8, -5), "damaged: buckets -5 is out of range"),
     "other buckets": (changed(8, 7), "the input matrix is 2 x 2 where 8 x 2 belong"),
     "n-grams below 0": (changed(9, -1), "damaged: min_n -1 is out of range"),
-    "no dictionary": (a_file()[:70], "cut short in the dictionary"),
+    "no dictionary": (a_file()[:70], "truncated in the dictionary"),
     "entries do not add up": (a_file(sizes=(2, 1, 0, 3, -1)), "damaged: 2 entries are 1 words and 0 labels"),
     "fewer than none": (a_file(sizes=(0, -1, 1, 3, -1)), "damaged: 0 entries are -1 words and 1 labels"),
     "a huge dictionary": (
         a_file(sizes=(2**30, 2**30, 0, 3, -1)),
         "1,073,741,824 words and labels do not fit",
     ),
-    "a cut dictionary": (a_file(sizes=(3, 3, 0, 3, -1), entries=b"a" * 40)[:-50], "cut short in word 1 of 3"),
+    "a cut dictionary": (a_file(sizes=(3, 3, 0, 3, -1), entries=b"a" * 40)[:-50], "truncated in word 1 of 3"),
     "a word that never ends": (
         a_file(entries=b"", input=(1, -1, -1, b"\xff" * 8))[:92] + b"\xff" * 20,
-        "cut short",
+        "truncated",
     ),
     "neither word nor label": (a_file(entries=b"a\0" + struct.pack("<qb", 3, 2)), "damaged at word 1 of 1"),
     "a count below 0": (a_file(entries=b"a\0" + struct.pack("<qb", -3, 0)), "damaged at word 1 of 1"),
@@ -99,7 +99,7 @@ BAD = {
         a_file(sizes=(1, 1, 0, 3, 2), entries=PRUNED, input=(1, 2, 2, b"")),
         r"pruned to 2 n-grams and quantized \(.ftz\); give the .bin",
     ),
-    "pruned and cut": (a_file(sizes=(1, 1, 0, 3, 2**62), entries=PRUNED), "cut short in the input matrix"),
+    "pruned and cut": (a_file(sizes=(1, 1, 0, 3, 2**62), entries=PRUNED), "truncated in the input matrix"),
     "quantized": (a_file(input=(1, 2, 2, b"")), r"quantized \(.ftz\)"),
     "really quantized": (
         base64.b64decode(REAL["quantized"]),
@@ -114,10 +114,10 @@ BAD = {
     "rows below 0": (a_file(input=(0, -1, -4, FLOATS)), "the input matrix is -1 x -4 where"),
     "input cut": (
         a_file(output=(0, 1, 2, b""))[:-20],
-        "cut short in the input matrix: 13 bytes of 16 are there",
+        "truncated in the input matrix: 13 bytes of 16 are there",
     ),
-    "no output": (a_file()[:-25], "cut short in the output matrix"),
-    "output cut": (a_file()[:-1], "cut short in the output matrix: 7 bytes of 8 are there"),
+    "no output": (a_file()[:-25], "truncated in the output matrix"),
+    "output cut": (a_file()[:-1], "truncated in the output matrix: 7 bytes of 8 are there"),
     "more": (a_file(end=b"more"), "goes on for 4 bytes after the output matrix"),
     "not finite": (a_file(input=(0, 2, 2, NAN + FLOATS)), r"row 1 \('a'\) of the input matrix is not finite"),
     "an n-gram not finite": (
@@ -125,7 +125,7 @@ BAD = {
         "row 2 of the input matrix is not finite",
     ),
     "output not finite": (a_file(output=(0, 1, 2, NAN)), "row 1 of the output matrix is not finite"),
-    "cut gzip": (gzip.compress(a_file(), mtime=0)[:-9], "cut short or damaged"),
+    "cut gzip": (gzip.compress(a_file(), mtime=0)[:-9], "truncated or damaged"),
     "runs without buckets": (
         a_file(args=(2, 5, 5, 5, 5, 2, 2, 3, 0, 0, 0, 100), input=(0, 1, 2, FLOATS), output=(0, 0, 2, b"")),
         "damaged: word_ngrams 2 needs buckets",
@@ -265,7 +265,7 @@ def test_models_that_do_not_fit():
     ):
         with pytest.raises(VectorError, match=says):
             FastTextArgs(**given_args)
-    with pytest.raises(VectorError, match="there is not a single vector here"):
+    with pytest.raises(VectorError, match="there are no vectors here"):
         _ = small(V=0, L=2).wv
     assert repr(good) == "FastTextModel(supervised, 4 words, 2 labels, 30 buckets, 4 components)"
 
@@ -273,5 +273,5 @@ def test_models_that_do_not_fit():
 def test_a_model_without_words(tmp_path):
     save_fasttext(small(V=0, L=2), tmp_path / "m.bin")
     assert FastTextClassifier(load_fasttext(tmp_path / "m.bin")).predict("word", k=-1)  # by its n-grams
-    with pytest.raises(VectorError, match=r"m.bin': there is not a single vector here"):
+    with pytest.raises(VectorError, match=r"m.bin': there are no vectors here"):
         load_vectors(tmp_path / "m.bin")

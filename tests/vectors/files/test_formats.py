@@ -215,13 +215,13 @@ BAD = {
     "not finite": (b"a 1 2\nb nan 4\n", r"'b' \(word number 2\) is not finite"),
     "too large": (b"a 1 2\nb 1e50 4\n", r"'b' \(word number 2\) is not finite"),
     "not finite, binary": (b"1 2\na " + struct.pack("<2f", 1, float("inf")), "'a' .* is not finite"),
-    "truncated text": (b"3 2\na 1 2\nb 3 4\n", "cut short: its first line promises 3 words, 2 are there"),
+    "truncated text": (b"3 2\na 1 2\nb 3 4\n", "truncated: its first line promises 3 words, 2 are there"),
     "text too long": (b"1 2\na 1 2\nb 3 4\n", ":3: the file goes on after the 1 words"),
-    "header alone": (b"3 2\n", "cut short: its first line promises 3 words, 0 are there"),
-    "truncated binary": (b"2 2\na " + ROW + b"\nb " + ROW[:5], "cut short"),
+    "header alone": (b"3 2\n", "truncated: its first line promises 3 words, 0 are there"),
+    "truncated binary": (b"2 2\na " + ROW + b"\nb " + ROW[:5], "truncated"),
     "truncated binary, in the last vector": (
         b"2 2\nword " + ROW + b"\nb " + ROW[:7],
-        "cut short or damaged at word 2",
+        "truncated or damaged at word 2",
     ),
     "binary too long": (
         b"1 2\na " + ROW + b"\nb " + ROW,
@@ -237,8 +237,8 @@ BAD = {
     "a word twice, binary": (b"2 2\na " + ROW + b"\na " + ROW, "'a' is there twice"),
     "not UTF-8": (b"a 1 2\n\xe9t\xe9 3 4\n", ":2: not UTF-8"),
     "not UTF-8, binary": (b"2 2\na " + ROW + b"\n\xe9t\xe9 " + ROW, "word 2: not UTF-8"),
-    "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n", mtime=0)[:-9], "cut short or damaged"),
-    "damaged gzip": (gzip.compress(b"3 2\na 1 2\n", mtime=0)[:10] + b"\xff" * 40, "cut short or damaged"),
+    "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n", mtime=0)[:-9], "truncated or damaged"),
+    "damaged gzip": (gzip.compress(b"3 2\na 1 2\n", mtime=0)[:10] + b"\xff" * 40, "truncated or damaged"),
     "a fastText model": (struct.pack("<2i", 793712314, 12) + b"\0" * 40, "is a fastText model"),
     "a fastText model of old": (
         struct.pack("<12id", 10, 5, 5, 5, 5, 1, 2, 2, 1000, 3, 6, 100, 1e-4),

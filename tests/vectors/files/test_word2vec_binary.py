@@ -164,7 +164,7 @@ def test_what_cannot_be_kept_is_done_without(vectors, binary, kept, monkeypatch)
 def test_only_of_whole_files_anything_is_kept(binary, kept):
     content = bytearray(binary.read_bytes())
     binary.write_bytes(content[:-9])
-    with pytest.raises(VectorError, match="cut short"):
+    with pytest.raises(VectorError, match="truncated"):
         load_word2vec(binary)
     content[-5:-1] = np.float32("nan").tobytes()
     binary.write_bytes(content)

@@ -12,7 +12,7 @@ def signature(method):
     return [
         (p.name, p.default, p.kind)
         for p in inspect.signature(method).parameters.values()
-        if p.name not in ("self", "cls")
+        if p.name not in ("self", "cls", "vectors")
     ]
 
 

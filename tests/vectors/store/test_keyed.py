@@ -292,8 +292,8 @@ def test_questions_without_an_answer(english, ask, says):
     [
         (["a"], np.ones((2, 3)), r"1 words and vectors of shape \(2, 3\) do not fit"),
         (["a", "b"], np.ones(2), r"vectors of shape \(2,\)"),
-        ([], np.ones((0, 3)), "not a single vector"),
-        (["a"], np.ones((1, 0)), "not a single vector"),
+        ([], np.ones((0, 3)), "there are no vectors"),
+        (["a"], np.ones((1, 0)), "there are no vectors"),
         (["a", "b", "c", "b"], np.ones((4, 2)), "'b' is there twice, as number 2 and 4"),
         (["a", "b"], np.array([[1.0], [np.inf]]), r"'b' \(word number 2\) is not finite; drop"),
         (["a", "b", "c"], np.array([[np.nan], [1], [-np.inf]]), "'a' .* nor are those of 1 other words"),

@@ -17,7 +17,7 @@ from wordloom.vectors.files.embedded_texts import (
     save_components,
     write_embeddings,
 )
-from wordloom.vectors.files.word_counts import read_counts
+from wordloom.vectors.files.word_counts import read_word_counts
 
 A = 1e-3
 
@@ -321,7 +321,7 @@ def test_reading_texts(tmp_path):
     with pytest.raises(VectorError, match=r"bad.txt:2: not UTF-8"):
         list(read_texts(tmp_path / "bad.txt"))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(content.encode())[:-9])
-    with pytest.raises(VectorError, match="cut short or damaged"):
+    with pytest.raises(VectorError, match="truncated or damaged"):
         list(read_texts(tmp_path / "cut.gz"))
     with pytest.raises(VectorError, match="cannot read"):
         list(read_texts(tmp_path / "none.txt"))
@@ -329,13 +329,13 @@ def test_reading_texts(tmp_path):
 
 def test_files_of_counts_and_components(tmp_path):
     (tmp_path / "counts.txt").write_text("the 100\nnew york 7\nking\t3\n")
-    assert read_counts(tmp_path / "counts.txt") == {"the": 100, "new york": 7, "king": 3}
+    assert read_word_counts(tmp_path / "counts.txt") == {"the": 100, "new york": 7, "king": 3}
     (tmp_path / "bad.txt").write_text("the 100\nking\n")
     with pytest.raises(VectorError, match=":2: not a word and its count: 'king'"):
-        read_counts(tmp_path / "bad.txt")
+        read_word_counts(tmp_path / "bad.txt")
     (tmp_path / "none.txt").write_text("")
     with pytest.raises(VectorError, match="is empty"):
-        read_counts(tmp_path / "none.txt")
+        read_word_counts(tmp_path / "none.txt")
     components = np.eye(2, 5, dtype=np.float32)
     save_components(tmp_path / "c.npy", components)
     assert np.array_equal(load_components(tmp_path / "c.npy"), components)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wordloom.errors import VectorError
-from wordloom.vectors import alias_table, huffman, keep_probabilities
+from wordloom.vectors.word2vec.sampling import alias_table, huffman, keep_probabilities
 
 counts_lists = st.lists(st.integers(1, 10**6), min_size=1, max_size=60).map(lambda c: sorted(c, reverse=True))
 

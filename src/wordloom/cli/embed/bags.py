@@ -39,7 +39,7 @@ def embed_bags(
     """Write the features of each of ``lines`` by the bags in ``folder``: scipy's .npz, or JSON lines; or hand
     them to ``groups``."""
     from wordloom.data.bags.vectorizer import unit_rows
-    from wordloom.vectors import TextReport
+    from wordloom.vectors.use.text_embeddings import TextReport
 
     if out is not None and groups is None and out.suffix not in FORMATS:
         hint = did_you_mean(out.suffix, FORMATS)

@@ -153,14 +153,15 @@ def command(
     A text is a line of a file or a row of a table.
     """
     from wordloom.data.rows.lines import placed_texts
-    from wordloom.vectors import TextEmbedder, TextReport
+    from wordloom.vectors import TextEmbedder
     from wordloom.vectors.files.embedded_texts import (
         embedding_format,
         load_components,
         save_components,
         write_embeddings,
     )
-    from wordloom.vectors.files.word_counts import read_counts
+    from wordloom.vectors.files.word_counts import read_word_counts
+    from wordloom.vectors.use.text_embeddings import TextReport
 
     refuse_existing(out, save_component, plot=plot, force=force)
     _refuse_nothing(model)
@@ -238,7 +239,7 @@ def command(
         method,
         split=words,
         a=a,
-        frequencies=None if counts is None else read_counts(counts),
+        frequencies=None if counts is None else read_word_counts(counts),
         components=None if component is None else load_components(component),
     )
     learns = method == "sif" and component is None

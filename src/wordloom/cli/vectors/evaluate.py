@@ -23,7 +23,8 @@ from wordloom.cli.vectors.output import (
 from wordloom.errors import DataError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
-    from wordloom.vectors import Agreement, Analogies, Section
+    from wordloom.vectors import Agreement, Analogies
+    from wordloom.vectors.store.evaluation import Section
 
 __all__ = ["evaluate"]
 

@@ -1,4 +1,4 @@
-"""Where word vectors are trained: on the cores by numba, or on a GPU by torch."""
+"""The device that trains word vectors: the CPU's cores with numba kernels, or a GPU with torch."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import torch
 
 from wordloom.errors import VectorError
 from wordloom.training.precision import choose_device
-from wordloom.vectors.word2vec.torch_trainer import what_is_missing
+from wordloom.vectors.word2vec.torch_trainer import unsupported
 
 __all__ = ["vector_device"]
 
 
 def vector_device(settings: Any) -> tuple[torch.device | None, str]:
-    """The device that ``settings`` (:class:`wordloom.recipe.vectors.VectorSettings`) asks for, and a remark.
+    """Return the device for ``settings`` (:class:`wordloom.recipe.vectors.VectorSettings`), and a remark.
 
-    None stands for the processor's cores: the numba kernels are many times faster there than torch.  The
-    remark says why a GPU that is there is not used, if so.
+    None means the CPU's cores, where the numba kernels are many times faster than torch.  The remark says why
+    an available GPU is not used.
 
-    Raises DeviceError for a device that is not there, VectorError for what has no kernel on it.
+    Raises DeviceError for a device that is not available, VectorError for settings that it does not support.
     """
-    missing = what_is_missing(settings)
+    missing = unsupported(settings)
     if settings.device == "auto":
         if not torch.cuda.is_available():
             return None, ""
         if missing:
-            return None, f"; the GPU stands idle: {missing} is not trained on it"
+            return None, f"; the GPU is idle: {missing} is not trained on it"
         return torch.device("cuda"), ""
     device = choose_device(settings.device)
     if device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Whether word vectors fit into memory, asked before any of it is taken."""
+"""Checks that word vectors fit into memory, made before it is allocated."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from wordloom.errors import VectorError
 __all__ = ["check_memory", "out_of_memory"]
 
 
-def check_memory(dim: int, rows: int, what: str) -> None:
-    """Raise VectorError where ``rows`` vectors of ``dim`` float32 are more than there is memory for."""
+def check_memory(dim: int, rows: int, purpose: str) -> None:
+    """Raise VectorError if ``rows`` vectors of ``dim`` float32 exceed the free memory."""
     needed, free = 4 * dim * rows, psutil.virtual_memory().available
     if needed > free:
         raise VectorError(
-            f"vectors.dim {dim:,} takes {needed:,} bytes of memory ({what}), and {free:,} are free here; "
+            f"vectors.dim {dim:,} takes {needed:,} bytes of memory ({purpose}), and {free:,} are free; "
             "lower vectors.dim (--dim)"
         )
 
 
 @contextmanager
-def out_of_memory(dim: int, beside: str) -> Iterator[None]:
-    """What the system refuses to give for what goes beside the vectors, whose size the setting ``beside``
-    decides, is the same mistake."""
+def out_of_memory(dim: int, setting: str) -> Iterator[None]:
+    """Turn a failed allocation inside the block into VectorError, which suggests lowering ``setting`` too."""
     try:
         yield
     except (MemoryError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         raise VectorError(
-            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or {beside}"
+            f"there is no memory for training vectors.dim {dim:,} ({error}); lower it, or {setting}"
         ) from None

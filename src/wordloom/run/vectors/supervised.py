@@ -1,4 +1,4 @@
-"""Train a fastText classifier by a recipe: count words and labels, prepare ids, learn, save."""
+"""A training run of fastText's text classifier: count words and labels, prepare ids, train, save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wordloom.data import TokenShards
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
 from wordloom.run.vectors.memory import check_memory
-from wordloom.run.vectors.train import VectorRun
+from wordloom.run.vectors.vector_run import VectorRun
 from wordloom.vectors import save_fasttext
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
@@ -18,10 +18,10 @@ __all__ = ["SupervisedRun"]
 
 
 class SupervisedRun(VectorRun):
-    """A run that leaves ``model.bin``, in fastText's own format."""
+    """A run that writes ``model.bin`` in fastText's format."""
 
     def _vocabulary(self) -> LabelledVocabulary:
-        w, prefix = self.recipe.words, self.recipe.vectors.label_prefix
+        w, prefix = self.recipe.words, self.settings.label_prefix
         if self.run.resume and (self.path / "vocabulary.tsv").exists():
             return LabelledVocabulary.load(self.path, lower=w.lower, label_prefix=prefix)
         with self.progress.counting("counting words") as show:
@@ -41,7 +41,7 @@ class SupervisedRun(VectorRun):
         return vocabulary
 
     def _lines(self) -> Iterator[str]:
-        """The corpus in stretches cut where no word is; the last line of a document ends like any other."""
+        """Yield the text in pieces that end between words; a document's last line gets a line break too."""
         cutter = Cutter(SEGMENT, "words")
         for piece in self.corpus.pieces("all"):
             last = ""
@@ -52,13 +52,12 @@ class SupervisedRun(VectorRun):
             if piece.last and not last.endswith("\n"):
                 yield "\n"
 
-    def _trainer(self, vocabulary: LabelledVocabulary, shards: TokenShards, s: Any) -> SupervisedTrainer:
-        V, L = len(vocabulary.words), len(vocabulary.labels)
+    def _trainer(self, vocabulary: LabelledVocabulary, shards: TokenShards) -> SupervisedTrainer:
+        s, V, L = self.settings, len(vocabulary.words), len(vocabulary.labels)
         rows = V + (s.buckets if self._subwords() or s.word_ngrams > 1 else 0)
-        check_memory(s.dim, rows + L, f"{rows:,} rows of inputs and {L:,} of labels")
-        corpus = cut_lines(shards, vocabulary.eos_id)
+        check_memory(s.dim, rows + L, f"{rows:,} input rows and {L:,} label rows")
         return SupervisedTrainer(
-            corpus,
+            cut_lines(shards, vocabulary.eos_id),
             vocabulary,
             s,
             seed=self.recipe.seed,
@@ -66,5 +65,5 @@ class SupervisedRun(VectorRun):
             min_count=self.recipe.words.min_count,
         )
 
-    def _finish(self, trainer: SupervisedTrainer, vocabulary: LabelledVocabulary) -> None:
+    def _save_vectors(self, trainer: Any, vocabulary: LabelledVocabulary) -> None:
         save_fasttext(trainer.model(), self.path / "model.bin")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
-from wordloom.vectors.files.whole_files import new_file
+from wordloom.files import write_text
 
 __all__ = ["JOINER", "Joining", "Phrases", "read_phrases", "write_phrases"]
 
@@ -211,10 +211,9 @@ class _PairCounts:
 
 
 def write_phrases(phrases: Sequence[Phrases], folder: Path) -> None:
-    """Keep what joins words, pass after pass, in ``folder``; VectorError where it cannot be written."""
+    """Write the pairs and scores of each pass to ``phrases.json`` in ``folder``."""
     passes = [[[*pair, score] for pair, score in one.pairs.items()] for one in phrases]
-    with new_file(folder / FILE) as file:
-        file.write(json.dumps(passes, ensure_ascii=False).encode())
+    write_text(folder / FILE, json.dumps(passes, ensure_ascii=False))
 
 
 def read_phrases(folder: Path) -> list[Phrases]:

@@ -104,6 +104,25 @@ class Subwords:
         hash_ngrams(raw, places, self.min_n, self.max_n, self.buckets, starts, ids)
         return starts, ids
 
+    def unit_rows(
+        self, words: Sequence[str], n_labels: int = 0, rare: Sequence[str] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return (starts [V + L + R + 1], rows [N]): the input rows whose mean is each word's vector.
+
+        Row w belongs to word w, and the n-grams' rows follow after the V words'.  L labels have no rows, and
+        R ``rare`` words have those of their n-grams alone.
+        """
+        V, L = len(words), n_labels
+        (word_starts, ngrams), (rare_starts, rare_ngrams) = self.table(words), self.table(rare)
+        counts = np.concatenate([np.diff(word_starts) + 1, np.zeros(L, np.int64), np.diff(rare_starts)])
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        rows = np.empty(starts[-1], dtype=np.int32)
+        own = np.zeros(len(rows), dtype=bool)
+        own[starts[:V]] = True
+        rows[own] = np.arange(V, dtype=np.int32)
+        rows[~own] = np.concatenate([ngrams, rare_ngrams]) + V
+        return starts, rows
+
 
 def word_bytes(word: str) -> bytes:
     """``word`` in UTF-8.  Bytes that are none, which files of fastText's may hold, are U+DC80 .. U+DCFF in a

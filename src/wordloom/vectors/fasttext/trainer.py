@@ -103,7 +103,7 @@ class SupervisedTrainer(WordTrainer):
         self.job, self.jobs = 0, s.epochs * (len(corpus.jobs) - 1)
         self.args = _args(s, min_count)
         V, L = len(vocabulary.words), len(vocabulary.labels)
-        starts, rows = _rows(vocabulary, self.args.subwords)
+        starts, rows = self.args.subwords.unit_rows(vocabulary.words, L, vocabulary.rare)
         loss = LOSSES.index(self.args.loss)
         self._known, path = _known(vocabulary, starts, rows, loss, self.args.negative)
         self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
@@ -173,27 +173,6 @@ def _args(s: Any, min_count: int) -> FastTextArgs:
         min_n=s.min_n if ngrams else 0,
         max_n=s.max_n if ngrams else 0,
     )
-
-
-def _rows(v: LabelledVocabulary, subwords: Subwords) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """(starts [V + L + R + 1], rows [N]): a word's own row and its n-grams', none of a label, and of a rare
-    word its n-grams' alone."""
-    V, L = len(v.words), len(v.labels)
-    names = [*v.words, *([""] * L), *v.rare]
-    counts = np.zeros(len(names), dtype=np.int64)
-    ngrams = np.zeros(0, dtype=np.int32)
-    if subwords:
-        of_words, of_rare = subwords.table(v.words), subwords.table(v.rare)
-        counts[:V], counts[V + L :] = np.diff(of_words[0]), np.diff(of_rare[0])
-        ngrams = np.concatenate([of_words[1], of_rare[1]])
-    counts[:V] += 1
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    rows = np.empty(starts[-1], dtype=np.int32)
-    own = np.zeros(len(rows), dtype=bool)
-    own[starts[:V]] = True
-    rows[own] = np.arange(V, dtype=np.int32)
-    rows[~own] = ngrams + V
-    return starts, rows
 
 
 def _known(

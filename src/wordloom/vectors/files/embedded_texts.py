@@ -62,7 +62,7 @@ def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise VectorError(f"{position(path, number)}: not UTF-8 ({error.reason}); convert it") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
+        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
     except OSError as error:
         raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a file of texts") from None
 

@@ -185,7 +185,7 @@ def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTe
     try:
         content = _content(path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
+        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
     except OSError as error:
         raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a fastText model") from None
     try:
@@ -228,7 +228,7 @@ class _Reader:
 
     def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
         if self.left < layout.size:
-            raise VectorError(f"cut short in {what}; fetch it again")
+            raise VectorError(f"truncated in {what}; download it again")
         values = layout.unpack_from(self.content, self.place)
         self.place += layout.size
         return values
@@ -241,7 +241,7 @@ class _Reader:
         for number in range(size):  # a dictionary may have millions of words: no calls of our own in here
             end = content.find(b"\0", place)
             if not 0 <= end <= last:
-                raise VectorError(f"cut short in word {number + 1:,} of {size:,}; fetch it again")
+                raise VectorError(f"truncated in word {number + 1:,} of {size:,}; download it again")
             raw = content[place:end]
             try:
                 names.append(raw.decode("utf-8"))
@@ -257,7 +257,7 @@ class _Reader:
         self.place = place
         wrong = np.flatnonzero((fields["count"] < 0) | (fields["kind"] < 0) | (fields["kind"] > 1))
         if len(wrong):
-            raise VectorError(f"damaged at word {wrong[0] + 1:,} of {size:,}; fetch it again")
+            raise VectorError(f"damaged at word {wrong[0] + 1:,} of {size:,}; download it again")
         return names, fields["count"].astype(np.int64), fields["kind"]
 
     def matrix(self, shape: tuple[int, int], what: str) -> NDArray[np.float32]:
@@ -274,7 +274,7 @@ class _Reader:
         size = 4 * rows * columns
         if self.left < size:
             raise VectorError(
-                f"cut short in {what}: {self.left:,} bytes of {size:,} are there; fetch it again"
+                f"truncated in {what}: {self.left:,} bytes of {size:,} are there; download it again"
             )
         found = np.ndarray(shape, dtype="<f4", buffer=self.content, offset=self.place)
         self.place += size
@@ -285,12 +285,14 @@ def _read(reader: _Reader) -> FastTextModel:
     args = _read_args(reader)
     size, V, L, n_tokens, pruned = reader.unpack(_SIZES, "the dictionary")
     if min(V, L) < 0 or size != V + L or n_tokens < 0:
-        raise VectorError(f"damaged: {size:,} entries are {V:,} words and {L:,} labels; fetch it again")
+        raise VectorError(f"damaged: {size:,} entries are {V:,} words and {L:,} labels; download it again")
     if reader.left < size * (_ENTRY.itemsize + 1):  # before memory is asked for that much
-        raise VectorError(f"cut short: {size:,} words and labels do not fit in what follows; fetch it again")
+        raise VectorError(
+            f"truncated: {size:,} words and labels do not fit in what follows; download it again"
+        )
     names, counts, kinds = reader.entries(size)
     if kinds[:V].any() or not kinds[V:].all():
-        raise VectorError("damaged: words do not stand before labels; fetch it again")
+        raise VectorError("damaged: words do not stand before labels; download it again")
     if pruned >= 0:
         _refuse_pruned(reader, pruned)
     classes = L if args.model == "supervised" else V
@@ -305,7 +307,7 @@ def _read(reader: _Reader) -> FastTextModel:
         n_tokens=n_tokens,
     )
     if reader.left:
-        raise VectorError(f"goes on for {reader.left:,} bytes after the output matrix; fetch it again")
+        raise VectorError(f"goes on for {reader.left:,} bytes after the output matrix; download it again")
     return model
 
 
@@ -323,7 +325,7 @@ def _read_args(reader: _Reader) -> FastTextArgs:
     numbers = reader.unpack(_ARGS, "the settings")
     loss, model = numbers[6:8]
     if not 1 <= loss <= len(LOSSES) or not 1 <= model <= len(MODELS):
-        raise VectorError(f"damaged: there is no loss {loss} or no model {model}; fetch it again")
+        raise VectorError(f"damaged: there is no loss {loss} or no model {model}; download it again")
     old = version == _OLDER and MODELS[model - 1] == "supervised"  # had no n-grams, whatever it says
     try:
         return FastTextArgs(

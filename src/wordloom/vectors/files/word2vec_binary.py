@@ -198,8 +198,8 @@ def _looked_through(
     place = content.find(b"\n") + 1
     if len(content) - place < wanted * (4 * dim + 1):  # before memory is asked for that much
         raise VectorError(
-            f"'{path}' is cut short: {wanted:,} vectors of {dim:,} components do not fit in "
-            f"{len(content):,} bytes; fetch it again"
+            f"'{path}' is truncated: {wanted:,} vectors of {dim:,} components do not fit in "
+            f"{len(content):,} bytes; download it again"
         )
     # What is no record takes all that is left, so that nothing is looked for twice.
     record = re.compile(rb"([^ ]{0,%d}) .{%d}|.+" % (_LONGEST_WORD, 4 * dim), re.DOTALL)
@@ -211,7 +211,7 @@ def _looked_through(
         raw += portion
         _let_go(content)
         if len(portion) < asked:
-            raise VectorError(f"'{path}' is cut short or damaged at word {len(raw) + 1:,} of {promised:,}")
+            raise VectorError(f"'{path}' is truncated or damaged at word {len(raw) + 1:,} of {promised:,}")
         if progress is not None and asked == _REPORTED:
             progress(len(raw), wanted)
     ends = place + np.cumsum(np.fromiter(map(len, raw), np.int64, count=len(raw)) + 1 + 4 * dim)

@@ -65,7 +65,7 @@ def save_word2vec(
             "word2vec's binary format needs its first line; leave header as it is, or write text"
         )
     if not len(vectors):
-        raise VectorError("there is not a single vector to save; add some first")
+        raise VectorError("there are no vectors to save; add some first")
     rows = range(len(vectors)) if order is None else order
     first = "".join(prefix + vectors.index_to_key[row] for row in rows[:1])
     if not header and (first.startswith("\ufeff") or _ends_in_column(first)):
@@ -146,7 +146,7 @@ def load_word2vec(
                     "of two numbers; give another file"
                 ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
+        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
     except OSError as error:
         raise VectorError(
             f"cannot read '{path}': {error.strerror or error}; give a file of vectors"
@@ -241,7 +241,7 @@ def _read_text(
             progress(len(words), wanted)
     if promised is not None and wanted is not None and len(words) < wanted:
         raise VectorError(
-            f"'{path}' is cut short: its first line promises {promised:,} words, {len(words):,} are there"
+            f"'{path}' is truncated: its first line promises {promised:,} words, {len(words):,} are there"
         )
     if not words:
         raise VectorError(f"'{path}' is empty; give a file of vectors")

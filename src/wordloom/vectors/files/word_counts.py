@@ -1,4 +1,4 @@
-"""Files of words and their counts, as word2vec's ``-save-vocab`` writes them: a word and a number a line."""
+"""Files of words and their counts: one word and one number a line, as word2vec's ``-save-vocab`` writes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,28 @@ from wordloom.errors import VectorError, position
 from wordloom.vectors.files.embedded_texts import read_texts
 from wordloom.vectors.files.whole_files import encoded, new_file
 
-__all__ = ["counts_of", "read_counts", "write_counts"]
+__all__ = ["read_word_counts", "write_word_counts"]
 
 
-def write_counts(path: str | os.PathLike[str], words: Iterable[str], counts: Iterable[Any]) -> None:
-    """Write ``counts``, one for each of ``words``.
+def write_word_counts(path: str | os.PathLike[str], words: Iterable[str], counts: Iterable[Any]) -> None:
+    """Write one line for each word and its count.
 
-    Raises VectorError where the file cannot be written.
+    Raises VectorError if the file cannot be written.
     """
     with new_file(Path(path)) as file:
         for word, count in zip(words, counts, strict=True):
             file.write(encoded(word, " \n", "a file of counts") + f" {count}\n".encode())
 
 
-def read_counts(path: str | os.PathLike[str]) -> dict[str, int]:
-    """The counts in a file of lines ``word count``, a space or a tab between.
+def read_word_counts(path: str | os.PathLike[str], words: Sequence[str] | None = None) -> dict[str, int]:
+    """Read a file with lines of a word, a space or tab, and a count.
 
-    Raises VectorError, with the line, for a file that is no such thing or says a word twice.
+    Args:
+        path: the file.
+        words: return the counts of these words, in this order.  None returns all.
+
+    Raises:
+        VectorError: a line has another form, a word occurs twice, or one of ``words`` is missing.
     """
     counts: dict[str, int] = {}
     for number, line in enumerate(read_texts(path), 1):
@@ -35,17 +40,13 @@ def read_counts(path: str | os.PathLike[str]) -> dict[str, int]:
         if not word or not count.isdecimal():
             raise VectorError(f"{position(path, number)}: not a word and its count: {line!r}")
         if word in counts:
-            raise VectorError(f"{position(path, number)}: the word {word!r} stands there twice; keep one")
+            raise VectorError(f"{position(path, number)}: the word {word!r} occurs twice; keep one")
         counts[word] = int(count)
     if not counts:
         raise VectorError(f"'{path}' is empty; give lines of a word and its count")
-    return counts
-
-
-def counts_of(words: Sequence[str], path: str | os.PathLike[str]) -> list[int]:
-    """The counts of ``words`` in such a file; raises VectorError where it does not say one of them."""
-    counts = read_counts(path)
+    if words is None:
+        return counts
     if missing := [word for word in words if word not in counts]:
         others = f", nor of {len(missing) - 1:,} others" if len(missing) > 1 else ""
-        raise VectorError(f"'{path}' says no count of {missing[0]!r}{others}; give the counts of all words")
-    return [counts[word] for word in words]
+        raise VectorError(f"'{path}' has no count of {missing[0]!r}{others}; give the counts of all words")
+    return {word: counts[word] for word in words}

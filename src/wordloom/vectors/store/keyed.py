@@ -1,30 +1,15 @@
-"""KeyedVectors: words, their vectors, and the questions people ask of them, by the names gensim's users know.
+"""KeyedVectors: words and their vectors, with the method names of gensim 4's ``KeyedVectors``.
 
-What is written for gensim 4's ``KeyedVectors`` runs on these as it is and gets the same answers, but:
+Code written for gensim's class runs here and gets the same answers.  ``docs/word-vectors.md`` lists where the
+two differ.  The main differences are:
 
-* An unknown word's error, a KeyError, says which words come near.  ``doesnt_match`` and
-  ``rank_by_centrality`` leave such words out with a warning, not with a line in a log.
-* A question that makes no sense is a :class:`QuestionError`, a ValueError, with one line, where gensim raises
-  ValueError and also where it stumbles on a TypeError, IndexError or ZeroDivisionError, or answers NaN.
-  ``restrict_vocab=0`` is one, where gensim looks at all words.
-* A vector of length 0 is at cosine 0 to everything, where gensim's is NaN.  Words equally near come in the
-  order of the vocabulary.  The vectors of no words, ``wv[[]]``, are none, of shape [0, D].  A single number
-  is Python's float, not numpy's.
-* ``most_similar_cosmul`` keeps to ``restrict_vocab`` and takes numbers of rows, ``evaluate_word_analogies``
-  keeps to ``similarity_function``: gensim takes these and does something else.
-* Words are texts and vectors float32.  Counts are there where they are known: ``load_word2vec_format`` and
-  ``vectors_for_all`` make up none, and ``get_vecattr(word, "count")`` is a KeyError then.
-* Files are taken whole or refused.  A line that is no question, or no pair, is an error with its number; so
-  is a word that stands twice in a file of vectors, or twice in ``add_vectors``.  Files of vectors and of
-  analogies are UTF-8; pairs may come in another ``encoding``.
-* ``save`` writes a folder (:func:`wordloom.vectors.save_vectors`), and ``load`` opens that or a file of
-  vectors.  Pickles are never read.  ``save_word2vec_format`` takes no ``total_vec`` and no ``append``.
-* ``add_vectors`` and ``wv[word] = vector`` change the answers at once.  gensim keeps old lengths until
-  ``fill_norms(force=True)``, which is needed here after numbers in ``vectors`` itself are changed.
-* ``KeyedVectors(words, vectors)`` makes one; so does gensim's ``KeyedVectors(vector_size)``, without
-  ``count``, ``dtype`` and ``mapfile_path``, and with words added by ``add_vectors``.
-* ``wmdistance`` needs no further package, and texts whose words have the same vectors are at 0, not infinity.
-* Names that gensim removed, that serve its training or its log, and a few more say what to use instead
+* An unknown word raises a KeyError whose message suggests similar words.
+* A question without a meaningful answer raises :class:`QuestionError`, a ValueError, where gensim raises
+  several kinds of errors or returns NaN.
+* A zero vector has the cosine 0 with every vector.  Ties are in vocabulary order.
+* Words are strings, vectors are float32, and single numbers are Python floats.
+* Files are read completely or refused.  Pickles are never read.
+* Names that gensim removed, and a few others, raise an AttributeError that names the replacement
   (:data:`wordloom.vectors.store.refusals.NOT_HERE`).
 """
 
@@ -39,119 +24,68 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from wordloom.errors import VectorError
+from wordloom.vectors.store.evaluation import evaluate_word_analogies, evaluate_word_pairs
 from wordloom.vectors.store.questions import Questions
 from wordloom.vectors.store.refusals import NOT_HERE, QuestionError, UnknownWordError
 from wordloom.vectors.store.word_store import Key, Vector
-
-if TYPE_CHECKING:
-    from wordloom.vectors.use.evaluation import Agreement, Analogies
 
 __all__ = ["Key", "KeyedVectors", "QuestionError", "UnknownWordError", "Vector"]
 
 
 class KeyedVectors(Questions):
-    """V words with a vector of D components each, and the questions people ask of them.
+    """V words with one vector of D components each.
 
-    Wherever a word is asked for, the number of its row will do.
-
-    Attributes:
-        index_to_key: the V words, by falling frequency where that is known.
-        key_to_index: word -> row.
-        vectors: [V, D] float32, in memory or memory-mapped, writable where the array that was given is.
-            Whoever changes numbers in it calls ``fill_norms(force=True)`` afterwards.
-        counts: [V] int64, how often each word occurred in training, or None.
-        norms: [V], the vectors' lengths.
-        expandos: attribute -> [V], what ``set_vecattr`` keeps.
+    Every method that takes a word also takes the number of its row.  :class:`WordStore` lists the attributes.
     """
 
-    if not TYPE_CHECKING:  # which would take every name for one that is there
+    evaluate_word_analogies = evaluate_word_analogies
+    evaluate_word_pairs = evaluate_word_pairs
+
+    if not TYPE_CHECKING:  # mypy would otherwise accept every attribute name
 
         def __getattr__(self, name):
             advice = f": {NOT_HERE[name]}" if name in NOT_HERE else ""
             raise AttributeError(f"{type(self).__name__} has no {name!r}{advice}", name=name, obj=self)
 
-    # -- judgements ------------------------------------------------------------------------------------
-
-    def evaluate_word_analogies(
-        self,
-        analogies: str | os.PathLike[str],
-        restrict_vocab: int | None = 300000,
-        case_insensitive: bool = True,
-        dummy4unknown: bool = False,
-        similarity_function: str = "most_similar",
-    ) -> Analogies:
-        """See :func:`wordloom.vectors.evaluate_word_analogies`."""
-        from wordloom.vectors.use import evaluation as judging
-
-        return judging.evaluate_word_analogies(
-            self,
-            analogies,
-            restrict_vocab=restrict_vocab,
-            case_insensitive=case_insensitive,
-            dummy4unknown=dummy4unknown,
-            similarity_function=similarity_function,
-        )
-
-    def evaluate_word_pairs(
-        self,
-        pairs: str | os.PathLike[str],
-        delimiter: str = "\t",
-        encoding: str = "utf8",
-        restrict_vocab: int | None = 300000,
-        case_insensitive: bool = True,
-        dummy4unknown: bool = False,
-    ) -> Agreement:
-        """See :func:`wordloom.vectors.evaluate_word_pairs`."""
-        from wordloom.vectors.use import evaluation as judging
-
-        return judging.evaluate_word_pairs(
-            self,
-            pairs,
-            delimiter=delimiter,
-            encoding=encoding,
-            restrict_vocab=restrict_vocab,
-            case_insensitive=case_insensitive,
-            dummy4unknown=dummy4unknown,
-        )
-
     # -- folders and files -----------------------------------------------------------------------------
+    # gensim has these as methods.  The file formats build KeyedVectors, so the methods look the functions up
+    # in the package's public names when they are called.
 
     def save(self, fname_or_handle: str | os.PathLike[str]) -> None:
-        """Write words, vectors and counts to a folder, by :func:`wordloom.vectors.save_vectors`.
+        """Write words, vectors and counts to a folder with :func:`wordloom.vectors.save_vectors`.
 
-        Attributes besides the count are not kept, with a warning.
+        Warns if there are attributes other than the count, which the folder does not keep.
         """
-        from wordloom.vectors.files.formats import save_vectors
+        from wordloom.vectors import save_vectors
 
         if not len(self):
-            raise VectorError("there is not a single vector to save; add some first")
+            raise VectorError("there are no vectors to save; add some first")
         if lost := [attr for attr in self.expandos if attr != "count"]:
             warnings.warn(f"a folder of vectors does not keep {', '.join(map(repr, lost))}", stacklevel=2)
         save_vectors(self, fname_or_handle)
 
     @classmethod
     def load(cls, fname: str | os.PathLike[str], mmap: Literal["r", "c"] | None = None) -> Self:
-        """The vectors of a folder that :meth:`save` wrote, or of a file: see
-        :func:`wordloom.vectors.load_vectors`.
+        """Open a folder that :meth:`save` wrote, or a file, with :func:`wordloom.vectors.load_vectors`.
 
         Args:
             fname: the folder or file.
-            mmap: ``"r"`` leaves ``vectors`` mapped and not to be written to; otherwise they are read.
+            mmap: ``"r"`` keeps ``vectors`` memory-mapped and read-only.  Otherwise they are read into memory.
 
         Raises:
-            VectorError: there are none, or they are of another kind than the class.
+            VectorError: there are no vectors, or they are not of this class.
         """
-        from wordloom.vectors.files.formats import load_vectors
+        from wordloom.vectors import load_vectors
 
         if mmap not in (None, "r", "c"):
-            raise VectorError(f"mmap {mmap!r} would write to the folder; give 'r', or None to read it")
-        found = load_vectors(fname)
-        if not isinstance(found, cls):
-            kind = type(found).__name__
-            raise VectorError(f"'{fname}' holds {kind}, not {cls.__name__}; open it by {kind}.load")
-        if mmap != "r" and "vectors" in vars(found):  # else they are made when they are asked for
-            found.vectors = np.array(found.vectors)
-        return found
+            raise VectorError(f"mmap {mmap!r} would write to the folder; use 'r', or None to read it")
+        loaded = load_vectors(fname)
+        if not isinstance(loaded, cls):
+            kind = type(loaded).__name__
+            raise VectorError(f"'{fname}' holds {kind}, not {cls.__name__}; open it with {kind}.load")
+        if mmap != "r" and "vectors" in vars(loaded):  # FastTextVectors compute them on first use
+            loaded.vectors = np.array(loaded.vectors)
+        return loaded
 
     def save_word2vec_format(
         self,
@@ -164,23 +98,21 @@ class KeyedVectors(Questions):
         append: bool = False,
         sort_attr: str = "count",
     ) -> None:
-        """Write word2vec's text or binary, by :func:`wordloom.vectors.save_word2vec`.
+        """Write word2vec's text or binary format with :func:`wordloom.vectors.save_word2vec`.
 
         Args:
-            fname, binary, write_header: as there; ``write_header`` is its ``header``.
-            fvocab: where lines of a word and its ``sort_attr`` go.
-            total_vec, append: must be left as they are; a file is written whole.
-            prefix: put before each word.
-            sort_attr: write the words by this attribute, falling, where there is such a one.
+            fname, binary, write_header, prefix: see there; ``write_header`` is its ``header``.
+            fvocab: a file for lines of a word and its ``sort_attr``.
+            total_vec, append: accepted at their defaults only.
+            sort_attr: the attribute that sorts the words in descending order, if they have it.
 
         Raises:
-            VectorError: see there; or ``fvocab`` is given and there is no ``sort_attr``.
+            VectorError: see there; or ``fvocab`` is given and the words have no ``sort_attr``.
         """
-        from wordloom.vectors.files.word2vec_text import save_word2vec
-        from wordloom.vectors.files.word_counts import write_counts
+        from wordloom.vectors import save_word2vec, write_word_counts
 
         if append or total_vec not in (None, len(self)):
-            raise QuestionError("a file of vectors is written whole: leave total_vec and append as they are")
+            raise QuestionError("a file of vectors is written completely: leave out total_vec and append")
         if fvocab is not None and sort_attr not in self.expandos:
             raise QuestionError(f"these words have no {sort_attr!r} to write; leave out fvocab")
         order = None
@@ -189,7 +121,7 @@ class KeyedVectors(Questions):
         save_word2vec(self, fname, binary=binary, header=write_header, order=order, prefix=prefix)
         if fvocab is not None and order is not None:
             words = (prefix + self.index_to_key[row] for row in order)
-            write_counts(fvocab, words, self.expandos[sort_attr][order])
+            write_word_counts(fvocab, words, self.expandos[sort_attr][order])
 
     @classmethod
     def load_word2vec_format(
@@ -203,77 +135,74 @@ class KeyedVectors(Questions):
         datatype: DTypeLike = np.float32,
         no_header: bool = False,
     ) -> KeyedVectors:
-        """Read word2vec's text or binary, or GloVe's text, by :func:`wordloom.vectors.load_word2vec`.
+        """Read word2vec's text or binary, or GloVe's text, with :func:`wordloom.vectors.load_word2vec`.
 
         Args:
-            fname, binary, limit: as there.
-            fvocab: lines of a word and its count.
-            unicode_errors: what to do with words that are not UTF-8, as there.
-            encoding, datatype: must be left as they are.
-            no_header: whether the first line is a word's, as GloVe's tool writes it.
+            fname, binary, limit, unicode_errors: see there.
+            fvocab: a file with lines of a word and its count.
+            encoding, datatype: accepted at their defaults only.
+            no_header: the first line belongs to a word, as in GloVe's files.
         """
-        from wordloom.vectors.files.word2vec_text import load_word2vec
-        from wordloom.vectors.files.word_counts import counts_of
+        from wordloom.vectors import load_word2vec, read_word_counts
 
         if encoding.lower().replace("_", "-") not in ("utf8", "utf-8"):
-            raise QuestionError(
-                f"files of vectors are read as UTF-8, not {encoding}; convert the file, or leave out encoding"
-            )
+            raise QuestionError(f"files of vectors must be UTF-8, not {encoding}; convert the file")
         if np.dtype(datatype) != np.float32:
-            raise QuestionError(f"vectors are float32 here, not {np.dtype(datatype)}; leave out datatype")
+            raise QuestionError(f"vectors are float32, not {np.dtype(datatype)}; leave out datatype")
         if binary and no_header:
             raise QuestionError("word2vec's binary format has a first line; leave out no_header")
-        found = load_word2vec(
+        loaded = load_word2vec(
             fname, binary=binary, header=not no_header, limit=limit, unicode_errors=unicode_errors
         )
         if fvocab is not None:
-            found.expandos["count"] = np.array(counts_of(found.index_to_key, fvocab), dtype=np.int64)
-        return found
+            counts = read_word_counts(fvocab, loaded.index_to_key)
+            loaded.expandos["count"] = np.array(list(counts.values()), dtype=np.int64)
+        return loaded
 
     def vectors_for_all(
         self, keys: Iterable[Key], allow_inference: bool = True, copy_vecattrs: bool = False
     ) -> KeyedVectors:
-        """The words of ``keys`` that have vectors, each once, and their vectors.
+        """Return the words of ``keys`` that have vectors, without duplicates, as new KeyedVectors.
 
         Args:
             keys: words.
-            allow_inference: whether words count that are not among the V and have a vector nevertheless.
-            copy_vecattrs: whether attributes, the count among them, come along, for the words of the V.
+            allow_inference: also include words outside the vocabulary that have a vector (fastText).
+            copy_vecattrs: copy the attributes, including the count, of words in the vocabulary.
         """
         known = self if allow_inference else self.key_to_index
-        named = (
+        names = (
             self.index_to_key[key] if isinstance(key, int | np.integer) and key in self else key
             for key in keys
         )
-        words = [word for word in dict.fromkeys(named) if isinstance(word, str) and word in known]
-        some = KeyedVectors(vector_size=self.vector_size)
-        some.add_vectors(words, self._several(words))
+        words = [word for word in dict.fromkeys(names) if isinstance(word, str) and word in known]
+        subset = KeyedVectors(vector_size=self.vector_size)
+        subset.add_vectors(words, self._several(words))
         if copy_vecattrs:
             rows = {place: row for place, word in enumerate(words) if (row := self._row(word)) is not None}
             for attr, column in self.expandos.items():
-                some.expandos[attr] = np.zeros(len(words), dtype=column.dtype)
-                some.expandos[attr][list(rows)] = column[list(rows.values())]
-        return some
+                subset.expandos[attr] = np.zeros(len(words), dtype=column.dtype)
+                subset.expandos[attr][list(rows)] = column[list(rows.values())]
+        return subset
 
-    # -- names that gensim 4 keeps for older programs --------------------------------------------------
+    # -- deprecated names that gensim 4 keeps ----------------------------------------------------------
 
     def word_vec(self, *args: Any, **kwargs: Any) -> Vector:
-        """:meth:`get_vector`."""
-        _old("word_vec", "get_vector")
+        """Call :meth:`get_vector`."""
+        _warn_deprecated("word_vec", "get_vector")
         return self.get_vector(*args, **kwargs)
 
     def words_closer_than(self, word1: Key, word2: Key) -> list[str]:
-        """:meth:`closer_than`."""
-        _old("words_closer_than", "closer_than")
+        """Call :meth:`closer_than`."""
+        _warn_deprecated("words_closer_than", "closer_than")
         return self.closer_than(word1, word2)
 
     def init_sims(self, replace: bool = False) -> None:
-        """:meth:`fill_norms`, or, where ``replace``, :meth:`unit_normalize_all`."""
-        _old("init_sims", "fill_norms")
+        """Call :meth:`fill_norms` and, if ``replace``, :meth:`unit_normalize_all`."""
+        _warn_deprecated("init_sims", "fill_norms")
         self.fill_norms()
         if replace:
             self.unit_normalize_all()
 
 
-def _old(name: str, new: str) -> None:
+def _warn_deprecated(name: str, new: str) -> None:
     warnings.warn(f"{name} is deprecated; call {new}", DeprecationWarning, stacklevel=3)

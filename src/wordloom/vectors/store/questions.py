@@ -22,7 +22,7 @@ from wordloom.vectors.store.word_store import (
     whole_number,
 )
 
-__all__ = ["Indexer", "Questions", "Term", "looked_at"]
+__all__ = ["Indexer", "Questions", "Term", "searched_rows"]
 
 Term: TypeAlias = "Key | Vector | tuple[Key | Vector, float]"
 Terms: TypeAlias = "Term | Iterable[Term] | None"
@@ -180,7 +180,7 @@ class Questions(WordStore):
             start, stop = (None if at is None else whole_number(at, "a row") for at in (clip_start, clip_end))
             rows = slice(*slice(start, stop or None).indices(len(self)))
         else:
-            rows = slice(0, looked_at(restrict_vocab, len(self)))
+            rows = slice(0, searched_rows(restrict_vocab, len(self)))
         scores = self.vectors[rows] @ query  # [n]
         if not dot:
             scores /= self._divisors[rows]
@@ -219,7 +219,7 @@ class Questions(WordStore):
             raise QuestionError("most_similar_cosmul needs at least one word in positive")
         if any(weight != 1.0 for _, weight in above + below):
             raise QuestionError("most_similar_cosmul takes words without weights; most_similar takes both")
-        n = looked_at(restrict_vocab, len(self))
+        n = searched_rows(restrict_vocab, len(self))
         shifted = self._products([self._vector(key, norm=True) for key, _ in above + below], n)
         shifted /= self._divisors[:n]
         shifted += 1  # [terms, n], in 0 .. 2
@@ -383,7 +383,7 @@ class Questions(WordStore):
         return closer
 
 
-def looked_at(restrict_vocab: int | None, n_words: int) -> int:
+def searched_rows(restrict_vocab: int | None, n_words: int) -> int:
     """How many of the first words are looked at."""
     if restrict_vocab is None:
         return n_words

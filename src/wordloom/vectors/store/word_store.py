@@ -87,9 +87,7 @@ class WordStore:
                 "give one row for each word"
             )
         if not vectors.size:
-            raise VectorError(
-                "there is not a single vector here; give one word or more, of one component or more"
-            )
+            raise VectorError("there are no vectors here; give at least one word with one component")
         if counts is not None and len(counts) != len(self.index_to_key):
             raise VectorError(f"{len(self.index_to_key)} words have {len(counts)} counts; give one for each")
         self.key_to_index = {word: row for row, word in enumerate(self.index_to_key)}

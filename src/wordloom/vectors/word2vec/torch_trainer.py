@@ -38,7 +38,7 @@ from wordloom.vectors.word2vec.trainer import (
     scatter,
 )
 
-__all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "what_is_missing"]
+__all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "unsupported"]
 
 _DRAWS = 13  # purpose of the random numbers drawn from one seed
 _ROWS, _COLUMNS = 64, 128  # a GPU multiplies matrices in tiles of this size: groups are made to fill them
@@ -111,7 +111,7 @@ class TorchWordTrainer(Schedule):
         """
         super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
-        if missing := what_is_missing(s):
+        if missing := unsupported(s):
             raise VectorError(f"{missing} is not trained on a GPU; set vectors.device=cpu")
         self._device = torch.device(device)
         self.device = self._device.type
@@ -300,7 +300,7 @@ def _room_on(device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def what_is_missing(settings: Any) -> str | None:
+def unsupported(settings: Any) -> str | None:
     """What of ``settings`` has no kernel here, in words, or None."""
     algorithm = getattr(settings, "algorithm", "word2vec")
     if algorithm != "word2vec":

@@ -5,11 +5,8 @@ import pytest
 from tests.vectors.fasttext_models import REAL, SUPERVISED, gensims_files, real_model, small
 
 from wordloom.errors import VectorError
-from wordloom.vectors import (
-    FastTextClassifier,
-    huffman,
-    load_fasttext,
-)
+from wordloom.vectors import FastTextClassifier, load_fasttext
+from wordloom.vectors.word2vec.sampling import huffman
 
 
 def as_fasttext_says(model, rows, label):

@@ -117,7 +117,7 @@ def test_many_questions_are_asked_in_parts(tmp_path, monkeypatch, vectors):
     path = tmp_path / "questions.txt"
     path.write_text(": one\n" + "\n".join(lines[:25]) + "\n: empty\n: two\n" + "\n".join(lines[25:]) + "\n")
     whole = evaluate_word_analogies(vectors, path)
-    monkeypatch.setattr("wordloom.vectors.use.evaluation._SCORES_AT_ONCE", 7 * len(vectors))
+    monkeypatch.setattr("wordloom.vectors.store.evaluation._SCORES_AT_ONCE", 7 * len(vectors))
     assert evaluate_word_analogies(vectors, path) == whole
     assert [section.asked for section in whole.sections] == [25, 0, 15, 40]
     assert whole.sections[1].accuracy == 0.0
@@ -133,8 +133,8 @@ def test_when_only_the_words_asked_about_are_left_nothing_is_right(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a b c d\n", ":1: no ': section' line stands before it"),
-        (": x\na b c d\na b c\n", ":3: an analogy has four words, this line 3"),
+        ("a b c d\n", ":1: the file must begin with a ': section' line"),
+        (": x\na b c d\na b c\n", ":3: an analogy has four words, and this line has 3"),
         (": x\n", "holds no analogies"),
         ("", "holds no analogies"),
     ],
@@ -169,10 +169,10 @@ def test_scores_that_never_vary_agree_with_nothing(tmp_path):
         (b"a\tb\t1\na\tb\tmuch\n", r":2: no two words and a number in columns \(0, 1, 2\)"),
         (b"a\tb\t1\na b 2\n", ":2"),
         (b"a\tb\t1\na\tb\tinf\n", ":2"),
-        (b"a\tb\t1\nx\ty\t2\n", "1 of 2 pairs have vectors where two are needed"),
+        (b"a\tb\t1\nx\ty\t2\n", "1 of 2 pairs have vectors, and two are needed"),
         (b"", "0 of 0 pairs"),
         (b"\xff\xfe\t\n", "is not UTF-8"),
-        (gzip.compress(b"a\tb\t1\n" * 50, mtime=0)[:20], "cut short or damaged"),
+        (gzip.compress(b"a\tb\t1\n" * 50, mtime=0)[:20], "truncated or damaged"),
     ],
 )
 def test_files_that_are_no_pairs(tmp_path, content, says):

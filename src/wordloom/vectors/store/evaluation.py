@@ -1,9 +1,8 @@
-"""How good word vectors are: analogies (a is to b as c is to ?) and agreement with people on similarity.
+"""Evaluate word vectors: analogies (a is to b as c is to ?) and correlation with human similarity scores.
 
 The rules are those of gensim's ``evaluate_word_analogies`` and ``evaluate_word_pairs``: words are compared in
-upper case where ``case_insensitive``, the three words of a question are no answers to it, questions and pairs
-with a word that has no vector are left out and counted.  What is returned is what gensim returns, a tuple of
-two or three, with names for what else is known::
+upper case if ``case_insensitive``, the three words of a question are never its answer, and questions and
+pairs with an unknown word are skipped and counted.  Both functions return gensim's tuples, with names::
 
     score, sections = wv.evaluate_word_analogies(path)
     pearson, spearman, oov_ratio = wv.evaluate_word_pairs(path)
@@ -25,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean, position
-from wordloom.vectors.store.keyed import KeyedVectors, QuestionError, Vector
-from wordloom.vectors.store.questions import looked_at
-from wordloom.vectors.store.word_store import nonzero
+from wordloom.vectors.store.questions import Questions, searched_rows
+from wordloom.vectors.store.refusals import QuestionError
+from wordloom.vectors.store.word_store import Vector, nonzero
 
 __all__ = [
     "Agreement",
@@ -40,18 +39,18 @@ __all__ = [
 
 Question: TypeAlias = tuple[str, str, str, str]
 
-_SCORES_AT_ONCE = 1 << 25  # cosines held at a time: 128 MiB
+_SCORES_AT_ONCE = 1 << 25  # cosines in memory at a time: 128 MiB
 _TOTAL = "Total accuracy"
 _SIMILARITIES = ("most_similar", "most_similar_cosmul")
 
 
 class Section(dict[str, Any]):
-    """One section of a file of analogies: a dictionary of gensim's three keys, which are attributes too.
+    """One section of a file of analogies: a dict with gensim's three keys, which are also attributes.
 
     Attributes:
-        name: ``section["section"]``, what stands after its colon.
-        correct, incorrect: the questions answered right and wrong, in upper case where that is compared.
-        skipped: how many were left out, for a word without a vector.
+        name: the text after the colon; gensim's key ``section``.
+        correct, incorrect: the questions, in upper case if words are compared so.
+        skipped: the number of questions with an unknown word.
     """
 
     def __init__(
@@ -82,26 +81,24 @@ class Section(dict[str, Any]):
 
     @property
     def accuracy(self) -> float:
-        """Share of the questions asked, 0 where none was."""
+        """The share of correct answers, 0 if no question was asked."""
         return len(self.correct) / self.asked if self.asked else 0.0
 
 
 class Analogies(NamedTuple):
-    """``score`` is the share of all questions asked that were answered right, 0 where none was asked;
-    ``sections`` are those of the file, in its order, and at the end one of them all, ``Total accuracy``.
-    """
+    """The accuracy over all questions (0 if none was asked), the file's sections, and last their total."""
 
     score: float
     sections: list[Section]
 
     @property
     def total(self) -> Section:
-        """All questions."""
+        """The section of all questions."""
         return self.sections[-1]
 
     @property
     def accuracy(self) -> float:
-        """``score``."""
+        """The same as ``score``."""
         return self.score
 
     @property
@@ -114,8 +111,7 @@ class Analogies(NamedTuple):
 
 
 class Correlation(NamedTuple):
-    """A correlation, -1 to 1, and how likely one as far from 0 is by chance (two-sided); both NaN where one
-    side is the same for all pairs."""
+    """A correlation and its two-sided p-value.  Both are NaN if one side is constant."""
 
     statistic: float
     pvalue: float
@@ -128,12 +124,12 @@ class _Correlations(NamedTuple):
 
 
 class Agreement(_Correlations):
-    """Correlations of cosines with people's scores, and the percentage of the file's pairs, ``oov_ratio``, in
-    which a word has no vector; these three are the tuple.
+    """Correlations of cosines with human scores.  ``oov_ratio`` is the percentage of pairs with unknown
+    words.
 
     Attributes:
-        pairs: how many were compared.
-        unknown: how many have a word that has no vector.
+        pairs: the number of pairs that were compared.
+        unknown: the number of pairs with an unknown word.
     """
 
     pairs: int = 0
@@ -141,41 +137,39 @@ class Agreement(_Correlations):
 
 
 def evaluate_word_analogies(
-    vectors: KeyedVectors,
-    path: str | os.PathLike[str],
-    *,
-    restrict_vocab: int | None = 300_000,
+    vectors: Questions,
+    analogies: str | os.PathLike[str],
+    restrict_vocab: int | None = 300000,
     case_insensitive: bool = True,
     dummy4unknown: bool = False,
     similarity_function: str = "most_similar",
 ) -> Analogies:
-    """Answer a file such as ``questions-words.txt``: lines of four words under ``: section`` lines.
+    """Answer the questions of a file such as ``questions-words.txt``.
 
-    The answer is the word nearest, by cosine, to unit(b) - unit(a) + unit(c) among the first
-    ``restrict_vocab`` words (Mikolov et al. 2013, arXiv:1301.3781).  Of words alike but for case the first,
-    which is the most frequent, stands in the question, and any is the answer.
+    The file has lines of four words under ``: section`` lines.  The answer is the word nearest, by cosine, to
+    unit(b) - unit(a) + unit(c) (Mikolov et al. 2013, arXiv:1301.3781).  Of words that differ only in case,
+    the first, usually the most frequent, is used in the question; any of them is a correct answer.
 
     Args:
-        vectors: the words' vectors.
-        path: the file.
-        restrict_vocab: look at the first so many words alone.
-        case_insensitive: whether words are compared in upper case.
-        dummy4unknown: whether questions with a word that has no vector count as answered wrong.
-        similarity_function: ``most_similar_cosmul`` looks by 3CosMul (see
-            :meth:`KeyedVectors.most_similar_cosmul`).
+        vectors: the word vectors.
+        analogies: the file.
+        restrict_vocab: search only this many words, from the start of the vocabulary.
+        case_insensitive: compare words in upper case.
+        dummy4unknown: count questions with an unknown word as answered wrong.
+        similarity_function: ``most_similar_cosmul`` uses 3CosMul (see :meth:`Questions.most_similar_cosmul`).
 
     Raises:
-        VectorError: the file cannot be read, or a line of it is neither, with its number.
+        VectorError: the file cannot be read, or one of its lines has another form.
     """
     if similarity_function not in _SIMILARITIES:
         hint = did_you_mean(str(similarity_function), _SIMILARITIES)
         raise QuestionError(f"unknown similarity_function {similarity_function!r}; {hint}")
-    n = looked_at(restrict_vocab, len(vectors))
-    rows, keys = _rows(vectors, n, case_insensitive)
-    alike: dict[int, list[int]] = {}  # the further rows of words that several spellings share
+    n = searched_rows(restrict_vocab, len(vectors))
+    rows, keys = _first_rows(vectors, n, case_insensitive)
+    spellings: dict[int, list[int]] = {}  # first row of a word -> rows of its other spellings
     for row in np.flatnonzero(keys != np.arange(n)):
-        alike.setdefault(int(keys[row]), []).append(int(row))
-    sections, questions = _questions(Path(path), case_insensitive)
+        spellings.setdefault(int(keys[row]), []).append(int(row))
+    sections, questions = _read_questions(Path(analogies), case_insensitive)
     known = [[rows.get(word, -1) for word in words] for _, words in questions]
     asked = [number for number, places in enumerate(known) if min(places) >= 0]
     right = np.zeros(len(questions), dtype=bool)
@@ -186,7 +180,7 @@ def evaluate_word_analogies(
         scores = _scores(vectors, n, given, by_product=similarity_function == "most_similar_cosmul")
         for line, number in zip(scores, part, strict=True):
             for place in known[number][:3]:
-                line[[place, *alike.get(place, ())]] = -np.inf
+                line[[place, *spellings.get(place, ())]] = -np.inf
         best = scores.argmax(axis=1)
         right[part] = (keys[best] == d) & np.isfinite(scores[np.arange(len(part)), best])
     for (place, words), places, correct in zip(questions, known, right, strict=True):
@@ -203,8 +197,8 @@ def evaluate_word_analogies(
     return Analogies(total.accuracy, [*sections, total])
 
 
-def _scores(vectors: KeyedVectors, n: int, given: list[NDArray[np.int64]], *, by_product: bool) -> Vector:
-    """[questions, n] scores of the first n words as answers to a, b, c ``given`` by their rows."""
+def _scores(vectors: Questions, n: int, given: list[NDArray[np.int64]], *, by_product: bool) -> Vector:
+    """Return [questions, n] scores of the first n words; ``given`` holds the rows of a, b and c."""
     lengths = nonzero(vectors.norms[:n])
     words = vectors.vectors[:n]
     a, b, c = (words[rows] / lengths[rows, None] for rows in given)
@@ -223,16 +217,16 @@ def _scores(vectors: KeyedVectors, n: int, given: list[NDArray[np.int64]], *, by
     return shifted(b) * shifted(c) / (shifted(a) + np.float32(1e-6))
 
 
-def _rows(vectors: KeyedVectors, n: int, upper: bool) -> tuple[dict[str, int], NDArray[np.int64]]:
-    """The first row of each word as it is compared, and for each of ``n`` rows the first of its word."""
+def _first_rows(vectors: Questions, n: int, upper: bool) -> tuple[dict[str, int], NDArray[np.int64]]:
+    """Return word -> first row of any of its spellings, and [n] the first row of each row's word."""
     rows: dict[str, int] = {}
     compared = (word.upper() if upper else word for word in vectors.index_to_key[:n])
     keys = np.array([rows.setdefault(word, row) for row, word in enumerate(compared)], dtype=np.int64)
     return rows, keys
 
 
-def _questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, Question]]]:
-    """The sections, empty, and (section, question) in the file's order."""
+def _read_questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, Question]]]:
+    """Return the empty sections, and (section, question) in the order of the file."""
     sections: list[Section] = []
     questions: list[tuple[int, Question]] = []
     for number, line in enumerate(_lines(path), 1):
@@ -243,12 +237,10 @@ def _questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, 
         if not words:
             continue
         if not sections:
-            raise QuestionError(
-                f"{position(path, number)}: no ': section' line stands before it; begin with one"
-            )
+            raise QuestionError(f"{position(path, number)}: the file must begin with a ': section' line")
         if len(words) != 4:
             raise QuestionError(
-                f"{position(path, number)}: an analogy has four words, this line {len(words)}"
+                f"{position(path, number)}: an analogy has four words, and this line has {len(words)}"
             )
         questions.append((len(sections) - 1, (words[0], words[1], words[2], words[3])))
     if not questions:
@@ -257,37 +249,37 @@ def _questions(path: Path, upper: bool) -> tuple[list[Section], list[tuple[int, 
 
 
 def evaluate_word_pairs(
-    vectors: KeyedVectors,
-    path: str | os.PathLike[str],
-    *,
+    vectors: Questions,
+    pairs: str | os.PathLike[str],
     delimiter: str = "\t",
-    columns: tuple[int, int, int] = (0, 1, 2),
     encoding: str = "utf8",
-    restrict_vocab: int | None = 300_000,
+    restrict_vocab: int | None = 300000,
     case_insensitive: bool = True,
     dummy4unknown: bool = False,
+    *,
+    columns: tuple[int, int, int] = (0, 1, 2),
 ) -> Agreement:
-    """Correlate cosines with people's scores, as WordSim-353 and SimLex-999 list them.
+    """Correlate cosines with human scores in files such as WordSim-353 and SimLex-999.
 
     Args:
-        vectors: the words' vectors.
-        path: a text file, one pair to a line.  Lines that begin with # are passed over, and so is a first
-            line whose score is no number: the columns' names.
-        delimiter: what stands between columns.
-        columns: which hold the two words and the score, from 0.
-        encoding: the file's.
-        restrict_vocab: look at the first so many words alone.
-        case_insensitive: whether words are compared in upper case.
-        dummy4unknown: whether pairs with a word that has no vector are compared as if their cosine were 0.
+        vectors: the word vectors.
+        pairs: a text file with one pair a line.  Lines that begin with # are skipped, and so is a header: a
+            first line whose score is not a number.
+        delimiter: the text between columns.
+        encoding: the encoding of the file.
+        restrict_vocab: use only this many words, from the start of the vocabulary.
+        case_insensitive: compare words in upper case.
+        dummy4unknown: give pairs with an unknown word the cosine 0 instead of skipping them.
+        columns: the columns of the two words and the score, counted from 0.
 
     Raises:
-        VectorError: the file cannot be read, a line has no such columns, or not even two pairs have vectors.
+        VectorError: the file cannot be read, a line lacks a column, or fewer than two pairs are known.
     """
-    rows, _ = _rows(vectors, looked_at(restrict_vocab, len(vectors)), case_insensitive)
+    rows, _ = _first_rows(vectors, searched_rows(restrict_vocab, len(vectors)), case_insensitive)
     cosines: list[float] = []
-    people: list[float] = []
+    human: list[float] = []
     unknown = 0
-    for number, line in enumerate(_lines(Path(path), encoding), 1):
+    for number, line in enumerate(_lines(Path(pairs), encoding), 1):
         if not line.strip() or line.startswith("#"):
             continue
         parts = line.split(delimiter)
@@ -300,7 +292,7 @@ def evaluate_word_pairs(
             if number == 1:
                 continue
             raise QuestionError(
-                f"{position(path, number)}: no two words and a number in columns {columns} "
+                f"{position(pairs, number)}: no two words and a number in columns {columns} "
                 f"between {delimiter!r}"
             ) from None
         if case_insensitive:
@@ -309,35 +301,35 @@ def evaluate_word_pairs(
         unknown += not known
         if known or dummy4unknown:
             cosines.append(vectors.similarity(rows[a], rows[b]) if known else 0.0)
-            people.append(score)
+            human.append(score)
     n_read = len(cosines) + (0 if dummy4unknown else unknown)
     if len(cosines) < 2:
-        raise QuestionError(f"{path}: {len(cosines)} of {n_read} pairs have vectors where two are needed")
-    found = Agreement(*_correlations(people, cosines), 100 * unknown / n_read)
-    found.pairs, found.unknown = len(cosines), unknown
-    return found
+        raise QuestionError(f"{pairs}: {len(cosines)} of {n_read} pairs have vectors, and two are needed")
+    agreement = Agreement(*_correlations(human, cosines), 100 * unknown / n_read)
+    agreement.pairs, agreement.unknown = len(cosines), unknown
+    return agreement
 
 
 def _correlations(x: list[float], y: list[float]) -> tuple[Correlation, Correlation]:
-    """Pearson's and Spearman's."""
+    """Return Pearson's and Spearman's correlations."""
     from scipy import stats
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # NaN says it
-        found = stats.pearsonr(x, y), stats.spearmanr(x, y)
-    pearson, spearman = (Correlation(float(each.statistic), float(each.pvalue)) for each in found)
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # the result is NaN
+        results = stats.pearsonr(x, y), stats.spearmanr(x, y)
+    pearson, spearman = (Correlation(float(each.statistic), float(each.pvalue)) for each in results)
     return pearson, spearman
 
 
 def _lines(path: Path, encoding: str = "utf8") -> list[str]:
-    """The lines of a text file, compressed by gzip or not."""
+    """Return the lines of a text file, which may be compressed with gzip."""
     try:
         raw = path.read_bytes()
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         return raw.decode(encoding).removeprefix("\ufeff").splitlines()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is cut short or damaged ({error}); fetch it again") from None
+        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
     except OSError as error:
         raise VectorError(f"cannot read '{path}': {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -346,4 +338,4 @@ def _lines(path: Path, encoding: str = "utf8") -> list[str]:
             "convert it"
         ) from None
     except LookupError as error:
-        raise QuestionError(f"{error}; give one that Python knows, such as utf8") from None
+        raise QuestionError(f"{error}; give an encoding that Python knows, such as utf8") from None
