@@ -1,35 +1,38 @@
-"""Recurrent sequence-to-sequence models: Sutskever, Vinyals & Le 2014, "Sequence to Sequence Learning with
-Neural Networks" (arXiv:1409.3215); Cho et al. 2014 (arXiv:1406.1078); with attention, Bahdanau, Cho & Bengio
-2015, "Neural Machine Translation by Jointly Learning to Align and Translate" (arXiv:1409.0473), and Luong,
-Pham & Manning 2015 (arXiv:1508.04025).
+"""Recurrent encoder-decoders, 2014 and 2015.
 
-    m, state = encoder(source_embedding(source))    m [B, S, M]; the decoder begins in the last state
-    x = token_embedding(prefix)
-    "none"       h = decoder(x)                     Sutskever et al.: one vector for the whole source
-                 h = decoder([x; c])                feed_context, Cho et al.: c is the encoder's last top h
-    "previous"   h = decoder([x; attend(h before)]) Bahdanau et al.: what was found enters the step
-    "current"    h = decoder(x)                     or decoder([x; o before]), with input_feeding
-                 o = tanh(W [h; attend(h)])         Luong et al., equation 5
-    logits = lm_head(o)                             o is h, where no line says otherwise
+- Sutskever, Vinyals & Le 2014, "Sequence to Sequence Learning with Neural Networks" (arXiv:1409.3215): the
+  decoder starts from the encoder's last state.
+- Cho et al. 2014 (arXiv:1406.1078): the encoder's last h also enters every step of the decoder.
+- Bahdanau, Cho & Bengio 2015, "Neural Machine Translation by Jointly Learning to Align and Translate"
+  (arXiv:1409.0473): before each step, the previous state attends to the source.
+- Luong, Pham & Manning 2015, "Effective Approaches to Attention-based Neural Machine Translation"
+  (arXiv:1508.04025): after each step, the new state attends to the source.
 
-attend(q) is the mean of m weighted by softmax(score(q, m)): see nn/scorers.py.  The h that attends is the
-last layer's.  With ``deep_output``, o = tanh(W [h; c; x]), c being what was attended to or fed: Bahdanau et
-al.'s deep output, a tanh for their maxout and the state after the step where they print the one before.
+    m, state = encoder(source_embedding(source))     m [B, S, M], one vector for each source token
+    o = step(token_embedding(prefix), state, m)      the step of one of the four papers, written out below
+    logits = lm_head(o)
 
-Layer i of the decoder begins in the last state of the encoder's layer i, that of a row's last real token.  A
-``bidirectional`` encoder joins two directions of ``hidden_dim`` each, so M = 2 H, and a bridge narrows what
-they end in: tanh(W [h; h] + b), as Bahdanau et al. do with one of them, and W [c; c] + b for an LSTM's c.
-``reverse_source`` has the encoder read from behind; m stands in the source's order all the same.
+Choose the step with ``attention`` ("none": Sutskever et al., or Cho et al. with ``feed_context``) and, where
+there is attention, with ``query`` ("previous": Bahdanau et al., "current": Luong et al.).  The scores of
+attention are in nn/scorers.py, the cells in nn/recurrent.py.
 
-Parameters: the layers' (see models/rnn.py), the embeddings' and the matrices' named here.  Sutskever et al.'s
-four layers of 1,000 with 160,000 and 80,000 words have 384,112,000 (printed: 384 M, 64 M of them recurrent).
+The encoder's layer i passes its state after the last real token to the decoder's layer i.  A
+``bidirectional`` encoder joins two directions of ``hidden_dim`` each, so M = 2 H; a bridge then narrows the
+joined state: tanh(W [h; h] + b), and W [c; c] + b for an LSTM's c.  ``reverse_source`` encodes the source
+from its last token to its first; m stays in the order of the source.
+
+Departures from the papers: Bahdanau et al.'s bridge reads one direction, their deep output has a maxout in
+place of tanh, and it reads the state before the step (as printed) instead of the state after it.
+
+Parameters: those of the layers (see models/rnn.py), the embeddings and the matrices named here.  Sutskever
+et al.'s four layers of 1,000 with 160,000 and 80,000 words have 384,112,000 (printed: 384 M, 64 M recurrent).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +54,7 @@ __all__ = ["Seq2Seq", "Seq2SeqConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:
-    """Shapes and settings of a recurrent encoder and decoder."""
+    """Shapes and settings of a recurrent encoder-decoder."""
 
     vocab_size: int = 10000  # of the decoder
     source_vocab_size: int | None = None  # of the encoder; None: vocab_size
@@ -63,20 +66,20 @@ class Seq2SeqConfig:
     bidirectional: bool = False
     reverse_source: bool = False
     attention: str = "none"  # or "dot", "general", "additive": see wordloom.nn.scorers
-    query: str = "current"  # what attends: the state after the step (Luong et al.), or the "previous" one
+    query: str = "current"  # the state that attends: after the step (Luong et al.), or the "previous" one
     attention_dim: int | None = None  # width of the additive scorer; None: hidden_dim
-    memory_projection: bool = False  # m is narrowed to hidden_dim before anything attends to it
-    feed_context: bool = False  # without attention: the fixed context vector enters every step
-    input_feeding: bool = False  # with query "current": o enters the next step
-    deep_output: bool = False
-    forget_bias: float = 1.0  # what an LSTM's forget gate starts with
+    memory_projection: bool = False  # narrow m to hidden_dim before the decoder attends to it
+    feed_context: bool = False  # without attention: the encoder's last h enters every step (Cho et al.)
+    input_feeding: bool = False  # with query "current": o enters the next step (Luong et al., section 3.3)
+    deep_output: bool = False  # o = tanh(W [h; context; x]) (Bahdanau et al., section A.2.2)
+    forget_bias: float = 1.0  # initial bias of an LSTM's forget gate
     output_bias: bool = True  # of lm_head
     tie_embeddings: bool = False  # lm_head and token_embedding; through an output_proj where H is not dim
-    init_scale: float | None = None  # everything uniform from -s to s; None: see init_weights
+    init_scale: float | None = None  # s: all parameters uniform from -s to s; None: see init_weights
     dropout: float = 0.0  # before each layer and before lm_head
     embedding_dropout: float | None = None  # of the embeddings; None: as dropout
     output_dropout: float | None = None  # before lm_head; None: as dropout
-    teacher_forcing: float = 1.0  # in training, the share of tokens of the prefix that are the true ones
+    teacher_forcing: float = 1.0  # in training, the share of prefix tokens that are the true ones
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "source_vocab_size", "dim", "hidden_dim", "n_layers", "attention_dim")
@@ -84,22 +87,22 @@ class Seq2SeqConfig:
         check_dropout(self)
         check_recurrence(self)
         for name, allowed in (("attention", ("none", *SCORERS)), ("query", ("previous", "current"))):
-            given = getattr(self, name)
-            if given not in allowed:
-                raise ConfigError(f"unknown {name} {given!r}; {did_you_mean(given, allowed)}")
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ConfigError(f"unknown {name} {value!r}; {did_you_mean(value, allowed)}")
         if not 0.0 <= self.teacher_forcing <= 1.0:
             raise ConfigError(f"teacher_forcing is a share from 0 to 1, not {self.teacher_forcing!r}")
         self._check_attention()
 
     def _check_attention(self) -> None:
-        """Raise ConfigError for settings that another one leaves without a meaning, or that cannot meet."""
+        """Raise ConfigError for settings that have no effect beside another one, or that contradict it."""
         none, scorers = self.attention == "none", ", ".join(SCORERS)
         for wrong, says in (
             (none and self.memory_projection, f"memory_projection belongs to attention: choose {scorers}"),
             (none and self.input_feeding, f"input_feeding belongs to attention: choose {scorers}"),
             (none and self.query != "current", f"query belongs to attention: choose {scorers}"),
             (self.feed_context and not none,
-             f"feed_context feeds one vector to all steps; attention {self.attention!r} finds one for each"),
+             f"feed_context feeds one vector to all steps; attention {self.attention!r} makes one for each"),
             (self.input_feeding and self.query == "previous",
              "input_feeding feeds what query 'current' makes; with 'previous' the context enters the step"),
             (self.attention_dim is not None and self.attention != "additive",
@@ -115,40 +118,56 @@ class Seq2SeqConfig:
 
     @property
     def source_vocab(self) -> int:
-        """Tokens that are read: ``source_vocab_size``, or as many as are written."""
+        """Size of the encoder's vocabulary: ``source_vocab_size``, or ``vocab_size``."""
         return self.source_vocab_size or self.vocab_size
 
     @property
     def decoder_layers(self) -> int:
-        """As many as the encoder has."""
+        """Layers of the decoder: as many as the encoder has."""
         return self.n_layers
 
     @property
     def state_dim(self) -> int:
-        """H: components of a layer's h."""
+        """H: width of a layer's h."""
         return self.hidden_dim or self.dim
 
     @property
     def encoder_dim(self) -> int:
-        """Components of what the encoder finds at each token, its directions joined."""
+        """Width of the encoder's vector for each token, both directions joined."""
         return self.state_dim * (2 if self.bidirectional else 1)
 
     @property
     def memory_dim(self) -> int:
-        """M: components of what the decoder attends to, or is fed."""
+        """M: width of the vectors that the decoder attends to, or of the context fed to it."""
         return self.state_dim if self.memory_projection else self.encoder_dim
+
+    @property
+    def step(self) -> str:
+        """The paper whose step the decoder takes: "sutskever", "cho", "bahdanau" or "luong"."""
+        if self.attention == "none":
+            return "cho" if self.feed_context else "sutskever"
+        return "bahdanau" if self.query == "previous" else "luong"
+
+
+class Step(NamedTuple):
+    """The result of one or more steps of the decoder, T of them."""
+
+    o: Tensor  # [B, T, H], read by lm_head
+    states: list[State]  # of each layer, after the last step
+    weights: Tensor | None = None  # [B, T, S] of attention
 
 
 class Seq2Seq(nn.Module):
     """Sequence to sequence; see :class:`wordloom.models.SequenceToSequence` for the protocol.
 
-    ``Memory.state`` holds what each layer of the decoder begins with, then c [B, M] where it is fed, or the
-    keys [B, S, A] of m where there is attention.
+    ``Memory.state`` holds the initial state of each layer of the decoder, followed by the fed context c
+    [B, M] (Cho et al.) or by the attention keys [B, S, A] of m.
 
     Attributes:
-        teacher_forcing: the config's; a schedule may change it.  In training each token of a prefix but the
-            first is the true one with this probability (Bengio et al. 2015, arXiv:1506.03099), else the
-            likeliest after the step before, ``output_dropout`` aside.  torch's default generator draws.
+        teacher_forcing: the config's; a schedule may change it.  In training each prefix token but the first
+            is the true one with this probability (Bengio et al. 2015, arXiv:1506.03099).  Otherwise it is the
+            likeliest token after the step before, computed without ``output_dropout``.  torch's default
+            generator draws.
     """
 
     def __init__(self, config: Seq2SeqConfig) -> None:
@@ -168,14 +187,14 @@ class Seq2Seq(nn.Module):
         )
         self.memory_proj = Linear(c.encoder_dim, H, bias=False) if c.memory_projection else None
         self.scorer = _scorer(c) if attends else None
-        self.enters = c.feed_context or (attends and c.query == "previous")  # a context, the step
-        width = c.dim + c.memory_dim * self.enters + H * c.input_feeding
+        context_width = 0 if c.step == "sutskever" else c.memory_dim
+        input_width = c.dim + H * c.input_feeding + (context_width if c.step in ("cho", "bahdanau") else 0)
         self.decoder_blocks = nn.ModuleList(
-            Recurrent(dim=H if i else width, **layer) for i in range(c.n_layers)
+            Recurrent(dim=H if i else input_width, **layer) for i in range(c.n_layers)
         )
-        width = H + c.memory_dim * (attends or c.feed_context) + c.dim * c.deep_output
-        reads = c.deep_output or (attends and c.query == "current")
-        self.readout_proj = Linear(width, H, bias=False) if reads else None
+        has_readout = c.deep_output or c.step == "luong"
+        readout_width = H + context_width + c.dim * c.deep_output
+        self.readout_proj = Linear(readout_width, H, bias=False) if has_readout else None
         narrows = c.tie_embeddings and c.dim != H
         self.output_proj = Linear(H, c.dim, bias=False) if narrows else None
         self.lm_head = Head(c.dim if narrows else H, c.vocab_size, bias=c.output_bias)
@@ -186,11 +205,11 @@ class Seq2Seq(nn.Module):
 
     @property
     def blocks(self) -> list[Recurrent]:
-        """All recurrent layers, the encoder's first."""
+        """All recurrent layers, those of the encoder first."""
         return [layer for layer in self.modules() if isinstance(layer, Recurrent)]
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the decoder's embedding [V, D], where the config says so."""
+        """Share the decoder's embedding [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
@@ -198,10 +217,9 @@ class Seq2Seq(nn.Module):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 
-        s is 0.1 in embeddings and head and 1/sqrt(hidden_dim) elsewhere; in a layer of ReLUs U is the
-        identity and W normal with deviation 0.001 (Le et al. 2015).  With ``init_scale`` it is that
-        everywhere, biases included, to which ``forget_bias`` is added (Sutskever et al. draw from 0.08, Luong
-        et al. from 0.1).
+        s is 0.1 in the embeddings and the head, and 1/sqrt(hidden_dim) elsewhere.  In a ReLU layer U is the
+        identity and W is normal with deviation 0.001 (Le et al. 2015).  ``init_scale`` sets s everywhere and
+        draws the biases too, before ``forget_bias`` is added (Sutskever et al. use 0.08, Luong et al. 0.1).
         """
         scale = self.config.init_scale
         for name, parameter in self.named_parameters():
@@ -218,66 +236,144 @@ class Seq2Seq(nn.Module):
                 layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
-        """source [B, S] -> what the decoder needs of it; ``attend`` [B, S] is True for real tokens."""
-        behind = self.config.reverse_source
-        real = attend.flip(1) if behind and attend is not None else attend
-        x = self.source_embedding(source.flip(1) if behind else source)  # [B, S, D]
+        """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""
+        reverse = self.config.reverse_source
+        real = attend.flip(1) if reverse and attend is not None else attend
+        x = self.source_embedding(source.flip(1) if reverse else source)  # [B, S, D]
         states: list[State] = []
         for i, layer in enumerate(self.encoder_blocks):
             p = self.config.dropout if i else self.embedding_dropout
-            x, state = layer(dropout(x, p, self.training), attend=real)
+            x, state = layer(dropout(x, p, self.training), attend=real)  # [B, S, H or 2 H]
             states.append(state)
-        m = x.flip(1) if behind else x  # [B, S, M], each where its token stands
-        m = m if self.memory_proj is None else self.memory_proj(m)
-        beside: State = (states[-1][0],) if self.config.feed_context else ()
+        m = x.flip(1) if reverse else x  # in the order of the source
+        m = m if self.memory_proj is None else self.memory_proj(m)  # [B, S, M]
+        extra: State = ()
         if self.scorer is not None:
-            beside = (self.scorer.keys(m),)
+            extra = (self.scorer.keys(m),)  # [B, S, A]
+        elif self.config.feed_context:
+            extra = (states[-1][0],)  # [B, M]
         if self.bridges:
             states = [_bridged(*pair) for pair in zip(self.bridges, states, strict=True)]
-        return Memory(m, attend, (*(part for state in states for part in state), *beside))
+        return Memory(m, attend, (*(part for state in states for part in state), *extra))
 
     def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
-        """prefix [B, T] after what the cache has seen -> [B, T, H], the vectors ``lm_head`` takes."""
+        """prefix [B, T], which continues the cached tokens -> [B, T, H], the vectors for ``lm_head``."""
         forced = None
         if self.training and self.teacher_forcing < 1.0 and cache is None:
             forced = torch.rand(prefix.shape, device=prefix.device) < self.teacher_forcing
-        o, _, states = self._run(prefix, memory, cache, forced)
+        o, states, _ = self._decode(prefix, memory, cache, forced)
         if cache is not None:
             for i, state in enumerate([*states, (o[:, -1:],)] if self.config.input_feeding else states):
                 cache.layer(i).state = state
             cache.advance(prefix.shape[1])
         return self._narrowed(dropout(o, self.output_dropout, self.training))
 
-    def _run(
+    # -- one step of each paper --------------------------------------------------------------------------
+    #
+    # x [B, T, D] embeds the previous tokens.  T is 1 where a step needs the result of the one before it.
+    # ``exact`` computes by the equations, without the fast kernels.
+
+    def sutskever_step(self, x: Tensor, states: list[State], exact: bool) -> Step:
+        """Sutskever et al. 2014, section 2: h_t = LSTM(x_t, h_{t-1})."""
+        h, states = self._recur(x, states, exact)  # [B, T, H]
+        return Step(self._deep_output(h, x), states)
+
+    def cho_step(self, x: Tensor, states: list[State], memory: Memory, exact: bool) -> Step:
+        """Cho et al. 2014, section 2.2: h_t = f(h_{t-1}, x_t, c), c the encoder's last h."""
+        c = memory.state[-1][:, None].expand(-1, x.shape[1], -1)  # [B, T, M]
+        h, states = self._recur(torch.cat([x, self._dropped(c)], -1), states, exact)  # [B, T, H]
+        return Step(self._deep_output(h, c, x), states)
+
+    def bahdanau_step(self, x: Tensor, states: list[State], memory: Memory, exact: bool) -> Step:
+        """Bahdanau et al. 2015, sections A.1.2 and A.2.2: the state before the step attends.
+
+        e_ij = a(s_{i-1}, m_j);  alpha_i = softmax(e_i);  c_i = sum_j alpha_ij m_j
+        s_i = f(s_{i-1}, y_{i-1}, c_i);  o_i = s_i, or tanh(W [s_i; c_i; y_{i-1}]) with ``deep_output``
+        """
+        before = states[-1][0][:, None]  # s_{i-1} of the last layer, [B, 1, H]
+        c, alpha = self._attention(before, memory, exact)  # [B, 1, M], [B, 1, S]
+        s, states = self._recur(torch.cat([x, self._dropped(c)], -1), states, exact)  # [B, 1, H]
+        return Step(self._deep_output(s, c, x), states, alpha)
+
+    def luong_step(
+        self, x: Tensor, states: list[State], memory: Memory, fed: Tensor | None, exact: bool
+    ) -> Step:
+        """Luong et al. 2015, section 3: the state after the step attends.
+
+        h_t = LSTM(x_t, h_{t-1}), or of [x_t; o_{t-1}] with ``input_feeding`` (section 3.3), o_{t-1} = ``fed``
+        a_t = softmax(score(h_t, m));  c_t = sum_s a_t(s) m_s;  o_t = tanh(W [h_t; c_t])       (equation 5)
+        """
+        inputs = x if fed is None else torch.cat([x, self._dropped(fed)], -1)  # [B, T, D or D + H]
+        h, states = self._recur(inputs, states, exact)  # [B, T, H]
+        c, a = self._attention(h, memory, exact)  # [B, T, M], [B, T, S]
+        parts = [h, c, x] if self.config.deep_output else [h, c]
+        assert self.readout_proj is not None
+        return Step(torch.tanh(self.readout_proj(torch.cat(parts, -1))), states, a)  # [B, T, H]
+
+    def _step(self, x: Tensor, states: list[State], memory: Memory, fed: Tensor | None, exact: bool) -> Step:
+        match self.config.step:
+            case "sutskever":
+                return self.sutskever_step(x, states, exact)
+            case "cho":
+                return self.cho_step(x, states, memory, exact)
+            case "bahdanau":
+                return self.bahdanau_step(x, states, memory, exact)
+            case _:
+                return self.luong_step(x, states, memory, fed, exact)
+
+    def _recur(self, x: Tensor, states: list[State], exact: bool) -> tuple[Tensor, list[State]]:
+        """x [B, T, input] through all layers -> (the last layer's h [B, T, H], each layer's last state)."""
+        after: list[State] = []
+        x = x.contiguous()  # one step of a longer tensor has gaps, and products of it other last bits
+        for i, (block, state) in enumerate(zip(self.decoder_blocks, states, strict=True)):
+            x, state = block(self._dropped(x) if i else x, state, exact=exact)
+            after.append(state)
+        return x, after
+
+    def _attention(self, queries: Tensor, memory: Memory, exact: bool) -> tuple[Tensor, Tensor]:
+        """queries [B, T, H] -> (contexts [B, T, M], weights [B, T, S])."""
+        assert self.scorer is not None
+        keys, attend = memory.state[-1], memory.attend
+        return attend_to(memory.values, queries, self.scorer, keys=keys, attend=attend, exact=exact)
+
+    def _deep_output(self, h: Tensor, *others: Tensor) -> Tensor:
+        """h [B, T, H] and vectors of the same steps -> tanh(W [h; ...]), or h without ``deep_output``."""
+        if self.readout_proj is None:
+            return h
+        return torch.tanh(self.readout_proj(torch.cat([h, *others], -1)))  # [B, T, H]
+
+    # -- all steps ---------------------------------------------------------------------------------------
+
+    def _decode(
         self,
         prefix: Tensor,
         memory: Memory,
         cache: Cache | None = None,
         forced: Tensor | None = None,
         exact: bool = False,
-    ) -> tuple[Tensor, Tensor | None, list[State]]:
-        """prefix [B, T] -> (o [B, T, H], weights of attention [B, T, S], the states after the last step).
+    ) -> Step:
+        """prefix [B, T] -> o [B, T, H], the states after the last step, weights of attention [B, T, S].
 
-        All steps at once where none depends on what comes out of the one before.
+        All steps run at once unless one needs the result of the step before it.  ``forced`` [B, T] is False
+        where the model's own likeliest token replaces the prefix's.
         """
-        states, o = self._begin(memory, cache)
-        x = self._embedded(prefix)  # [B, T, D]
         feeds = self.config.input_feeding
-        returns = feeds or (self.scorer is not None and self.enters)
-        found: list[Tensor] = []
-        seen: list[Tensor] = []
-        for t, piece in enumerate(
-            torch.split(x, 1, dim=1) if returns or exact or forced is not None else [x]
-        ):
+        one_by_one = exact or feeds or forced is not None or self.config.step == "bahdanau"
+        states, o = self._initial(memory, cache)
+        embedded = self._embedded(prefix)  # [B, T, D]
+        outputs: list[Tensor] = []
+        weights: list[Tensor] = []
+        for t, x in enumerate(torch.split(embedded, 1, dim=1) if one_by_one else [embedded]):
             if forced is not None and t:
-                piece = torch.where(forced[:, t, None, None], piece, self._embedded(self._likeliest(o)))
-            o, weights, states = self._pass(piece, memory, states, o if feeds else None, exact)
-            found.append(o)
-            seen += [] if weights is None else [weights]
-        return torch.cat(found, dim=1), torch.cat(seen, dim=1) if seen else None, states
+                x = torch.where(forced[:, t, None, None], x, self._embedded(self._likeliest(o)))  # [B, 1, D]
+            o, states, attention = self._step(x, states, memory, o if feeds else None, exact)
+            outputs.append(o)
+            if attention is not None:
+                weights.append(attention)
+        return Step(torch.cat(outputs, dim=1), states, torch.cat(weights, dim=1) if weights else None)
 
-    def _begin(self, memory: Memory, cache: Cache | None) -> tuple[list[State], Tensor]:
-        """The state of each layer before the first step, and the o [B, 1, H] that is fed to it."""
+    def _initial(self, memory: Memory, cache: Cache | None) -> tuple[list[State], Tensor]:
+        """Return the state of each layer before the first step, and the o [B, 1, H] fed to that step."""
         n = self.config.n_layers
         fed = memory.values.new_zeros(len(memory.values), 1, self.config.state_dim)
         if cache is not None and cache.length:
@@ -286,41 +382,14 @@ class Seq2Seq(nn.Module):
         parts = len(self.blocks[0].state_dims)
         return [memory.state[i * parts : (i + 1) * parts] for i in range(n)], fed
 
-    def _pass(
-        self, x: Tensor, memory: Memory, states: list[State], fed: Tensor | None, exact: bool
-    ) -> tuple[Tensor, Tensor | None, list[State]]:
-        """x [B, T, D], T being 1 where something returns to the next step -> as :meth:`_run`."""
-        c = self.config
-        context: Tensor | None = None  # [B, T, M]
-        weights: Tensor | None = None
-        if c.feed_context:
-            context = memory.state[-1][:, None].expand(-1, x.shape[1], -1)
-        elif self.enters:
-            context, weights = self._attended(states[-1][0][:, None], memory, exact)
-        further = [dropout(part, c.dropout, self.training) for part in (context, fed) if part is not None]
-        h = torch.cat([x, *further], dim=-1)
-        after: list[State] = []
-        for i, (block, state) in enumerate(zip(self.decoder_blocks, states, strict=True)):
-            h, state = block(dropout(h, c.dropout, self.training) if i else h, state, exact=exact)
-            after.append(state)
-        if self.scorer is not None and not self.enters:
-            context, weights = self._attended(h, memory, exact)
-        if self.readout_proj is None:
-            return h, weights, after
-        parts = [part for part in (h, context, x if c.deep_output else None) if part is not None]
-        return torch.tanh(self.readout_proj(torch.cat(parts, dim=-1))), weights, after
-
-    def _attended(self, queries: Tensor, memory: Memory, exact: bool) -> tuple[Tensor, Tensor]:
-        """queries [B, T, H] -> (what they attend to [B, T, M], weights [B, T, S])."""
-        assert self.scorer is not None
-        keys, attend = memory.state[-1], memory.attend
-        return attend_to(memory.values, queries, self.scorer, keys=keys, attend=attend, exact=exact)
-
     def _embedded(self, tokens: Tensor) -> Tensor:
         return dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)
 
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.config.dropout, self.training)
+
     def _narrowed(self, o: Tensor) -> Tensor:
-        return o if self.output_proj is None else self.output_proj(o)
+        return o if self.output_proj is None else self.output_proj(o)  # [B, T, H] -> [B, T, D]
 
     @torch.no_grad()
     def _likeliest(self, o: Tensor) -> Tensor:
@@ -332,17 +401,17 @@ class Seq2Seq(nn.Module):
 
     @torch.no_grad()
     def alignment(self, source: Tensor, prefix: Tensor, attend: Tensor | None = None) -> Tensor:
-        """What each step attends to: weights [B, T, S] float32, by the equations one step after another.
+        """Return the attention weights of each step, [B, T, S] float32, computed step by step.
 
         Raises ConfigError for a model without attention.
         """
-        _, weights, _ = self._run(prefix, self.encode(source, attend=attend), exact=True)
+        weights = self._decode(prefix, self.encode(source, attend=attend), exact=True).weights
         if weights is None:
-            raise ConfigError("attention is 'none': the source is one vector, and no step attends to a part")
+            raise ConfigError("attention is 'none': the decoder reads one vector and attends to no token")
         return weights
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
-        """An empty cache, as large as it stays: each layer's state and, with input feeding, one for o."""
+        """Return an empty cache: a state for each layer and, with input feeding, the last o."""
         return RecurrentCache(n_layers=self.config.n_layers + self.config.input_feeding)
 
 
@@ -352,6 +421,6 @@ def _scorer(c: Seq2SeqConfig) -> AttentionScorer:
 
 
 def _bridged(bridge: Any, state: State) -> State:
-    """What two directions ended in, joined [B, 2 H] -> what the decoder begins with [B, H]."""
+    """The joined last state of both directions [B, 2 H] -> the decoder's initial state [B, H]."""
     h, *c = (proj(part) for proj, part in zip(bridge, state, strict=True))
     return torch.tanh(h), *c
