@@ -358,7 +358,7 @@ def test_operations_are_those_of_the_matrices_and_of_attention(scorer: str, quer
         ({"query": "previous"}, "query belongs to attention"),
         (
             {"attention": "dot", "feed_context": True},
-            "feeds one vector to all steps; attention 'dot' finds one",
+            "feeds one vector to all steps; attention 'dot' makes one",
         ),
         ({"attention": "dot", "query": "previous", "input_feeding": True}, "what query 'current' makes"),
         ({"attention": "dot", "attention_dim": 8}, "attention_dim is the width of the additive scorer"),

@@ -1,15 +1,18 @@
 """GPT: Improving Language Understanding by Generative Pre-Training (Radford et al. 2018).
 
-The decoder half of the 2017 Transformer, without cross-attention, trained to predict the next token:
+A decoder-only Transformer, trained to predict the next token.
 
     x = token_embedding(tokens) + position_embedding(positions)
     x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))      n_layers times (post-norm)
     logits = lm_head(x)                                                           tied to token_embedding
 
-Against the 2017 Transformer: learned positions and GELU (tanh approximation); ``positions="sinusoidal"``
-and ``activation="relu"`` give the 2017 choices back.  There is no norm after the last block: the block
-ends in one.  The released weights count 116,534,784 parameters (vocabulary 40,478 = 40,000 merges, 477
-characters and one unknown).
+Changes from the 2017 Transformer: the decoder alone, without cross-attention; learned positions; GELU.
+
+Departures from the paper: GELU is the tanh approximation, as in the released code.
+``positions="sinusoidal"`` and ``activation="relu"`` restore the choices of 2017.
+
+Parameters: 116,534,784, like the released tensors (vocabulary 40,478 = 40,000 merges, 477 characters and one
+unknown token).
 """
 
 from __future__ import annotations
@@ -48,8 +51,8 @@ class GPTConfig:
     tie_embeddings: bool = True
     output_bias: bool = False
     dropout: float = 0.0  # after attention's o_proj and after feed_forward; the paper trains with 0.1
-    embedding_dropout: float | None = None  # of the embedding sum; None: as dropout
-    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+    embedding_dropout: float | None = None  # of the embedding sum; None: dropout
+    attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
@@ -98,19 +101,19 @@ class GPT(nn.Module):
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
         if c.positions == "learned":
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
-        self._sinusoidal: Tensor | None = None  # made at first use; no weight, and never cast to bfloat16
+        self._sinusoidal: Tensor | None = None  # built at first use; no weight, never cast to bfloat16
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.n_layers))
         self.lm_head = Head(c.dim, c.vocab_size, bias=c.output_bias)
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Normal(0, 0.02) as the paper, biases zero, norms one."""
+        """Normal(0, 0.02) as in the paper, biases zero, norms one."""
         for name, module in self.named_modules():
             if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
@@ -131,7 +134,7 @@ class GPT(nn.Module):
         attend: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits."""
+        """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
         T = tokens.shape[1]
         own, attend = token_positions(tokens, attend=attend, cache=cache)
         positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
@@ -159,7 +162,7 @@ class GPT(nn.Module):
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
-        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
         return KeyValueCache(n_layers=self.config.n_layers, length=length)
 
 

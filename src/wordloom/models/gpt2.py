@@ -1,16 +1,20 @@
 """GPT-2: Language Models are Unsupervised Multitask Learners (Radford et al. 2019).
 
-A decoder-only Transformer.  Against the 2018 GPT: LayerNorm moved to the input of each sub-block
-(pre-norm), one more LayerNorm after the last block, the projections into the residual stream scaled at
-initialisation by 1/sqrt(number of residual layers), context 1,024, vocabulary 50,257.
+A decoder-only Transformer, trained to predict the next token.
 
     x = token_embedding(tokens) + position_embedding(positions)
-    x = x + attention(attention_norm(x));  x = x + feed_forward(ffn_norm(x))      n_layers times
+    x = x + attention(attention_norm(x));  x = x + feed_forward(ffn_norm(x))      n_layers times (pre-norm)
     logits = lm_head(final_norm(x))                                               tied to token_embedding
 
-Sizes: the paper prints 117M, 345M, 762M and 1542M; the released tensors add up to 124,439,808,
-354,823,168, 774,030,080 and 1,557,611,200, and so do these.  GELU is the tanh approximation, as in the
-released code (the paper does not say).
+Changes from GPT: LayerNorm at the input of each sub-block (pre-norm) and once more after the last block;
+projections into the residual stream initialised smaller, by 1/sqrt(number of residual layers); context 1,024;
+vocabulary 50,257.
+
+Departures from the paper: GELU is the tanh approximation, as in the released code; ``bias=False`` leaves the
+biases out, as nanoGPT does.
+
+Parameters: 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200, like the released tensors; the paper
+prints 117M, 345M, 762M and 1542M.
 """
 
 from __future__ import annotations
@@ -43,13 +47,13 @@ class GPT2Config:
     n_layers: int = 12
     n_heads: int = 12
     hidden_dim: int | None = None  # 4 * dim
-    bias: bool = True  # of every Linear and LayerNorm (nanoGPT trains without)
+    bias: bool = True  # of every Linear and LayerNorm
     activation: str = "gelu_tanh"
     norm_eps: float = 1e-5
     tie_embeddings: bool = True
     dropout: float = 0.0  # after attention's o_proj and after feed_forward; the paper trains with 0.1
-    embedding_dropout: float | None = None  # of the embedding sum; None: as dropout
-    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+    embedding_dropout: float | None = None  # of the embedding sum; None: dropout
+    attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
@@ -98,7 +102,7 @@ class GPT2(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
@@ -126,7 +130,7 @@ class GPT2(nn.Module):
         attend: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits."""
+        """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
         T = tokens.shape[1]
         own, attend = token_positions(tokens, attend=attend, cache=cache)
         positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
@@ -145,7 +149,7 @@ class GPT2(nn.Module):
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
-        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
         return KeyValueCache(n_layers=self.config.n_layers, length=length)
 
 

@@ -1,19 +1,22 @@
-"""LLaMA: Open and Efficient Foundation Language Models (Touvron et al. 2023, arXiv:2302.13971), and
-Llama 2 (Touvron et al. 2023, arXiv:2307.09288).
+"""LLaMA: Open and Efficient Foundation Language Models (Touvron et al. 2023, arXiv:2302.13971).
+Llama 2: Open Foundation and Fine-Tuned Chat Models (Touvron et al. 2023, arXiv:2307.09288).
 
-A decoder-only Transformer.  Against GPT-2: RMSNorm for LayerNorm, SwiGLU for GELU with the hidden width
-8/3 of dim rounded up to a multiple of 256, rotary positions on queries and keys in every layer for the
-learned table, no biases, head not tied.  Llama 2 adds grouped-query attention (34B and 70B), context
-4,096 and norm_eps 1e-5.
+A decoder-only Transformer, trained to predict the next token.
 
     x = token_embedding(tokens)
     x = x + attention(attention_norm(x), rotary);  x = x + feed_forward(ffn_norm(x))      n_layers times
     logits = lm_head(final_norm(x))
 
-Rotary pairs are halves (element i with i + E/2), as on disk in the Hugging Face layout; Meta's own files
-pair neighbours and have the rows of q_proj and k_proj in another order (``nn.pairs_to_halves``).
-Exact sizes: 7B 6,738,415,616; 13B 13,015,864,320; 33B 32,528,943,616; 65B 65,285,660,672;
-Llama 2 70B 68,976,648,192.  Dropout, which the papers do not use, is there for small corpora.
+Changes from GPT-2: RMSNorm in place of LayerNorm; SwiGLU in place of GELU, with a hidden width of 8/3 dim
+rounded up to a multiple of 256; rotary positions on queries and keys in place of the learned table; no
+biases; an untied head.  Llama 2 adds grouped-query attention (34B and 70B), context 4,096 and norm_eps 1e-5.
+
+Departures from the papers: dropout, which they do not use, is there for small corpora.  A rotary pair is
+elements i and i + E/2, as in the Hugging Face layout; Meta's own files pair neighbours and order the rows of
+q_proj and k_proj differently (``nn.pairs_to_halves``).
+
+Parameters: 7B 6,738,415,616; 13B 13,015,864,320; 33B 32,528,943,616; 65B 65,285,660,672; Llama 2 70B
+68,976,648,192.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.settings import check_dropout, check_eps, check_positive, dropout_or
-from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary
+from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary, Swish
 from wordloom.nn.attention import attention_mask
 from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
 from wordloom.nn.fused import dropout
@@ -58,8 +61,8 @@ class LlamaConfig:
     rope_scaling: Mapping[str, Any] | None = None  # transformers' keys: rope_type, factor, ...
     tie_embeddings: bool = False
     dropout: float = 0.0  # after attention's o_proj and after feed_forward
-    embedding_dropout: float | None = None  # of the embedding; None: as dropout
-    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+    embedding_dropout: float | None = None  # of the embedding; None: dropout
+    attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
@@ -70,7 +73,7 @@ class LlamaConfig:
             raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.kv_heads}")
         if self.head_dim is None and self.dim % self.n_heads:
             raise ConfigError(f"dim {self.dim} does not divide into {self.n_heads} heads; give head_dim")
-        # raises ConfigError for what no angles can be made of
+        # raises ConfigError for an odd head_dim and for unknown or impossible scaling
         Rotary(head_dim=self.head_width, theta=self.rope_theta, scaling=self.rope_scaling)
 
     @property
@@ -141,19 +144,19 @@ class Llama(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Normal(0, 0.02), norms one; o_proj and down_proj divided by sqrt(2 * n_layers) as in GPT-2.
+        """Normal(0, 0.02), norms one; o_proj and down_proj divided by sqrt(2 * n_layers).
 
-        The LLaMA papers do not print their initialisation; this is the field's usual one.
+        The papers do not print their initialisation; this is GPT-2's.
         """
         residual_std = 0.02 / math.sqrt(2 * self.config.n_layers)
         for name, module in self.named_modules():
-            if hasattr(module, "reset_parameters") and not isinstance(module, nn.Linear | nn.Embedding):
+            if isinstance(module, RMSNorm | Swish):
                 module.reset_parameters()
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, 0.0, 0.02, generator=generator)
@@ -172,7 +175,7 @@ class Llama(nn.Module):
         attend: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits."""
+        """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
         T = tokens.shape[1]
         own, attend = token_positions(tokens, attend=attend, cache=cache)
         rotary = self.rotary.angles(own if positions is None else positions)  # 2 x [1 or B, T, E/2]
@@ -190,7 +193,7 @@ class Llama(nn.Module):
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
-        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
         return KeyValueCache(n_layers=self.config.n_layers, length=length)
 
 
@@ -205,7 +208,7 @@ PRESETS = {
     "llama2-7b": _LLAMA2,
     "llama2-13b": replace(_LLAMA2, dim=5120, n_layers=40, n_heads=40),
     "llama2-70b": replace(_LLAMA2, dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, hidden_dim=28672),
-    # the sizes of llama2.c's TinyStories models, and one of GPT-2's size, to train at home
+    # small sizes to train at home: those of llama2.c's TinyStories models, and one of GPT-2's size
     "llama-15m": replace(_SMALL, dim=288, n_layers=6, n_heads=6, max_seq_len=256),
     "llama-42m": replace(_SMALL, dim=512, n_layers=8, n_heads=8),
     "llama-110m": replace(_SMALL, dim=768, n_layers=12, n_heads=12),

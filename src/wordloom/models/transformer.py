@@ -1,7 +1,7 @@
-"""Attention Is All You Need (Vaswani et al. 2017, arXiv:1706.03762): the Transformer, which translates.
+"""Transformer: Attention Is All You Need (Vaswani et al. 2017, arXiv:1706.03762).
 
-Sequence to sequence without recurrence: what a recurrent network carries from step to step, attention looks
-up.  The encoder reads the source, the decoder writes on from a prefix and looks at what the encoder made.
+An encoder-decoder without recurrence: the encoder reads the source, and the decoder continues a prefix and
+attends to the encoder's output.
 
     x = dropout(sqrt(dim) embedding(source) + positions)                                  sections 3.4, 3.5
     x = norm(x + dropout(attention(x)));  x = norm(x + dropout(feed_forward(x)))          n_layers times
@@ -10,28 +10,30 @@ up.  The encoder reads the source, the decoder writes on from a prefix and looks
     y = norm(y + dropout(feed_forward(y)))                                                n_layers times
     logits = lm_head(y)                                   tied to the embedding, one matrix for both sides
 
-``norm_place="pre"`` is x + dropout(layer(norm(x))) and a norm after the last block of each side.
-``positions``, added once to the embeddings but for rotary ones, which turn the queries and keys of attention
-within a side:
+Departures from the paper, each a setting:
+
+- ``norm_place="pre"``: x + dropout(layer(norm(x))), and a norm after the last block of each side.
+- ``attention_bias``: the paper's equations have no bias in attention; most implementations have.
+- ``positions``, added to the embeddings unless stated otherwise:
 
     sinusoidal          the paper's table, sine and cosine alternating
-    sinusoidal_halves   all sines, then all cosines, as Marian and fairseq have it: permuted columns
+    sinusoidal_halves   all sines, then all cosines, as in Marian and fairseq: permuted columns
     learned             a table for each side (the paper's table 3, row E)
-    rotary              Su et al. 2021, see nn/positions.py
-    one_hot             x ⊕ p: the embedding, of ``dim - max_seq_len`` components, with the position's one-hot
-                        vector behind it, and no map between: the blocks' first matrices read the position as
-                        they read the word, W (x ⊕ p) = W_x x + W_p p, a learned table in every one of them
+    rotary              turns queries and keys of self-attention (Su et al. 2021, see nn/positions.py)
+    one_hot             x ⊕ p: the position's one-hot vector joined to an embedding of ``dim - max_seq_len``
+                        components.  The first matrices of each block read it as a learned table:
+                        W (x ⊕ p) = W_x x + W_p p
     none                the encoder cannot tell orders apart: it is permutation-equivariant
 
-Parameters with 37,000 shared pieces: base 63,045,632 and big 214,171,648, with ``attention_bias`` 63,082,496
-and 214,245,376; the paper prints 65 M and 213 M.  Its equations have no bias in attention.  It does not say
-its norm_eps, nor how it was initialised: see ``init_weights``.
+The paper states neither norm_eps nor its initialisation: see ``init_weights``.
+
+Parameters with 37,000 shared pieces: base 63,045,632 and big 214,171,648; with ``attention_bias`` 63,082,496
+and 214,245,376.  The paper prints 65 M and 213 M.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -58,12 +60,12 @@ POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "one_hot", 
 class TransformerConfig:
     """Shapes and settings of a 2017 Transformer; the defaults are the paper's base model, without dropout."""
 
-    vocab_size: int = 37000  # of what is written
-    source_vocab_size: int | None = None  # of what is read; None: the same
+    vocab_size: int = 37000  # of the decoder
+    source_vocab_size: int | None = None  # of the encoder; None: vocab_size
     max_seq_len: int = 1024  # of either side
     dim: int = 512
     n_layers: int = 6  # of the encoder
-    n_decoder_layers: int | None = None  # None: as many
+    n_decoder_layers: int | None = None  # None: n_layers
     n_heads: int = 8
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "relu"
@@ -75,8 +77,8 @@ class TransformerConfig:
     tie_embeddings: bool = True  # lm_head's matrix is the prefix's embedding
     attention_bias: bool = False
     output_bias: bool = False
-    dropout: float = 0.0  # after each layer, before it is added; the paper trains with 0.1, big with 0.3
-    embedding_dropout: float | None = None  # of the sum of embedding and position; None: as dropout
+    dropout: float = 0.0  # of each sub-layer's output; the paper trains base with 0.1 and big with 0.3
+    embedding_dropout: float | None = None  # of the sum of embedding and position; None: dropout
     attention_dropout: float = 0.0  # of the attention weights; the paper has none
     activation_dropout: float = 0.0  # within feed_forward; the paper has none
 
@@ -93,23 +95,24 @@ class TransformerConfig:
         if self.share_embeddings and self.source_vocab != self.vocab_size:
             sizes = f"{self.source_vocab:,} source tokens and {self.vocab_size:,}"
             raise ConfigError(f"share_embeddings needs one vocabulary, not {sizes}; set it to false")
-        halved = self.dim // self.n_heads if self.positions == "rotary" else self.dim
-        if self.positions.startswith(("sinusoidal", "rotary")) and halved % 2:
-            raise ConfigError(f"{self.positions} positions need an even number of components, not {halved}")
+        width = self.dim // self.n_heads if self.positions == "rotary" else self.dim
+        if self.positions.startswith(("sinusoidal", "rotary")) and width % 2:
+            raise ConfigError(f"{self.positions} positions need an even number of components, not {width}")
         if self.positions == "one_hot" and (self.dim <= self.max_seq_len or self.tie_embeddings):
             raise ConfigError(
-                f"one_hot positions are {self.max_seq_len:,} (max_seq_len) of the {self.dim:,} components in "
-                "dim; the embedding has the others, so raise dim above it and set tie_embeddings to false"
+                f"one_hot positions take {self.max_seq_len:,} (max_seq_len) of dim's {self.dim:,} components "
+                "and the embedding takes the others; raise dim above max_seq_len and set tie_embeddings to "
+                "false"
             )
 
     @property
     def source_vocab(self) -> int:
-        """Tokens that are read: ``source_vocab_size``, or as many as are written."""
+        """Size of the encoder's vocabulary: ``source_vocab_size``, or ``vocab_size``."""
         return self.source_vocab_size or self.vocab_size
 
     @property
     def decoder_layers(self) -> int:
-        """Blocks of the decoder: ``n_decoder_layers``, or as many as the encoder has."""
+        """Blocks of the decoder: ``n_decoder_layers``, or ``n_layers``."""
         return self.n_decoder_layers or self.n_layers
 
     @property
@@ -119,7 +122,7 @@ class TransformerConfig:
 
 
 class EncoderBlock(nn.Module):
-    """Attention within the source, then feed-forward; [B, S, D] -> [B, S, D]."""
+    """Self-attention, then feed-forward; [B, S, D] -> [B, S, D]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -132,19 +135,20 @@ class EncoderBlock(nn.Module):
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        """norm(x + layer(x)), the paper's, or x + layer(norm(x))."""
-        made = dropout(layer(norm(x) if self.pre_norm else x), self.dropout, self.training)
-        return x + made if self.pre_norm else norm(x + made)
-
     def forward(self, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
         """x [B, S, D], mask [B, 1, 1, S] or None, rotary 2 x [1 or B, S, E/2] -> [B, S, D]."""
-        x = self.add(x, self.attention_norm, lambda x: self.attention(x, mask=mask, rotary=rotary))
-        return self.add(x, self.ffn_norm, self.feed_forward)
+        if self.pre_norm:
+            x = x + self._dropped(self.attention(self.attention_norm(x), mask=mask, rotary=rotary))
+            return x + self._dropped(self.feed_forward(self.ffn_norm(x)))
+        x = self.attention_norm(x + self._dropped(self.attention(x, mask=mask, rotary=rotary)))
+        return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)
 
 
 class DecoderBlock(EncoderBlock):
-    """Causal attention within the prefix, attention to the source, feed-forward; [B, T, D] -> [B, T, D]."""
+    """Causal self-attention, attention to the source, feed-forward; [B, T, D] -> [B, T, D]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config)
@@ -163,7 +167,7 @@ class DecoderBlock(EncoderBlock):
     ) -> Tensor:
         """x [B, T, D], memory [N, S, D], source_mask [N, 1, 1, S] or None -> [B, T, D].
 
-        B is a multiple of N: rows that read one source stand together and are so many more queries of it.
+        B is a multiple of N: neighbouring rows that share a source are queries of that source.
         """
         context: Tensor | tuple[Tensor, Tensor] = memory
         if cache is not None:
@@ -173,15 +177,22 @@ class DecoderBlock(EncoderBlock):
         N = len(context[0]) if isinstance(context, tuple) else len(context)
 
         def attend(x: Tensor) -> Tensor:
-            return self.attention(x, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache)
+            return self._dropped(
+                self.attention(x, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache)
+            )
 
-        def read(x: Tensor) -> Tensor:
+        def attend_to_source(x: Tensor) -> Tensor:
             queries = x.reshape(N, len(x) // N * x.shape[1], x.shape[2])  # [N, B/N * T, D]
-            return self.cross_attention(queries, context=context, mask=source_mask).view_as(x)
+            y = self.cross_attention(queries, context=context, mask=source_mask)  # [N, B/N * T, D]
+            return self._dropped(y.view_as(x))  # [B, T, D]
 
-        x = self.add(x, self.attention_norm, attend)
-        x = self.add(x, self.cross_attention_norm, read)
-        return self.add(x, self.ffn_norm, self.feed_forward)
+        if self.pre_norm:
+            x = x + attend(self.attention_norm(x))
+            x = x + attend_to_source(self.cross_attention_norm(x))
+            return x + self._dropped(self.feed_forward(self.ffn_norm(x)))
+        x = self.attention_norm(x + attend(x))
+        x = self.cross_attention_norm(x + attend_to_source(x))
+        return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
 
 
 def _attention(config: TransformerConfig) -> Attention:
@@ -203,7 +214,7 @@ class Transformer(nn.Module):
         if c.positions == "learned":
             self.source_position_embedding = nn.Embedding(c.max_seq_len, c.dim)
             self.position_embedding = nn.Embedding(c.max_seq_len, c.dim)
-        self._sinusoidal: Tensor | None = None  # made at first use; no weight, and never cast to bfloat16
+        self._sinusoidal: Tensor | None = None  # built at first use; no weight, never cast to bfloat16
         self.encoder_blocks = nn.ModuleList(EncoderBlock(c) for _ in range(c.n_layers))
         self.encoder_norm = LayerNorm(c.dim, eps=c.norm_eps) if c.norm_place == "pre" else None
         self.decoder_blocks = nn.ModuleList(DecoderBlock(c) for _ in range(c.decoder_layers))
@@ -213,11 +224,11 @@ class Transformer(nn.Module):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """All blocks, the encoder's first."""
+        """All blocks, those of the encoder first."""
         return [*self.encoder_blocks, *self.decoder_blocks]
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
@@ -225,7 +236,8 @@ class Transformer(nn.Module):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Xavier uniform, biases zero, norms one; embeddings, positions and head Normal(0, 1 / sqrt(dim)).
 
-        As the common implementations have it: scaled by sqrt(dim), embeddings begin as large as positions.
+        These are the common implementations' choices.  Scaled by sqrt(dim), the embeddings start as large as
+        the positions.
         """
         for name, module in self.named_modules():
             if isinstance(module, LayerNorm | Swish):
@@ -239,7 +251,7 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
-        """source [B, S], ``attend`` [B, S] True for real tokens -> what the decoder reads, [B, S, D]."""
+        """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""
         positions, _ = token_positions(source, attend=attend, cache=None)
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1 or B, S, E/2]
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
@@ -249,10 +261,10 @@ class Transformer(nn.Module):
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), attend)
 
     def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
-        """prefix [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits.
+        """prefix [B, T] -> [B, T, D], the vectors that ``lm_head`` reads.
 
-        ``memory`` holds a source for each row, or for as many neighbouring rows each.  A ``cache`` keeps what
-        is needed of it from the first tokens on, and ``cache.select`` moves that with the rows.
+        ``memory`` holds one source for each row, or for each group of neighbouring rows.  A ``cache`` keeps
+        the source's keys and values from the first tokens on, and ``cache.select`` moves them with the rows.
         """
         T, attend = prefix.shape[1], memory.attend
         if cache is not None:
@@ -272,17 +284,17 @@ class Transformer(nn.Module):
         return x if self.final_norm is None else self.final_norm(x)
 
     def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
-        """tokens [B, T], positions [1 or B, T] -> [B, T, D], dropped in training."""
+        """tokens [B, T], positions [1 or B, T] -> [B, T, D], with dropout in training."""
         c = self.config
         embedding = self.source_embedding if is_source else None
-        x = (self.token_embedding if embedding is None else embedding)(tokens)
+        x = (self.token_embedding if embedding is None else embedding)(tokens)  # [B, T, D]
         if c.scale_embeddings:
             x = x * math.sqrt(c.dim)
         if c.positions not in ("rotary", "none"):
             positions = positions_within(positions, c.max_seq_len)
         if c.positions == "one_hot":
             p = F.one_hot(positions, c.max_seq_len).to(x.dtype)  # [1 or B, T, max_seq_len]
-            x = torch.cat([x, p.expand(len(x), -1, -1)], dim=-1)
+            x = torch.cat([x, p.expand(len(x), -1, -1)], dim=-1)  # [B, T, D - max_seq_len] -> [B, T, D]
         elif c.positions == "learned":
             x = x + (self.source_position_embedding if is_source else self.position_embedding)(positions)
         elif c.positions.startswith("sinusoidal"):
@@ -302,7 +314,7 @@ class Transformer(nn.Module):
         return self.lm_head(self.hidden(prefix, self.encode(source, attend=attend)))
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
-        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
         return DecoderCache(n_layers=self.config.decoder_layers, length=length)
 
 
