@@ -1,15 +1,16 @@
-"""Bag of words: multinomial logistic regression on the counts of a text's words, whatever their order.
-
-The oldest text classifier (Maron 1961; tf-idf after Sparck Jones 1972, in scikit-learn's form):
+"""Bag of words: multinomial logistic regression on word counts (Maron 1961; tf-idf after Sparck Jones 1972).
 
     logits = features(counts) W^T + b,      W [C, V]
 
-- ``counts``: how often each word occurs.  ``binary``: whether it does.
-- ``tfidf``: counts times ln((1 + N) / (1 + df)) + 1, the row divided by its Euclidean length.
+- ``counts``: how often each word occurs.  ``binary``: whether each word occurs.
+- ``tfidf``: counts times ln((1 + N) / (1 + df)) + 1, each row divided by its Euclidean length.
 
-Parameters: C V + C.  The idf [V] is a buffer, saved with the weights: what a text's features are is the
-model's own matter.  A row's length divides its logits instead of its features, and the idf multiplies the
-columns of W, so no weighted copy of the batch is made.
+Departure from the papers: tf-idf in scikit-learn's form.
+
+The idf [V] is a buffer, saved with the weights.  To avoid a weighted copy of each batch, the idf multiplies
+the columns of W, and a row's length divides its logits.
+
+Parameters: C V + C.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ FEATURES = ("counts", "binary", "tfidf")
 
 @dataclass(frozen=True, kw_only=True)
 class BagOfWordsConfig:
-    """Settings; ``vocab_size`` is V, ``id2label`` the names of the C classes by number ("0", "1", ...)."""
+    """Settings; ``vocab_size`` is V, ``id2label`` maps "0", "1", ... to the names of the C classes."""
 
     vocab_size: int
     id2label: Mapping[str, Any]
     features: str = "tfidf"
-    max_ngram: int = 1  # how many words in a row may be one feature; the vocabulary holds them
+    max_ngram: int = 1  # most words in one feature
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_ngram")
@@ -52,7 +53,7 @@ class BagOfWordsConfig:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in order."""
+        """Names of the classes, in order."""
         return tuple(str(name) for name in self.id2label.values())
 
 
@@ -80,7 +81,7 @@ class BagOfWords(nn.Module):
         return (bag_products(ids, weights, offsets, matrix) / scale + self.classifier.bias).float()  # [B, C]
 
     def _features(self, ids: Tensor, weights: Tensor, offsets: Tensor) -> Tensor:
-        """Dense rows, before tf-idf divides them by their lengths: [B, V]."""
+        """Return dense rows [B, V], before tf-idf divides them by their lengths."""
         V = self.config.vocab_size
         sizes = offsets.diff().long()  # [B]
         rows = torch.repeat_interleave(torch.arange(len(sizes), device=ids.device), sizes)  # [n]
@@ -90,7 +91,7 @@ class BagOfWords(nn.Module):
 
     @torch.no_grad()
     def _lengths(self, ids: Tensor, counts: Tensor, offsets: Tensor) -> Tensor:
-        """Euclidean length of every bag's tf-idf row, 1 for one without words: [B]."""
+        """Return the Euclidean length of each tf-idf row, [B]; 1 for a row without words."""
         assert self.idf is not None
         squares = self.idf.square()[None]  # [1, V]
         lengths = bag_products(ids, counts.square(), offsets, squares).sqrt().squeeze(1)  # [B]
@@ -98,9 +99,9 @@ class BagOfWords(nn.Module):
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Zero: the objective is convex, every start leads to one end, and zero says nothing yet.
+        """Zero: the objective is convex, so every start leads to the same optimum.
 
-        The idf is 1 until it is set from the training rows.
+        The idf is 1 until it is computed from the training rows.
         """
         self.classifier.weight.zero_()
         self.classifier.bias.zero_()
@@ -108,4 +109,4 @@ class BagOfWords(nn.Module):
             self.idf.fill_(1.0)
 
     def tie_weights(self) -> None:
-        """Nothing is tied."""
+        """Do nothing: no weights are tied."""

@@ -1,18 +1,19 @@
 """BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding (Devlin et al. 2018,
 arXiv:1810.04805).
 
-The encoder half of the 2017 Transformer, trained to fill in words that were masked:
+An encoder, trained to predict masked tokens and whether one text follows another.
 
     x = embedding_norm(token_embedding(tokens) + position_embedding(positions) + segment_embedding(segments))
     x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))      n_layers times (post-norm)
     pooled = tanh(pooler(x[:, 0]))                                                of the first token, [CLS]
-    logits = lm_head(mlm_norm(gelu(mlm_transform(x))))                            tied to token_embedding
-    logits of "the second text follows the first" = next_sentence(pooled)         0: it does, 1: it does not
+    masked-LM logits = lm_head(mlm_norm(gelu(mlm_transform(x))))                  tied to token_embedding
+    next-sentence logits = next_sentence(pooled)                                  0: follows, 1: does not
 
-Against the 2017 Transformer: learned positions, segments, a norm after the embeddings, exact GELU, biases
-everywhere, norm_eps 1e-12.  A segment is whatever the numbers in ``segments`` tell apart: sentence A and B,
-question and passage, turns of a conversation (``type_vocab_size``).  The pooler and the two heads of
-pre-training are there when the config says so: an encoder by itself has none but the pooler.
+Changes from the 2017 Transformer: the encoder alone; learned positions; segments; a norm after the
+embeddings; exact GELU; biases everywhere; norm_eps 1e-12.
+
+Departures from the paper: the pooler and the two pre-training heads are optional.  A segment may number any
+part of a text (``type_vocab_size``): sentence A and B, question and passage, turns of a conversation.
 
 Parameters without heads: base 109,482,240, large 335,141,888; the paper prints 110 M and 340 M.
 """
@@ -43,23 +44,23 @@ class BertConfig:
 
     vocab_size: int = 30522
     max_seq_len: int = 512
-    type_vocab_size: int = 2  # segments that can be told apart
+    type_vocab_size: int = 2  # number of segments
     dim: int = 768
     n_layers: int = 12
     n_heads: int = 12
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "gelu"  # of feed_forward
-    mlm_activation: str | None = None  # of mlm_transform; None: as activation
+    mlm_activation: str | None = None  # of mlm_transform; None: activation
     norm_eps: float = 1e-12
     pooler: bool = True
     masked_lm_head: bool = False
     next_sentence_head: bool = False
     tie_embeddings: bool = True  # lm_head's matrix is the embedding
-    empty_id: int | None = None  # a token whose embedding is and stays zero, to stand for a hidden one
+    empty_id: int | None = None  # a token whose embedding stays zero, to stand for a masked one
     dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
-    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+    attention_dropout: float | None = None  # of the attention weights; None: dropout
 
-    position_offset: ClassVar[int] = 0  # the table's row of the first position
+    position_offset: ClassVar[int] = 0  # row of the first position in position_embedding
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "max_seq_len", "type_vocab_size", "dim", "n_layers", "n_heads")
@@ -82,11 +83,11 @@ class BertConfig:
 
 
 class Encoded(NamedTuple):
-    """What an encoder makes of B texts of T tokens.
+    """The output of an encoder for B texts of T tokens.
 
     Attributes:
-        last_hidden_state: ``[B, T, D]`` a vector for each token.
-        pooler_output: ``[B, D]`` one for each text, of its first token; None without a pooler.
+        last_hidden_state: ``[B, T, D]``, a vector for each token.
+        pooler_output: ``[B, D]``, the pooled vector of each text's first token; None without a pooler.
     """
 
     last_hidden_state: Tensor
@@ -134,23 +135,25 @@ class Bert(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so, and keep the row of
-        ``empty_id`` zero: tied to the head it would learn, and other tools would read what it learnt."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set.
+
+        The row of ``empty_id`` is kept at zero: a tied head would train it, and other tools would read it.
+        """
         if self.config.masked_lm_head and self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
         if self.config.empty_id is not None:
             weight: Any = self.token_embedding.weight
             with torch.no_grad():
                 weight[self.config.empty_id] = 0.0
-            weight.register_post_accumulate_grad_hook(self._without_empty)
+            weight.register_post_accumulate_grad_hook(self._skip_empty_row)
 
-    def _without_empty(self, weight: Tensor) -> None:
+    def _skip_empty_row(self, weight: Tensor) -> None:
         if weight.grad is not None:
             weight.grad[self.config.empty_id] = 0.0
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Normal(0, 0.02) truncated at two deviations, as the authors' code; biases zero, norms one."""
+        """Normal(0, 0.02) truncated at two deviations as in the authors' code; biases zero, norms one."""
         for name, module in self.named_modules():
             if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
@@ -171,11 +174,11 @@ class Bert(nn.Module):
         documents: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Encoded:
-        """tokens [B, T] -> vectors; see :class:`Encoded`.
+        """tokens [B, T] -> vectors of the tokens and of the texts.
 
-        ``segments`` [B, T] number the parts of a text, None: all 0.  ``attend`` [B, T] is True for tokens,
-        which stand before all padding.  ``documents`` [B, T] numbers texts that share a row and do not see
-        one another; ``positions`` [B, T] then count each from 0.
+        ``segments`` [B, T] numbers the parts of a text; None: all 0.  ``attend`` [B, T] is True for tokens,
+        which precede all padding.  ``documents`` [B, T] numbers texts that share a row without seeing one
+        another; ``positions`` [B, T] then restart at 0 in each.
         """
         return self.pooled(self.hidden(tokens, segments, attend, documents, positions))
 
@@ -189,7 +192,7 @@ class Bert(nn.Module):
         *,
         n_layers: int | None = None,
     ) -> Tensor:
-        """As :meth:`forward` -> [B, T, D], after the first ``n_layers`` blocks; None: after all."""
+        """tokens [B, T] -> [B, T, D], after the first ``n_layers`` blocks; None: after all."""
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, T]
         if documents is not None:
             same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, T, T]
@@ -202,7 +205,7 @@ class Bert(nn.Module):
     def embedded(
         self, tokens: Tensor, segments: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """[B, T] -> [B, T, D], what the first block reads."""
+        """tokens [B, T] -> [B, T, D], the input of the first block."""
         c = self.config
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)[None]  # [1, T]
@@ -213,11 +216,11 @@ class Bert(nn.Module):
         return dropout(self.embedding_norm(x), c.dropout, self.training)
 
     def pooled(self, x: Tensor) -> Encoded:
-        """x [B, T, D] with what the pooler makes of its first tokens."""
-        return Encoded(x, None if self.pooler is None else torch.tanh(self.pooler(x[:, 0])))
+        """x [B, T, D] -> x and the pooled vectors [B, D] of its first tokens."""
+        return Encoded(x, None if self.pooler is None else torch.tanh(self.pooler(x[:, 0])))  # [B, D]
 
     def mlm_hidden(self, x: Tensor) -> Tensor:
-        """[.., D] -> [.., D], the vectors ``lm_head`` turns into logits of the tokens that stand there."""
+        """x [.., D] -> [.., D], the vectors that ``lm_head`` reads."""
         return self.mlm_norm(self.mlm_activation(self.mlm_transform(x)))
 
 

@@ -1,5 +1,7 @@
-"""Leveraging Pre-trained Checkpoints for Sequence Generation Tasks (Rothe, Narayan & Severyn 2020,
-arXiv:1907.12461): an encoder and a decoder that can both begin as a BERT.
+"""BertGeneration: Leveraging Pre-trained Checkpoints for Sequence Generation Tasks (Rothe, Narayan & Severyn
+2020, arXiv:1907.12461).
+
+An encoder-decoder whose two sides can start from a BERT (:func:`wordloom.weights.start_from_bert`).
 
     x = embedding_norm(source_embedding(source) + source_position_embedding(positions))
     x = attention_norm(x + attention(x));  x = ffn_norm(x + feed_forward(x))              n_layers times
@@ -8,15 +10,16 @@ arXiv:1907.12461): an encoder and a decoder that can both begin as a BERT.
     y = ffn_norm(y + feed_forward(y))                                                     n_layers times
     logits = lm_head(y)                                  tied to token_embedding, with a bias of its own
 
-Against BERT: no segments, no pooler, no heads of pre-training but the bias of the output; the decoder looks
-back alone, and each of its blocks has attention to the source put in between.  Against the 2017 Transformer:
-learned positions, a norm after the embeddings, exact GELU, biases everywhere, norm_eps 1e-12, and matrices of
-its own for each side.  :func:`wordloom.weights.start_from_bert` takes either side from a BERT.
+Changes from BERT: no segments, no pooler, no pre-training heads but the output bias; in the decoder, causal
+attention, and attention to the source in every block.
 
-Parameters of a base model with BERT's 30,522 pieces: 246,177,594.  Encoder 108,890,112, which is BERT's
-109,482,240 without segments (1,536) and pooler (590,592).  Decoder 137,287,482: the same 108,890,112, the
-attention to the source with its norm in each of 12 blocks (28,366,848 = 12 x 4 (768^2 + 768) + 12 x 2 x 768)
-and the bias of the output (30,522); its matrix is the embedding, counted once.
+Changes from the 2017 Transformer: learned positions; a norm after the embeddings; exact GELU; biases
+everywhere; norm_eps 1e-12; separate embeddings for each side.
+
+Parameters of a base model with BERT's 30,522 pieces: 246,177,594.  The encoder has 108,890,112: BERT's
+109,482,240 without segments (1,536) and pooler (590,592).  The decoder has 137,287,482: the encoder's number,
+attention to the source with its norm in 12 blocks (28,366,848 = 12 x 4 (768^2 + 768) + 12 x 2 x 768) and the
+output bias (30,522).  The output matrix is the embedding, counted once.
 """
 
 from __future__ import annotations
@@ -46,22 +49,22 @@ __all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
 class BertGenerationConfig:
     """Shapes and settings of both sides; the defaults are the released models', of BERT's large size."""
 
-    vocab_size: int = 50358  # of what is written
-    source_vocab_size: int | None = None  # of what is read; None: the same
+    vocab_size: int = 50358  # of the decoder
+    source_vocab_size: int | None = None  # of the encoder; None: vocab_size
     max_seq_len: int = 512  # of either side
     dim: int = 1024
     n_layers: int = 24  # of the encoder
-    n_decoder_layers: int | None = None  # None: as many
+    n_decoder_layers: int | None = None  # None: n_layers
     n_heads: int = 16
     hidden_dim: int | None = None  # 4 * dim
     activation: str = "gelu"
     norm_eps: float = 1e-12
-    padding_idx: int | None = 0  # a token whose embedding begins as zero, and which nothing is learnt from
+    padding_idx: int | None = 0  # a token whose embedding starts at zero and is not trained as an input
     dropout: float = 0.1  # of the embeddings, after attention's o_proj and after feed_forward
-    attention_dropout: float | None = None  # of the attention weights; None: as dropout
+    attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     tie_embeddings: ClassVar[bool] = True  # lm_head's matrix is token_embedding
-    norm_place: ClassVar[str] = "post"  # as the Transformer's setting says it
+    norm_place: ClassVar[str] = "post"  # the Transformer's setting of that name
 
     def __post_init__(self) -> None:
         check_positive(self, "vocab_size", "source_vocab_size", "max_seq_len", "dim", "n_layers")
@@ -77,7 +80,7 @@ class BertGenerationConfig:
 
     @property
     def as_bert(self) -> BertConfig:
-        """The BERT that either side is but for its segments and pooler."""
+        """The BERT config whose blocks both sides use."""
         return BertConfig(
             vocab_size=self.vocab_size,
             max_seq_len=self.max_seq_len,
@@ -95,12 +98,12 @@ class BertGenerationConfig:
 
     @property
     def source_vocab(self) -> int:
-        """Tokens that are read: ``source_vocab_size``, or as many as are written."""
+        """Size of the encoder's vocabulary: ``source_vocab_size``, or ``vocab_size``."""
         return self.source_vocab_size or self.vocab_size
 
     @property
     def decoder_layers(self) -> int:
-        """Blocks of the decoder: ``n_decoder_layers``, or as many as the encoder has."""
+        """Blocks of the decoder: ``n_decoder_layers``, or ``n_layers``."""
         return self.n_decoder_layers or self.n_layers
 
     @property
@@ -131,7 +134,7 @@ class DecoderBlock(Block):
     ) -> Tensor:
         """x [B, T, D], memory [N, S, D], source_mask [N, 1, 1, S] or None -> [B, T, D].
 
-        B is a multiple of N: rows that read one source stand together and are so many more queries of it.
+        B is a multiple of N: neighbouring rows that share a source are queries of that source.
         """
         context: Tensor | tuple[Tensor, Tensor] = memory
         if cache is not None:
@@ -139,18 +142,18 @@ class DecoderBlock(Block):
                 cache.source = self.cross_attention.keys_values(memory)
             context = cache.source
         N = len(context[0]) if isinstance(context, tuple) else len(context)
-        made = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
-        x = self.attention_norm(x + dropout(made, self.dropout, self.training))
+        y = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
+        x = self.attention_norm(x + dropout(y, self.dropout, self.training))
         queries = x.reshape(N, len(x) // N * x.shape[1], x.shape[2])  # [N, B/N * T, D]
-        made = self.cross_attention(queries, context=context, mask=source_mask).view_as(x)
-        x = self.cross_attention_norm(x + dropout(made, self.dropout, self.training))
+        y = self.cross_attention(queries, context=context, mask=source_mask).view_as(x)  # [B, T, D]
+        x = self.cross_attention_norm(x + dropout(y, self.dropout, self.training))
         return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
 
 class BertGeneration(nn.Module):
     """Sequence to sequence; see :class:`wordloom.models.SequenceToSequence` for the protocol."""
 
-    rotary = final_norm = None  # of what a Transformer's decoder may have
+    rotary = final_norm = None  # a Transformer's decoder may have them
 
     def __init__(self, config: BertGenerationConfig) -> None:
         super().__init__()
@@ -169,16 +172,16 @@ class BertGeneration(nn.Module):
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """All blocks, the encoder's first."""
+        """All blocks, those of the encoder first."""
         return [*self.encoder_blocks, *self.decoder_blocks]
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D]."""
+        """Share the embedding's weights [V, D] with ``lm_head``."""
         self.lm_head.weight = self.token_embedding.weight
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """As BERT: normal(0, 0.02) truncated at two deviations; biases and padding zero, norms one."""
+        """Normal(0, 0.02) truncated at two deviations, as in BERT; biases and padding zero, norms one."""
         for name, module in self.named_modules():
             if isinstance(module, LayerNorm | Swish):
                 module.reset_parameters()
@@ -191,7 +194,7 @@ class BertGeneration(nn.Module):
                     nn.init.zeros_(module.weight[module.padding_idx])
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
-        """source [B, S], ``attend`` [B, S] True for real tokens -> what the decoder reads, [B, S, D]."""
+        """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""
         positions, _ = token_positions(source, attend=attend, cache=None)
         mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
         x = self.embedded(source, positions, is_source=True)  # [B, S, D]
@@ -200,10 +203,10 @@ class BertGeneration(nn.Module):
         return Memory(x, attend)
 
     def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
-        """prefix [B, T] -> [B, T, D], the vectors ``lm_head`` turns into logits.
+        """prefix [B, T] -> [B, T, D], the vectors that ``lm_head`` reads.
 
-        ``memory`` holds a source for each row, or for as many neighbouring rows each.  A ``cache`` keeps what
-        is needed of it from the first tokens on, and ``cache.select`` moves that with the rows.
+        ``memory`` holds one source for each row, or for each group of neighbouring rows.  A ``cache`` keeps
+        the source's keys and values from the first tokens on, and ``cache.select`` moves them with the rows.
         """
         T, attend = prefix.shape[1], memory.attend
         if cache is not None:
@@ -222,7 +225,7 @@ class BertGeneration(nn.Module):
         return x
 
     def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
-        """tokens [B, T], positions [1 or B, T] -> [B, T, D], dropped in training."""
+        """tokens [B, T], positions [1 or B, T] -> [B, T, D], with dropout in training."""
         positions = positions_within(positions, self.config.max_seq_len)
         if is_source:
             x = self.source_embedding(tokens) + self.source_position_embedding(positions)
@@ -236,7 +239,7 @@ class BertGeneration(nn.Module):
         return self.lm_head(self.hidden(prefix, self.encode(source, attend=attend)))
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
-        """An empty cache for ``batch`` rows of up to ``length`` tokens."""
+        """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
         return DecoderCache(n_layers=self.config.decoder_layers, length=length)
 
 

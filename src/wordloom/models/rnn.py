@@ -1,22 +1,26 @@
-"""Recurrent language models: Elman 1990, "Finding Structure in Time"; Mikolov et al. 2010, "Recurrent neural
-network based language model"; with LSTM layers, Zaremba, Sutskever & Vinyals 2014, "Recurrent Neural Network
-Regularization" (arXiv:1409.2329).
+"""Recurrent language models.
 
-What came before is one vector for each layer, however long the text was: no positions, no attention, and no
-``max_seq_len``.
+- Elman 1990, "Finding Structure in Time"; as a language model Mikolov et al. 2010, "Recurrent neural network
+  based language model".
+- With LSTM layers Zaremba, Sutskever & Vinyals 2014, "Recurrent Neural Network Regularization"
+  (arXiv:1409.2329).
 
     x = token_embedding(tokens)
     x, state = recurrent(dropout(x), state)              n_layers times; the cells are in nn/recurrent.py
-    logits = lm_head(output_proj(dropout(x)))            tied to token_embedding, where asked for
+    logits = lm_head(output_proj(dropout(x)))            tied to token_embedding with ``tie_embeddings``
 
-Dropout stands at the connections between layers, never on those from step to step (Zaremba et al., section
-3.2).  ``variational`` drops the same components at every step of a window (Gal & Ghahramani 2016,
-arXiv:1512.05287), ``word_dropout`` all occurrences of a word in it, and ``weight_drop`` weights of the
-connections from step to step (Merity, Keskar & Socher 2018, arXiv:1708.02182).
+One vector for each layer carries all previous text: no positions, no attention, no ``max_seq_len``.
 
-Parameters, G gates, from D to H components in the first layer and from R to H after it (R is H, or
-``projection``): V D + sum of (G H (in + R) + G H + R H where projected) + V R + V.  Zaremba et al.'s small
-model has 4,651,600, the medium one 19,775,200 and the large one 66,022,000: one bias for each gate, as here.
+Zaremba et al. apply dropout between layers and never between steps (section 3.2).  Later additions, each a
+setting: ``variational`` drops the same components at every step of a window (Gal & Ghahramani 2016,
+arXiv:1512.05287); ``word_dropout`` drops all occurrences of a word in a window; ``weight_drop`` drops weights
+between steps (Merity, Keskar & Socher 2018, arXiv:1708.02182).
+
+Departures from the papers: one bias for each gate; the default initialisation is today's (``init_weights``).
+
+Parameters, with G gates, D to H components in the first layer and R to H in the next ones (R is H, or
+``projection``): V D + sum of (G H (in + R) + G H + R H if projected) + V R + V.  Zaremba et al.'s small model
+has 4,651,600, the medium one 19,775,200 and the large one 66,022,000.
 """
 
 from __future__ import annotations
@@ -41,8 +45,10 @@ __all__ = ["PRESETS", "RNN", "RNNConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class RNNConfig:
-    """Shapes and settings of a recurrent language model; the defaults are Zaremba et al.'s small LSTM but for
-    ``forget_bias`` and ``init_scale``, which are today's."""
+    """Shapes and settings of a recurrent language model.
+
+    The defaults are Zaremba et al.'s small LSTM, with today's ``forget_bias`` and ``init_scale``.
+    """
 
     vocab_size: int = 10000
     dim: int = 200  # of the token embedding
@@ -50,15 +56,15 @@ class RNNConfig:
     n_layers: int = 2
     cell: str = "lstm"  # see wordloom.nn.recurrent.CELLS
     bias: bool = True
-    peephole: bool = False  # an LSTM's gates see its cell
-    projection: int | None = None  # components of an LSTM's h, where fewer than hidden_dim
-    forget_bias: float = 1.0  # what an LSTM's forget gate starts with; with two biases a gate: their sum
+    peephole: bool = False  # an LSTM's gates read its cell
+    projection: int | None = None  # width of an LSTM's h, if below hidden_dim
+    forget_bias: float = 1.0  # initial bias of an LSTM's forget gate
     output_bias: bool = True  # of lm_head
-    tie_embeddings: bool = False  # through an output_proj where the last layer is not dim wide
-    init_scale: float | None = None  # everything uniform from -s to s; None: see init_weights
+    tie_embeddings: bool = False  # through an output_proj if the last layer's width is not dim
+    init_scale: float | None = None  # s: all parameters uniform from -s to s; None: see init_weights
     dropout: float = 0.0  # before each layer and before the output
-    embedding_dropout: float | None = None  # before the first layer; None: as dropout
-    output_dropout: float | None = None  # before the output; None: as dropout
+    embedding_dropout: float | None = None  # before the first layer; None: dropout
+    output_dropout: float | None = None  # before the output; None: dropout
     word_dropout: float = 0.0
     variational: bool = False
     weight_drop: float = 0.0
@@ -76,12 +82,12 @@ class RNNConfig:
 
     @property
     def state_dim(self) -> int:
-        """R: components of a layer's h."""
+        """R: width of a layer's h."""
         return self.projection or self.hidden_dim or self.dim
 
     @property
     def output_dim(self) -> int:
-        """Components of what ``lm_head`` reads: of an embedding where that is the head's too."""
+        """Width of the vectors that ``lm_head`` reads: ``dim`` if tied to the embedding."""
         return self.dim if self.tie_embeddings else self.state_dim
 
 
@@ -115,7 +121,7 @@ class RNN(nn.Module):
         self.tie_weights()
 
     def tie_weights(self) -> None:
-        """Let ``lm_head`` use the embedding's weights [V, D], where the config says so."""
+        """Share the embedding's weights [V, D] with ``lm_head`` if ``tie_embeddings`` is set."""
         if self.config.tie_embeddings:
             self.lm_head.weight = self.token_embedding.weight
 
@@ -123,10 +129,10 @@ class RNN(nn.Module):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Uniform from -s to s, biases zero, an LSTM's forget gate at ``forget_bias``.
 
-        s is 1/sqrt(hidden_dim) in the layers and 0.1 in embedding and head; in a layer of ReLUs U is the
-        identity and W normal with deviation 0.001 (Le et al. 2015): such a layer adds up what it reads,
-        without end.  With ``init_scale`` it is that everywhere, biases included, to which ``forget_bias`` is
-        added (Zaremba et al. draw from 0.1 in their small model and 0.05 in the medium).
+        s is 1/sqrt(hidden_dim) in the layers and 0.1 in the embedding and the head.  In a ReLU layer U is the
+        identity and W is normal with deviation 0.001 (Le et al. 2015), so that it sums up its inputs.
+        ``init_scale`` sets s everywhere and draws the biases too, before ``forget_bias`` is added (Zaremba et
+        al. use 0.1 in their small model and 0.05 in the medium one).
         """
         scale, tied = self.config.init_scale, self.config.tie_embeddings
         for name, parameter in self.named_parameters():
@@ -152,11 +158,11 @@ class RNN(nn.Module):
         attend: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """tokens [B, T] -> [B, T, R], the vectors ``lm_head`` turns into logits.
+        """tokens [B, T] -> [B, T, R], the vectors that ``lm_head`` reads.
 
-        ``attend``: columns of the new tokens alone count, the others' part is in the state.  With
-        ``documents`` the state is zero again where ``positions`` is 0, or without them, where the document
-        is another one than in the column before.
+        Only the last T columns of ``attend`` are used; the cached state already covers the others.  With
+        ``documents``, the state restarts at zero where ``positions`` is 0; without positions, where the
+        document number changes.
         """
         T = tokens.shape[1]
         starts = None if documents is None else _starts(documents, positions)
@@ -171,19 +177,19 @@ class RNN(nn.Module):
         if cache is not None:
             cache.advance(T)
         x = self._dropped(x, self.dropouts[-1])
-        return x if self.output_proj is None else self.output_proj(x)
+        return x if self.output_proj is None else self.output_proj(x)  # [B, T, R] -> [B, T, D]
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """tokens [B, T] -> [B, T, D]; in training ``word_dropout`` takes words out, wherever they stand."""
+        """tokens [B, T] -> [B, T, D]; in training ``word_dropout`` drops all occurrences of a word."""
         p, x = self.config.word_dropout, self.token_embedding(tokens)
         if not (p and self.training):
             return x
         return x * dropout(x.new_ones(self.config.vocab_size, 1), p, True)[tokens]  # [B, T, D] * [B, T, 1]
 
     def _dropped(self, x: Tensor, p: float) -> Tensor:
-        """[B, T, D] with a share ``p`` of its components zero in training, the same at all steps or not."""
+        """x [B, T, D] with dropout ``p`` in training; the same components at all steps if ``variational``."""
         if self.config.variational and self.training and p:
-            return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)
+            return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)  # [B, T, D] * [B, 1, D]
         return dropout(x, p, self.training)
 
     def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
@@ -191,7 +197,7 @@ class RNN(nn.Module):
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
-        """An empty cache for ``batch`` rows; it stays as large as it is, whatever their ``length``."""
+        """Return an empty cache for ``batch`` rows; its size does not depend on their ``length``."""
         return RecurrentCache(n_layers=self.config.n_layers)
 
 
@@ -203,11 +209,11 @@ def _starts(documents: Tensor, positions: Tensor | None) -> Tensor:
     return torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
 
 
-PRESETS = {  # of words of the Penn Treebank, Zaremba et al. 2014, section 4.1
+PRESETS = {  # for the words of the Penn Treebank, Zaremba et al. 2014, section 4.1
     "lstm-ptb-small": RNNConfig(dim=200, forget_bias=0.0, init_scale=0.1),
     "lstm-ptb-medium": RNNConfig(dim=650, forget_bias=0.0, init_scale=0.05, dropout=0.5),
     "lstm-ptb-large": RNNConfig(dim=1500, forget_bias=0.0, init_scale=0.04, dropout=0.65),
-    # no paper's: the same sizes and settings with other cells
+    # from no paper: these sizes and settings with other cells
     "gru-ptb-small": RNNConfig(cell="gru", dim=200, init_scale=0.1),
     "gru-ptb-medium": RNNConfig(cell="gru", dim=650, init_scale=0.05, dropout=0.5),
     "rnn-ptb-small": RNNConfig(cell="rnn_tanh", dim=200, init_scale=0.1),

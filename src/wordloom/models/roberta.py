@@ -1,11 +1,13 @@
 """RoBERTa: A Robustly Optimized BERT Pretraining Approach (Liu et al. 2019, arXiv:1907.11692).
 
-BERT as it is.  The paper trains it on more text for longer, masks anew at every visit, leaves next-sentence
-prediction out, and spells text by GPT-2's byte-level BPE; so all that differs in the model is
+BERT's network.  The paper changes its training: more text, new masks at every visit, no next-sentence
+prediction, and GPT-2's byte-level BPE.
 
-    the vocabulary, 50,265 pieces;  one segment;  norm_eps 1e-5
-    the masked-LM head, whose activation is GELU whatever that of the feed-forward is (``mlm_activation``)
-    the position table, which counts from 2: fairseq gives positions 0 and 1 to padding
+Changes from BERT in the model:
+
+    a vocabulary of 50,265;  one segment;  norm_eps 1e-5
+    the masked-LM head uses GELU whatever the activation of the feed-forward (``mlm_activation``)
+    position_embedding counts from 2: fairseq reserves rows 0 and 1 for padding
 
 Parameters without heads: base 124,645,632, large 355,359,744; the paper prints 125 M and 355 M.
 """

@@ -1,19 +1,19 @@
-"""A pretrained body with a head for one task: what BERT (Devlin et al. 2018, arXiv:1810.04805, section 4) and
+"""A pretrained model with a head for one task, as BERT (Devlin et al. 2018, arXiv:1810.04805, section 4) and
 GPT (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training", section 3.2) are
-fine-tuned as.
+fine-tuned.
 
-    x = body(tokens)                                     [B, T, D]; an encoder's, or a causal language model's
-    summary = tanh(pooler(x[:, 0]))                      of an encoder: its first token, [CLS]
-    summary = x[:, last]                                 of a causal model: its last token has seen the others
+    x = body(tokens)                                     [B, T, D]; an encoder or a causal language model
+    summary = tanh(pooler(x[:, 0]))                      encoder: the first token, [CLS]
+    summary = x[:, last]                                 causal model: the last token, which sees all others
 
     classification       classifier(dropout(summary))                   [B, C]
-    regression           the same with one number, which is the answer  [B]
-    multiple_choice      the same with one number for each choice       [B, K], of which the largest wins
+    regression           one such output, the predicted number          [B]
+    multiple_choice      one such output for each choice                [B, K], the largest wins
     token_classification classifier(dropout(x))                         [B, T, C]
-    question_answering   span(x)                                        [B, T, 2]: where it starts and ends
+    question_answering   classifier(x)                                  [B, T, 2]: start and end of the answer
 
-C classes; K choices, each a row of its own next to the question.  A causal model may read two texts in both
-orders (``tokens`` [B, 2, T]), whose summaries are added, as GPT does for similarity, which has no order.
+C classes; K choices, each a row with the question.  A causal model may read two texts in both orders
+(``tokens`` [B, 2, T]).  The summaries are then added, as GPT does for similarity, which has no order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wordloom.nn.linear import Linear
 
 __all__ = ["BODIES", "SUMMARIES", "TASKS", "TaskConfig", "TaskModel"]
 
-SUMMARIES = ("classification", "regression", "multiple_choice")  # tasks of one vector of a text
+SUMMARIES = ("classification", "regression", "multiple_choice")  # tasks that read one vector per text
 TASKS = (*SUMMARIES, "token_classification", "question_answering")
 BODIES: dict[type, type[nn.Module]] = {
     BertConfig: Bert,
@@ -51,18 +51,17 @@ BODIES: dict[type, type[nn.Module]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """``body`` is the config of a model of BODIES; ``id2label`` the names of the C classes by number, empty
-    for a task without classes.
+    """Settings; ``body`` is the config of a model in BODIES.
 
-    ``language_model`` keeps the body's own head, for the auxiliary loss or an old task: a causal body's, of
-    which an untied one is a matrix of the vocabulary, or an encoder's ``masked_lm_head``.  ``both_orders``:
-    its two texts are read in both, see the module.
+    ``id2label`` maps "0", "1", ... to the names of the C classes; it is empty for a task without classes.
+    ``language_model`` keeps the body's own head, for an auxiliary loss or a previous task: a causal model's
+    ``lm_head`` or an encoder's ``masked_lm_head``.  ``both_orders`` reads two texts in both orders.
     """
 
     body: Any
     task: str = "classification"
     id2label: Mapping[str, Any] = field(default_factory=dict)
-    head_dropout: float | None = None  # before the head; None: the body's dropout
+    head_dropout: float | None = None  # before the head; None: the dropout of body
     language_model: bool = False
     both_orders: bool = False
 
@@ -83,26 +82,26 @@ class TaskConfig:
             has = self.body.masked_lm_head
             raise ConfigError(f"language_model is {self.language_model} and the body's masked_lm_head {has}")
         if self.both_orders and (self.encodes or self.task not in ("classification", "regression")):
-            raise ConfigError("both_orders is of classification and regression by a causal body")
+            raise ConfigError("both_orders needs a causal body, and classification or regression")
 
     @property
     def encodes(self) -> bool:
-        """Whether the body reads in both directions."""
+        """True if the body reads in both directions."""
         return isinstance(self.body, BertConfig)
 
     @property
     def classifies(self) -> bool:
-        """Whether the answers are classes, with names."""
+        """True if the head predicts named classes."""
         return self.task in ("classification", "token_classification")
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in order."""
+        """Names of the classes, in order."""
         return tuple(str(name) for name in self.id2label.values())
 
     @property
     def outputs(self) -> int:
-        """How many numbers the head makes of a vector."""
+        """Outputs of the head for one vector."""
         return {"question_answering": 2}.get(self.task, len(self.id2label) or 1)
 
     @property
@@ -127,52 +126,51 @@ class TaskConfig:
 
 
 class TaskModel(nn.Module):
-    """What the head makes of a batch; see the module."""
+    """A body and a linear head; see the module for the output of each task."""
 
     def __init__(self, config: TaskConfig) -> None:
         super().__init__()
         self.config = c = config
         self.body: Any = BODIES[type(c.body)](c.body)
-        if not c.encodes and not self.speaks:
+        if not c.encodes and not self.has_lm_head:
             del self.body.lm_head
         self.head_dropout = dropout_or(c.head_dropout, c.body.dropout)
-        # a causal model's has no bias, as in the paper's W_y; of its tokens, and of spans, it has one
+        # on a causal model's summary the head has no bias, like W_y in the GPT paper
         self.classifier = Linear(c.dim, c.outputs, bias=c.encodes or c.task not in SUMMARIES)
 
     @property
     def blocks(self) -> nn.ModuleList:
-        """The body's."""
+        """The blocks of the body."""
         blocks: nn.ModuleList = self.body.blocks
         return blocks
 
     @property
-    def speaks(self) -> bool:
-        """Whether a causal body still has the head of its language model: kept, or its embedding read
-        backwards."""
+    def has_lm_head(self) -> bool:
+        """True if a causal body still has its ``lm_head``, kept or tied to the embedding."""
         c = self.config
         return not c.encodes and bool(c.language_model or c.body.tie_embeddings)
 
     def forward(self, tokens: Tensor, segments: Tensor | None = None, attend: Tensor | None = None) -> Tensor:
-        """tokens, segments and attend [B, T], or [B, K, T] of choices or orders -> see the module, float32.
+        """tokens, segments and attend [B, T], or [B, K, T] with choices or orders -> outputs, float32.
 
-        ``attend`` is True for tokens, which stand before all padding; a choice without any scores -inf.
+        ``attend`` is True for tokens, which precede all padding.  A choice without any token scores -inf.
         """
         return self.answers(self.hidden(tokens, segments, attend), attend)
 
     def hidden(self, tokens: Tensor, segments: Tensor | None = None, attend: Tensor | None = None) -> Tensor:
-        """As :meth:`forward` -> the body's vectors of every token [.., T, D]."""
+        """Inputs as in :meth:`forward` -> the body's vectors of all tokens, [.., T, D]."""
         rows = tokens.flatten(0, -2)  # [R, T]
         if not self.config.encodes:
-            return self.body.hidden(rows).view(*tokens.shape, -1)  # padding stands behind all that is read
+            return self.body.hidden(rows).view(*tokens.shape, -1)  # no token sees the padding behind it
         if segments is not None:
-            segments = segments.flatten(0, -2)
+            segments = segments.flatten(0, -2)  # [R, T]
         if attend is not None:
-            attend = attend.flatten(0, -2).clone()
-            attend[:, 0] = True  # a choice that is none: what its softmax makes of nothing is no number
-        return self.body.hidden(rows, segments, attend).view(*tokens.shape, -1)
+            attend = attend.flatten(0, -2).clone()  # [R, T]
+            attend[:, 0] = True  # the softmax over no key at all, in an empty choice, would be NaN
+        return self.body.hidden(rows, segments, attend).view(*tokens.shape, -1)  # [.., T, D]
 
     def answers(self, x: Tensor, attend: Tensor | None = None) -> Tensor:
-        """x [.., T, D] as :meth:`hidden` gives it -> see the module."""
+        """x [.., T, D] from :meth:`hidden` -> the outputs of the task."""
         task = self.config.task
         if task not in SUMMARIES:
             p = self.head_dropout if task == "token_classification" else 0.0
@@ -182,12 +180,12 @@ class TaskModel(nn.Module):
             scores = self._scores(summary)[..., 0]  # [B, K]
             return scores if attend is None else scores.masked_fill(~attend.any(-1), -torch.inf)
         if summary.dim() == 3:  # both orders
-            summary = summary.sum(1)
-        scores = self._scores(summary)
+            summary = summary.sum(1)  # [B, D]
+        scores = self._scores(summary)  # [B, C or 1]
         return scores[:, 0] if task == "regression" else scores
 
     def summary(self, x: Tensor, attend: Tensor | None = None) -> Tensor:
-        """x [.., T, D] -> [.., D], one vector of each text."""
+        """x [.., T, D] -> [.., D], one vector for each text."""
         if self.config.encodes:
             pooled: Tensor = torch.tanh(self.body.pooler(x[..., 0, :]))
             return pooled
@@ -200,13 +198,13 @@ class TaskModel(nn.Module):
         return self.classifier(dropout(summary, self.head_dropout, self.training)).float()
 
     def tie_weights(self) -> None:
-        """Ties the body's."""
-        if self.config.encodes or self.speaks:
+        """Tie the weights of the body."""
+        if self.config.encodes or self.has_lm_head:
             self.body.tie_weights()
 
     @fills_everything
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """The body's own; of the head Normal(0, 0.02), as both papers' code, its bias zero."""
+        """The body by its own method; the head Normal(0, 0.02) as in both papers' code, its bias zero."""
         self.body.init_weights(generator)
         nn.init.normal_(self.classifier.weight, 0.0, 0.02, generator=generator)
         if self.classifier.bias is not None:

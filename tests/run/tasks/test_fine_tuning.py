@@ -173,7 +173,7 @@ def test_the_auxiliary_loss_is_gpts(tmp_path):
     weight = "train.language_model_weight=0.5"
     train(recipe, [weight, "train.steps=2"], out=tmp_path / "run", start_from=tmp_path / "body")
     assert load_config(tmp_path / "run").language_model
-    assert load_model(tmp_path / "run").speaks
+    assert load_model(tmp_path / "run").has_lm_head
     with pytest.raises(RecipeError, match=r"language_model_weight.*less than or equal to 1"):
         train(recipe, ["train.language_model_weight=1.5"], out=tmp_path / "no", start_from=tmp_path / "body")
     write_body(tmp_path / "bert")
