@@ -388,7 +388,7 @@ def test_memory_without_padding_has_no_mask() -> None:
         ({"dim": 15, "n_heads": 3}, "sinusoidal positions need an even number of components, not 15"),
         ({"dim": 12, "positions": "rotary"}, "rotary positions need an even number of components, not 3"),
         ({"positions": "one_hot"}, "one_hot positions take 16 (max_seq_len) of dim's 16 components and the"),
-        ({"positions": "one_hot", "dim": 20}, "raise dim above it and set tie_embeddings to false"),
+        ({"positions": "one_hot", "dim": 20}, "raise dim above max_seq_len and set tie_embeddings to false"),
         ({"dim": 18}, "dim 18 does not divide into 4 heads"),
         ({"activation_dropout": 1.0}, "activation_dropout is a share"),
         ({"norm_eps": 0.0}, "norm_eps must be a number above 0"),
