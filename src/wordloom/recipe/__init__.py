@@ -1,8 +1,8 @@
 """Recipes: everything that decides a training run, as data."""
 
+from wordloom.recipe.data import DATA, DataSettings
 from wordloom.recipe.reading import shipped_recipes
 from wordloom.recipe.recipe import (
-    DataSettings,
     MaskingSettings,
     OldTask,
     Recipe,
@@ -10,9 +10,10 @@ from wordloom.recipe.recipe import (
     TokenizerSettings,
     load_recipe,
 )
-from wordloom.recipe.training import TrainSettings, without_effect
+from wordloom.recipe.training import TrainSettings
 
 __all__ = [
+    "DATA",
     "DataSettings",
     "MaskingSettings",
     "OldTask",
@@ -22,5 +23,4 @@ __all__ = [
     "TrainSettings",
     "load_recipe",
     "shipped_recipes",
-    "without_effect",
 ]

@@ -1,6 +1,6 @@
-"""Reading recipes of any kind: TOML, overrides of single settings, and mistakes told in one line.
+"""Read recipes of both kinds: TOML files, overrides of single keys, and one-line error messages.
 
-What a recipe of each kind holds is said in :mod:`wordloom.recipe` and :mod:`wordloom.recipe.vectors`.
+:mod:`wordloom.recipe.recipe` and :mod:`wordloom.recipe.vectors` define what the two kinds hold.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from wordloom.errors import RecipeError, did_you_mean
+from wordloom.recipe.table import Table, keys_of, unused_keys
 
 __all__ = [
     "BUDGETS",
     "MAX_THREADS",
     "AnyRecipe",
     "FolderName",
-    "Strict",
     "override_value",
     "read_recipe",
     "refuse_repeated",
@@ -42,16 +42,6 @@ def _folder_name(name: str) -> str:
 
 
 FolderName = Annotated[str, AfterValidator(_folder_name)]
-
-
-class Strict(BaseModel):
-    """A recipe, or a table of one: nothing unknown, nothing converted, never changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, nothing left out but what is None."""
-        return self.model_dump(mode="json", exclude_none=True)
 
 
 # Other tools' names for our settings, so that the error can say ours.
@@ -75,20 +65,20 @@ _FOREIGN = {
     "val_split_fraction": "validation_fraction", "dataset": "train", "dataset_name": "train",
 }  # fmt: skip
 
-# What is said beside our name in [train], where theirs means a batch, or an epoch, of each device.
+# Added to our name in [train] where the other tool counts a batch or an epoch per device.
 _OF_ALL_DEVICES = {
-    "batch_size": "and is of all devices together; what goes through at a time is 'train.micro_batch_size'",
-    "epochs": "and counts steps of 'train.batch_size', which is of all devices together",
+    "batch_size": "and counts all devices together; 'train.micro_batch_size' is the size of one pass",
+    "epochs": "and counts steps of 'train.batch_size', which counts all devices together",
 }
 
 
 def shipped_recipes(folder: str = "recipes") -> dict[str, Path]:
-    """Name -> file of every recipe that comes with the package, of models or in another ``folder``."""
+    """Return the files of the recipes in a ``folder`` of the package, by name."""
     place = Path(str(resources.files("wordloom"))) / folder
     return {path.stem: path for path in sorted(place.glob("*.toml"))}
 
 
-AnyRecipe = TypeVar("AnyRecipe", bound=Strict)
+AnyRecipe = TypeVar("AnyRecipe", bound=Table)
 
 
 def read_recipe(
@@ -101,41 +91,47 @@ def read_recipe(
 ) -> AnyRecipe:
     """Return the recipe of ``kind`` that ``source`` names: one of ``shipped``, a file, a run, or its values.
 
-    ``overrides`` are ``key=value``; ``say`` is called with a line for the settings that one of them makes the
-    recipe leave out.  Raises RecipeError for a file that is missing or not TOML, an unknown
-    key, or a value out of its range.
+    ``overrides`` are ``key=value``.  ``say`` is called with a line for the recipe's keys that an override
+    makes useless.
+
+    Raises RecipeError for a file that is missing or not TOML, an unknown key, a value out of its range, or a
+    key that has no effect.
     """
-    if isinstance(source, Strict):
+    is_run = False
+    if isinstance(source, Table):
         values, origin = source.as_dict(), str(getattr(source, "name", ""))
     elif isinstance(source, dict):
         values, origin = copy.deepcopy(source), "settings"
     else:
         path = _find(str(source), shipped)
         origin = path.name
+        is_run = path.name == "recipe.toml" and (path.parent / "metrics.jsonl").exists()
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:  # also for an integer of more than 4,300 digits
             raise RecipeError(f"{path} is not a TOML file: {str(error).partition(';')[0]}") from None
         values.setdefault("name", path.stem)
     _check_kind(kind, values, origin)
-    dropped = _make_room(values, overrides)
+    overridden = {override.partition("=")[0].strip() for override in overrides}
+    dropped = _make_room(values, overridden)
     for override in overrides:
         _apply(values, override)
     for key, value in _flat(values):
         if isinstance(value, int) and abs(value) > _LARGEST:
             raise RecipeError(f"{origin}: {key} is an integer beyond {_LARGEST}; give a smaller one")
+    notes = _drop_unused(kind, values, overridden, is_run=is_run)
     try:
         recipe = kind.model_validate(values)
     except ValidationError as error:
         raise RecipeError(f"{origin}: {_explain(error, kind)}") from None
     if say is not None:
-        for line in _told_dropped(recipe, dropped, overrides):
+        for line in (*_dropped_lines(recipe, dropped), *notes):
             say(line)
     return recipe
 
 
 def refuse_repeated(overrides: Sequence[str]) -> None:
-    """Raise RecipeError for a key that a command line sets twice."""
+    """Raise RecipeError for a key that ``overrides`` set twice."""
     given: dict[str, str] = {}
     for override in overrides:
         key = override.partition("=")[0].strip()
@@ -156,14 +152,14 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _check_kind(kind: type[Strict], values: dict[str, Any], origin: str) -> None:
-    """A recipe for the other command is told apart by its table."""
+def _check_kind(kind: type[Table], values: dict[str, Any], origin: str) -> None:
+    """Raise RecipeError for a recipe of the other command, which its tables show."""
     for table, folder in _TABLES.items():
         if table in values and table not in kind.model_fields:
             raise RecipeError(f"{origin} has a table [{table}]: it is for {_COMMANDS[folder]}")
 
 
-# What a recipe is for, by the folder of its kind, and the tables that tell.
+# The command that a recipe is for, by its folder in the package, and the tables that show the kind.
 _COMMANDS = {
     "recipes": "'wordloom train', which trains models",
     "recipes/vectors": "'wordloom vectors train', which trains word vectors",
@@ -190,8 +186,8 @@ def _find(source: str, shipped: dict[str, Path]) -> Path:
     raise RecipeError(f"no recipe called {source!r}; {did_you_mean(source, shipped)}")
 
 
-# What says how a text is read and held out: another text has its own.
-_OF_THE_TEXT = {
+# Keys that belong to one text: how it is read, and what is held out of it.
+_KEYS_OF_A_TEXT = {
     "data": (
         *("validation", "field", "separator", "text_column", "label_column", "header"),
         *("targets", "validation_targets", "source_column", "target_column"),
@@ -200,37 +196,36 @@ _OF_THE_TEXT = {
 }
 
 
-def _make_room(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Drop what an override replaces under another name: the recipe's budget, its tokenizer's source.
+def _make_room(values: dict[str, Any], overridden: set[str]) -> dict[str, Any]:
+    """Remove the keys of a recipe that an override replaces under another name, such as another budget.
 
-    Another training text brings its own validation part and is read in its own way: the settings dropped for
-    that are returned.
+    Another training text is read in its own way and has its own validation part.  Return the keys that are
+    removed for that reason.
     """
     dropped: dict[str, Any] = {}
-    given = {override.partition("=")[0].strip() for override in overrides}
     for table, rivals in (
         ("train", BUDGETS),
         ("tokenizer", ("kind", "path", "source_path")),
         ("model", ("family", "preset")),
     ):
-        if given & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
+        if overridden & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
             for name in rivals:
                 values[table].pop(name, None)
-    for table, names in _OF_THE_TEXT.items():
-        if f"{table}.train" in given and isinstance(values.get(table), dict):
+    for table, names in _KEYS_OF_A_TEXT.items():
+        if f"{table}.train" in overridden and isinstance(values.get(table), dict):
             for name in names:
                 if values[table].get(name) is not None:
                     dropped[f"{table}.{name}"] = values[table].pop(name)
-    if "tokenizer.path" in given:
+    if "tokenizer.path" in overridden:
         values["tokenizer"] = {}
-    if "model.preset" in given:
+    if "model.preset" in overridden:
         values["model"] = {}
-    return {key: value for key, value in dropped.items() if key not in given}
+    return {key: value for key, value in dropped.items() if key not in overridden}
 
 
-def _told_dropped(recipe: Strict, dropped: dict[str, Any], overrides: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each table whose settings :func:`_make_room` dropped."""
-    for table in _OF_THE_TEXT:
+def _dropped_lines(recipe: Table, dropped: dict[str, Any]) -> Iterator[str]:
+    """Yield a line for each table whose keys :func:`_make_room` removed."""
+    for table in _KEYS_OF_A_TEXT:
         names = [f"{key} = {value!r}" for key, value in dropped.items() if key.startswith(f"{table}.")]
         if not names:
             continue
@@ -239,6 +234,30 @@ def _told_dropped(recipe: Strict, dropped: dict[str, Any], overrides: Sequence[s
         if f"{table}.validation" in dropped and share is not None:
             line += f". {share:g} of the text is held out for validation ({table}.validation_fraction)"
         yield line
+
+
+# Overrides of these keys make another kind of run; the recipe's keys that do not fit are errors.
+_KINDS_OF_RUN = ("train.objective", "vectors.algorithm")
+
+
+def _drop_unused(
+    kind: type[Table], values: dict[str, Any], overridden: set[str], *, is_run: bool
+) -> list[str]:
+    """Remove the recipe's keys that an override leaves without effect, and return a line for each.
+
+    A saved recipe of a run (``is_run``) loses all keys without effect, which earlier versions accepted.
+    """
+    lines = []
+    for unused in list(unused_keys(kind, values)):
+        replaced = unused.decides in overridden and unused.decides not in _KINDS_OF_RUN
+        if unused.name not in overridden and (is_run or replaced):
+            *tables, key = unused.name.split(".")
+            table = values
+            for name in tables:
+                table = table[name]
+            del table[key]
+            lines.append(f"the recipe's {unused.name} = {unused.value!r} is left out: {unused.reason}")
+    return lines
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -262,7 +281,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 
 def override_value(text: str) -> Any:
-    """What stands behind ``key=``, read as TOML or as a bare string; ``none`` is None."""
+    """Return the value of an override, read as TOML or as a bare string; ``none`` is None."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -272,9 +291,9 @@ def override_value(text: str) -> Any:
     return None if value == "none" else value
 
 
-def _explain(error: ValidationError, kind: type[Strict]) -> str:
-    """pydantic's first complaint as one line: what was given, what is allowed, what to do."""
-    # a table that is missing may be there under a mistyped name
+def _explain(error: ValidationError, kind: type[Table]) -> str:
+    """Return pydantic's first error as one line: the value, the allowed values, and what to do."""
+    # a missing table may be there under a mistyped name
     first, *others = error.errors()
     if first["type"] == "missing":
         first = next((other for other in others if other["type"] == "extra_forbidden"), first)
@@ -285,19 +304,19 @@ def _explain(error: ValidationError, kind: type[Strict]) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
         table, key = first["loc"][:-1], str(first["loc"][-1])
-        allowed = _keys_of(kind, table)
+        allowed = keys_of(kind, table)
         ours = _FOREIGN.get(key, key)
         if ours in allowed:
             return f"unknown key '{where}'; it is called {_called(table, ours)}{more}"
-        if table and key in _keys_of(kind, ()):
+        if table and key in keys_of(kind, ()):
             return f"unknown key '{where}'; it is called '{key}' here{more}"
-        elsewhere = [name for name in kind.model_fields if ours in _keys_of(kind, (name,))]
+        elsewhere = [name for name in kind.model_fields if ours in keys_of(kind, (name,))]
         if not table and elsewhere:
             if ours != key:
                 return f"unknown key '{where}'; it is called {_called(elsewhere[:1], ours)}{more}"
             return f"unknown key '{where}'; did you mean '{elsewhere[0]}.{key}'?{more}"
         if not table and isinstance(given, dict):
-            tables = [name for name in allowed if _keys_of(kind, (name,)) or name == "model"]
+            tables = [name for name in allowed if keys_of(kind, (name,)) or name == "model"]
             return f"unknown table [{key}]; {did_you_mean(key, tables)}{more}"
         return f"unknown key '{where}'; {did_you_mean(key, allowed)}{more}"
     if first["type"] == "missing":
@@ -308,18 +327,6 @@ def _explain(error: ValidationError, kind: type[Strict]) -> str:
 
 
 def _called(table: Sequence[int | str], ours: str) -> str:
-    """Our name for what another tool calls otherwise, and what else differs."""
+    """Return our name for another tool's key, and a note where its meaning differs."""
     note = _OF_ALL_DEVICES.get(ours) if list(table) == ["train"] else None
     return f"'{'.'.join([*map(str, table), ours])}' here" + (f", {note}" if note else "")
-
-
-def _keys_of(kind: type[Strict], table: Sequence[int | str]) -> list[str]:
-    """The keys of a recipe, or of one of its tables."""
-    if not table:
-        return list(kind.model_fields)
-    field = kind.model_fields.get(str(table[0]))
-    given = () if field is None else (field.annotation, *get_args(field.annotation))
-    for schema in given:
-        if isinstance(schema, type) and issubclass(schema, Strict):
-            return list(schema.model_fields)
-    return []

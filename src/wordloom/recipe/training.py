@@ -1,139 +1,277 @@
-"""The table ``[train]`` of a recipe: the loop's settings, and which of them have an effect together."""
+"""The table ``[train]`` of a recipe: objective, budget, batch, optimizer, schedule, precision and logging."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from wordloom.errors import did_you_mean
-from wordloom.recipe.reading import BUDGETS, MAX_THREADS, Strict
+from wordloom.recipe.reading import BUDGETS, MAX_THREADS
+from wordloom.recipe.table import OnlyIf, Table
 
-__all__ = ["HEADS", "HIGHER", "LOWER", "TrainSettings", "without_effect"]
+__all__ = [
+    "HEADS",
+    "HIGHER",
+    "LOWER",
+    "MASKED",
+    "WITH_LANGUAGE_MODEL",
+    "NotBagOfWords",
+    "Objective",
+    "TrainSettings",
+]
 
-#: Objectives of a head that answers, and of vectors of texts; all others are those of language models.
+Objective = Literal[
+    "causal_lm",
+    "truncated_bptt",
+    "classification",
+    "regression",
+    "multiple_choice",
+    "token_classification",
+    "question_answering",
+    "translation",
+    "masked_lm",
+    "masked_lm+next_sentence",
+    "contrastive",
+    "cosine_similarity",
+]
+
+#: Objectives of fine-tuning heads and of sentence embeddings; all others are those of language models.
 HEADS = (
     *("classification", "regression", "multiple_choice", "token_classification", "question_answering"),
     *("contrastive", "cosine_similarity"),
 )
+MASKED = ("masked_lm", "masked_lm+next_sentence")
+_NEXT_TOKEN = ("causal_lm", "truncated_bptt")
+#: Objectives to which the language-model loss of the task's own texts can be added.
+WITH_LANGUAGE_MODEL = ("classification", "regression", "multiple_choice")
 
-#: Figures of a validation part of which the lower is the better, and the higher.
+#: Validation metrics for which lower values are better, and those for which higher values are.
 LOWER = ("loss", "perplexity", "bits_per_byte", "masked_loss", "masked_perplexity", "next_sentence_loss")
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman", "exact_match", "bleu", "chrf"),
     *("masked_accuracy", "next_sentence_accuracy"),
 )
 
+# Conditions that several fields share.
+_NotTranslation = OnlyIf(
+    "train.objective",
+    excluded=("translation",),
+    instead="the length of pairs is limited by data.max_source_tokens and data.max_target_tokens, and their "
+    "number by train.batch_tokens",
+)
+_Translation = OnlyIf("train.objective", ("translation",))
+_Contrastive = OnlyIf("train.objective", ("contrastive",))
+_StepByStep = OnlyIf("optimizer", ("adamw", "muon", "sgd"))
+_Adam = OnlyIf("optimizer", ("adamw", "muon"))
+_Muon = OnlyIf("optimizer", ("muon",))
+_LBFGS = OnlyIf("optimizer", ("lbfgs",))
+NotBagOfWords = OnlyIf("model.family", excluded=("bag_of_words",))
+_Attention = OnlyIf("model.family", excluded=("bag_of_words", "rnn", "rnn_classifier"))
+_EpochDecay = OnlyIf("schedule", ("epoch_decay",))
 
-class TrainSettings(Strict):
-    """The loop: budget, batch, optimizer, schedule, precision, and what happens along the way."""
 
-    # budget: exactly one
-    steps: int | None = Field(None, ge=1)
-    tokens: int | None = Field(None, ge=1)
-    epochs: float | None = Field(None, gt=0)
-    flops: float | None = Field(None, gt=0)
-    minutes: float | None = Field(None, gt=0)
+class TrainSettings(Table):
+    """The settings of the training loop."""
 
-    # batch
-    seq_len: int = Field(256, ge=1)
-    batch_size: int = Field(32, ge=1)  # windows per optimizer step, over all micro-batches and ranks
-    micro_batch_size: int | None = Field(None, ge=1)  # windows per forward pass; None: all at once
-    # truncated_bptt: windows go on where those before ended, as the state of recurrent models does
-    objective: Literal[
+    objective: Objective = Field(
         "causal_lm",
-        "truncated_bptt",
-        "classification",
-        "regression",
-        "multiple_choice",
-        "token_classification",
-        "question_answering",
-        "translation",
-        "masked_lm",
-        "masked_lm+next_sentence",
-        "contrastive",
-        "cosine_similarity",
-    ] = "causal_lm"
-    batch_tokens: int = Field(4096, ge=1)  # translation: target tokens of a batch, of which batch_size counts
-    label_smoothing: float = Field(0.0, ge=0, lt=1)  # translation: share of the target given to all words
-    cross_attention: Literal["fresh", "copied"] = (
-        "fresh"  # translation begun with a BERT: as its own attention
+        description="What the model is trained to do; it decides which keys [data] has. truncated_bptt is "
+        "causal_lm with windows that continue each other, whose recurrent state is carried over.",
     )
-    # so much of a language model's loss is added: of the next tokens of the task's own texts (classification,
-    # regression and multiple_choice by a causal model), or of old ones, those of [old_task]
-    language_model_weight: float = Field(0.0, ge=0, le=1)
-    language_model_texts: Literal["task", "old"] = "task"
-    rehearsal_share: float | None = Field(None, gt=0, lt=1)  # of the steps, which go on with [old_task]
-    # contrastive: cosines times this (1 / temperature) are the logits; a text is told apart from the others
-    # of its batch, so that train.batch_size says how many they are; symmetric: the first by the second, too
-    similarity_scale: float = Field(20.0, gt=0)
-    symmetric: bool = False
-    # masked_lm: rows of this length in the last share of the steps (Devlin et al. 2018, appendix A.2)
-    long_seq_len: int | None = Field(None, ge=1)
-    long_share: float = Field(0.1, gt=0, lt=1)
 
-    # optimizer
-    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = "adamw"  # lbfgs: all rows at every step
-    learning_rate: float = Field(1e-3, gt=0)
-    muon_learning_rate: float = Field(0.02, gt=0)  # of the blocks' matrices under "muon"; the rest use AdamW
-    muon_momentum: float = Field(0.95, ge=0, lt=1)
-    momentum: float = Field(0.0, ge=0, lt=1)  # of sgd
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)  # on matrices only
-    l2: float = Field(1e-4, ge=0)  # lbfgs: l2 / 2 times the squares of matrices, beside the mean loss
-    tolerance: float = Field(1e-4, ge=0)  # lbfgs ends where no component of the gradient is above it
-    clip: float | None = Field(1.0, gt=0)  # norm of all gradients
+    # the budget
+    steps: int | None = Field(None, ge=1, description="Budget in optimizer steps. Give exactly one budget.")
+    tokens: int | None = Field(None, ge=1, description="Budget in training tokens.")
+    epochs: float | None = Field(None, gt=0, description="Budget in passes over the training data.")
+    flops: float | None = Field(None, gt=0, description="Budget in floating-point operations.")
+    minutes: float | None = Field(
+        None, gt=0, description="Budget in minutes, converted to steps by a few timed steps at the start."
+    )
+
+    # the batch
+    seq_len: Annotated[int, _NotTranslation, NotBagOfWords] = Field(
+        256, ge=1, description="Length of a window or row in tokens."
+    )
+    batch_size: Annotated[int, _StepByStep] = Field(
+        32,
+        ge=1,
+        description="Windows or rows per optimizer step, over all micro-batches and devices. Translation "
+        "counts batches of train.batch_tokens.",
+    )
+    micro_batch_size: Annotated[int | None, _NotTranslation] = Field(
+        None, ge=1, description="Windows or rows per forward pass. By default the whole batch."
+    )
+    batch_tokens: Annotated[int, _Translation] = Field(
+        4096, ge=1, description="Target tokens of one batch of pairs; train.batch_size counts these batches."
+    )
+    label_smoothing: Annotated[float, _Translation] = Field(
+        0.0, ge=0, lt=1, description="Share of the target probability that is spread over the vocabulary."
+    )
+    cross_attention: Annotated[Literal["fresh", "copied"], _Translation] = Field(
+        "fresh",
+        description="Cross-attention of a translation model that starts from a BERT: initialised at random "
+        "(fresh), or copied from the self-attention (copied).",
+    )
+    language_model_weight: Annotated[float, NotBagOfWords] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Weight of a language-model loss that is added to the objective's loss (Radford et al. "
+        "2018).",
+    )
+    language_model_texts: Annotated[Literal["task", "old"], OnlyIf("language_model_weight")] = Field(
+        "task",
+        description="Text of that language-model loss: the task's own (task; classification, regression and "
+        "multiple_choice by a causal model), or that of [old_task] (old).",
+    )
+    rehearsal_share: float | None = Field(
+        None, gt=0, lt=1, description="Share of the steps that train on the text of [old_task]."
+    )
+    similarity_scale: Annotated[float, _Contrastive] = Field(
+        20.0,
+        gt=0,
+        description="Factor that turns cosines into logits (1 / temperature). The other texts of the batch "
+        "are the negatives.",
+    )
+    symmetric: Annotated[bool, _Contrastive] = Field(
+        False, description="Also find the first text of a pair from the second."
+    )
+    long_seq_len: Annotated[int | None, OnlyIf("train.objective", MASKED)] = Field(
+        None, ge=1, description="Row length in the last steps (Devlin et al. 2018, appendix A.2)."
+    )
+    long_share: Annotated[float, OnlyIf("train.objective", MASKED), OnlyIf("long_seq_len")] = Field(
+        0.1, gt=0, lt=1, description="Share of the steps, at the end, with rows of train.long_seq_len."
+    )
+
+    # the optimizer
+    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = Field(
+        "adamw",
+        description="The optimizer. muon trains the matrices of the blocks, and AdamW the other parameters. "
+        "lbfgs reads all rows at every step.",
+    )
+    learning_rate: Annotated[float, _StepByStep] = Field(
+        1e-3, gt=0, description="Peak learning rate, of all that Muon does not train."
+    )
+    muon_learning_rate: Annotated[float, _Muon] = Field(
+        0.02, gt=0, description="Peak learning rate of the matrices that Muon trains."
+    )
+    muon_momentum: Annotated[float, _Muon] = Field(0.95, ge=0, lt=1, description="Momentum of Muon.")
+    momentum: Annotated[float, OnlyIf("optimizer", ("sgd",))] = Field(
+        0.0, ge=0, lt=1, description="Momentum of SGD."
+    )
+    beta1: Annotated[float, _Adam] = Field(
+        0.9, ge=0, lt=1, description="AdamW's decay of the mean of gradients."
+    )
+    beta2: Annotated[float, _Adam] = Field(
+        0.95, ge=0, lt=1, description="AdamW's decay of the mean of squared gradients."
+    )
+    epsilon: Annotated[float, _Adam] = Field(
+        1e-8, gt=0, description="Number that AdamW adds to the denominator."
+    )
+    weight_decay: Annotated[float, _StepByStep] = Field(
+        0.1, ge=0, description="Decoupled weight decay, on matrices only."
+    )
+    l2: Annotated[float, _LBFGS] = Field(
+        1e-4,
+        ge=0,
+        description="L-BFGS adds l2 / 2 times the sum of squares of all matrices to the mean loss.",
+    )
+    tolerance: Annotated[float, _LBFGS] = Field(
+        1e-4, ge=0, description="L-BFGS stops when no component of the gradient is larger."
+    )
+    clip: Annotated[float | None, _StepByStep] = Field(
+        1.0, gt=0, description="Largest norm of the gradient of all parameters together."
+    )
     ema: float | None = Field(
-        None, gt=0, lt=1
-    )  # decay of an average of the weights, which is then what is saved
+        None,
+        gt=0,
+        lt=1,
+        description="Decay of an exponential moving average of the weights. The average is evaluated and "
+        "saved.",
+    )
 
-    # schedule: a share of the peak learning rate at every step
-    schedule: Literal[
-        "constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt", "epoch_decay"
-    ] = "cosine"
-    warmup_steps: int = Field(0, ge=0)
-    decay_share: float = Field(0.2, gt=0, le=1)  # of all steps, at the end of warmup_stable_decay
-    flat_epochs: int = Field(4, ge=0)  # of epoch_decay: so many at the peak, then times decay_factor each
-    decay_factor: float = Field(0.5, gt=0, lt=1)
-    final_share: float = Field(0.1, ge=0, le=1)  # of the peak, where linear, cosine and stable-decay end
+    # the schedule
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt", "epoch_decay"],
+        _StepByStep,
+    ] = Field("cosine", description="How the learning rate changes from step to step.")
+    warmup_steps: Annotated[int, _StepByStep] = Field(
+        0, ge=0, description="Steps in which the learning rate rises linearly to its peak."
+    )
+    decay_share: Annotated[float, OnlyIf("schedule", ("warmup_stable_decay",))] = Field(
+        0.2, gt=0, le=1, description="Share of the steps, at the end, in which the learning rate decays."
+    )
+    flat_epochs: Annotated[int, _EpochDecay] = Field(
+        4, ge=0, description="Epochs at the peak learning rate, before the decay begins."
+    )
+    decay_factor: Annotated[float, _EpochDecay] = Field(
+        0.5, gt=0, lt=1, description="Factor of the learning rate at the start of each later epoch."
+    )
+    final_share: Annotated[float, OnlyIf("schedule", ("linear", "cosine", "warmup_stable_decay"))] = Field(
+        0.1, ge=0, le=1, description="Learning rate of the last step, as a share of the peak."
+    )
 
-    # precision and kernels
-    device: str = "auto"  # auto, cpu, cuda, cuda:1, mps
-    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
-    attention_backend: Literal["auto", "flash", "efficient", "math", "exact"] = "auto"
-    gradient_checkpointing: bool = False
-    threads: int | None = Field(None, ge=1, le=MAX_THREADS)
-    allocator: Literal["tuned", "system"] = "tuned"
+    # device, precision and kernels
+    device: str = Field("auto", description="Device: auto, cpu, cuda, cuda:1 or mps.")
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = Field(
+        "auto",
+        description="Arithmetic: fp32; bf16 with fp32 weights; bf16 weights too (bf16-pure); or bf16 in the "
+        "language-model head alone (bf16-head). auto takes what is fast on the device.",
+    )
+    compile: Annotated[Literal["auto", "on", "off"], NotBagOfWords] = Field(
+        "auto", description="Whether to use torch.compile."
+    )
+    attention_backend: Annotated[Literal["auto", "flash", "efficient", "math", "exact"], _Attention] = Field(
+        "auto", description="Implementation of attention."
+    )
+    gradient_checkpointing: Annotated[bool, NotBagOfWords] = Field(
+        False, description="Recompute activations in the backward pass, which saves memory and costs time."
+    )
+    threads: int | None = Field(
+        None, ge=1, le=MAX_THREADS, description="CPU threads. By default PyTorch's own number."
+    )
+    allocator: Literal["tuned", "system"] = Field(
+        "tuned", description="CPU memory allocator settings: tuned to keep large blocks, or the system's own."
+    )
 
-    # along the way; 0: never
-    log_every: int = Field(10, ge=1)
-    evaluate_every: int = Field(0, ge=0)
-    evaluate_windows: int | None = Field(None, ge=1)  # None: the whole validation text
-    sample_every: int = Field(0, ge=0)
-    sample_prompt: str = "\n"
-    sample_tokens: int = Field(64, ge=1)
-    save_every: int = Field(0, ge=0)
-    keep_last: int = Field(2, ge=1)
-    keep_best: bool = False  # also keep the best checkpoint on the validation part, and finish with it
-    best_metric: str = "loss"  # the figure by which it is the best, one of LOWER or HIGHER
-    tensorboard: bool = False
+    # what happens along the way; 0 means never
+    log_every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
+    evaluate_every: int = Field(0, ge=0, description="Steps between two evaluations; 0: at the end only.")
+    evaluate_windows: Annotated[int | None, OnlyIf("train.objective", (*_NEXT_TOKEN, *MASKED))] = Field(
+        None, ge=1, description="Windows per evaluation. By default the whole validation part."
+    )
+    sample_every: Annotated[int, OnlyIf("train.objective", _NEXT_TOKEN)] = Field(
+        0, ge=0, description="Steps between two texts generated for the log; 0: never."
+    )
+    sample_prompt: Annotated[str, OnlyIf("sample_every")] = Field(
+        "\n", description="Text that these samples begin with."
+    )
+    sample_tokens: Annotated[int, OnlyIf("sample_every")] = Field(
+        64, ge=1, description="Tokens of each sample."
+    )
+    save_every: int = Field(0, ge=0, description="Steps between two checkpoints; 0: at the end only.")
+    keep_last: int = Field(2, ge=1, description="Number of checkpoints to keep.")
+    keep_best: bool = Field(
+        False, description="Keep the checkpoint with the best validation metric, and finish with its weights."
+    )
+    best_metric: Annotated[str, OnlyIf("keep_best")] = Field(
+        "loss", description="Validation metric that train.keep_best compares."
+    )
+    tensorboard: bool = Field(False, description="Also write the metrics for TensorBoard.")
 
     @model_validator(mode="after")
-    def _one_budget(self) -> TrainSettings:
+    def _consistent(self) -> TrainSettings:
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) != 1:
             named = " and ".join(f"train.{name}" for name in given) or "none"
             raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
-        settled = self.optimizer == "lbfgs"  # the batch is then all rows
-        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size and not settled:
+        if self.optimizer == "lbfgs":
+            self._check_lbfgs()
+        elif self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
             raise ValueError(
                 f"train.micro_batch_size {self.micro_batch_size} is above train.batch_size {self.batch_size}"
             )
-        if self.optimizer == "lbfgs":
-            self._check_lbfgs()
         if self.precision == "bf16-head" and self.objective in HEADS:
             raise ValueError(
                 'train.precision "bf16-head" is for the head of a language model; take fp32 or bf16'
@@ -142,21 +280,12 @@ class TrainSettings(Strict):
             raise ValueError('train.schedule "epoch_decay" counts epochs: give the budget as train.epochs')
         if self.objective == "translation" and "batch_size" not in self.model_fields_set:
             raise ValueError(
-                "train.batch_size counts batches of train.batch_tokens target tokens that make a step of "
+                "train.batch_size counts the batches of train.batch_tokens target tokens in one step of "
                 "translation: give it, such as 1"
             )
         if self.objective == "contrastive":
             self._check_contrast()
-        if self.long_seq_len is not None:
-            if self.long_seq_len <= self.seq_len:
-                raise ValueError(
-                    f"train.long_seq_len {self.long_seq_len} is not above train.seq_len {self.seq_len}"
-                )
-            if self.steps is None and self.epochs is None:
-                raise ValueError(
-                    "train.long_seq_len needs a budget in train.steps or train.epochs, of which "
-                    "train.long_share is"
-                )
+        self._check_long_rows()
         if self.keep_best and not self.evaluate_every:
             raise ValueError("train.keep_best needs train.evaluate_every above 0")
         if self.best_metric not in (*LOWER, *HIGHER):
@@ -169,67 +298,38 @@ class TrainSettings(Strict):
     def _check_contrast(self) -> None:
         if self.batch_size < 2:
             raise ValueError(
-                "train.batch_size 1 leaves no other text in the batch to tell a text's own from; take 2 or "
-                "more, such as 32"
+                "train.batch_size 1 leaves no other text in the batch as a negative; take 2 or more"
             )
         if self.micro_batch_size is not None:
             raise ValueError(
-                "train.micro_batch_size would leave each text only the others of its micro-batch to be told "
-                "from; leave it out (train.gradient_checkpointing = true saves memory)"
+                "train.micro_batch_size would limit the negatives of a text to its micro-batch; leave it out "
+                "(train.gradient_checkpointing = true saves memory)"
             )
 
     def _check_lbfgs(self) -> None:
         if self.objective != "classification":
             raise ValueError(
-                'train.optimizer "lbfgs" goes through all samples at every step, which only '
+                'train.optimizer "lbfgs" reads all samples at every step, which only '
                 'train.objective = "classification" does; use adamw or muon'
             )
         if self.ema is not None:
-            raise ValueError("train.ema averages noisy steps, and those of lbfgs are none; leave it out")
+            raise ValueError(
+                "train.ema averages noisy steps, and the steps of lbfgs have no noise; leave it out"
+            )
         if self.keep_best:
             raise ValueError("train.keep_best has no use with lbfgs, whose loss only falls; leave it out")
         if self.precision not in ("auto", "fp32"):
             raise ValueError(f'train.optimizer "lbfgs" needs fp32, not train.precision "{self.precision}"')
 
-
-# What a setting needs to have any effect, where that is another setting's value.
-_ONLY_WITH = {
-    "muon_learning_rate": ("optimizer", ("muon",)),
-    "muon_momentum": ("optimizer", ("muon",)),
-    **dict.fromkeys(
-        (
-            "batch_size",
-            "learning_rate",
-            "weight_decay",
-            "clip",
-            "schedule",
-            "warmup_steps",
-        ),
-        ("optimizer", ("adamw", "muon", "sgd")),
-    ),
-    **dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimizer", ("adamw", "muon"))),
-    "momentum": ("optimizer", ("sgd",)),
-    "l2": ("optimizer", ("lbfgs",)),
-    "tolerance": ("optimizer", ("lbfgs",)),
-    "decay_share": ("schedule", ("warmup_stable_decay",)),
-    "flat_epochs": ("schedule", ("epoch_decay",)),
-    "decay_factor": ("schedule", ("epoch_decay",)),
-    "final_share": ("schedule", ("linear", "cosine", "warmup_stable_decay")),
-    "sample_prompt": ("sample_every", None),
-    "sample_tokens": ("sample_every", None),
-    "long_share": ("long_seq_len", None),
-    "language_model_texts": ("language_model_weight", None),
-    "best_metric": ("keep_best", (True,)),
-}
-
-
-def without_effect(train: TrainSettings) -> list[str]:
-    """A line for every setting that was changed from its default and that another one leaves unused."""
-    lines = []
-    for name, (other, values) in _ONLY_WITH.items():
-        has = getattr(train, other)
-        used = bool(has) if values is None else has in values
-        if not used and getattr(train, name) != TrainSettings.model_fields[name].default:
-            needs = "one above 0" if values is None else " or ".join(map(repr, values))
-            lines.append(f"train.{name} has no effect with train.{other} {has!r}: it takes {needs}")
-    return lines
+    def _check_long_rows(self) -> None:
+        if self.long_seq_len is None:
+            return
+        if self.long_seq_len <= self.seq_len:
+            raise ValueError(
+                f"train.long_seq_len {self.long_seq_len} is not above train.seq_len {self.seq_len}"
+            )
+        if self.steps is None and self.epochs is None:
+            raise ValueError(
+                "train.long_seq_len needs a budget in train.steps or train.epochs, because train.long_share "
+                "is a share of the steps"
+            )

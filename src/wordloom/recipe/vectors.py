@@ -1,6 +1,7 @@
 """A recipe for word vectors: TOML like every recipe (:mod:`wordloom.recipe`), with other tables.
 
-``[data]`` names the text, ``[words]`` says how it becomes words, ``[vectors]`` how they are learnt.
+``[data]`` names the text, ``[words]`` says how it is split into words, and ``[vectors]`` how their vectors
+are trained.
 
 >>> recipe = load_vector_recipe("word2vec-gutenberg", ["vectors.dim=50"])
 >>> recipe.vectors.dim
@@ -9,15 +10,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from pydantic import Field, model_validator
 
-from wordloom.recipe import Result
-from wordloom.recipe.reading import MAX_THREADS, FolderName, Strict, read_recipe, shipped_recipes
+from wordloom.recipe.reading import MAX_THREADS, FolderName, read_recipe, shipped_recipes
+from wordloom.recipe.recipe import Result
+from wordloom.recipe.table import OnlyIf, Table, unused_keys
 
 __all__ = [
     "CorpusSettings",
@@ -28,118 +30,164 @@ __all__ = [
     "shipped_vector_recipes",
 ]
 
-# alpha for skip-gram and for CBOW, its floor, and the share of frequent words that is kept
+# alpha of skip-gram and of CBOW, the lowest alpha, and the threshold of frequent words
 _CONSTANTS = {
     "gensim": (0.025, 0.025, 1e-4, 1e-3),
     "word2vec.c": (0.025, 0.05, None, 1e-3),  # None: 1e-4 of alpha
     "fasttext": (0.05, 0.05, 0.0, 1e-4),
 }
-
-# settings that some algorithms have no use for
-_WINDOWED = ("word2vec", "fasttext")
-_ONLY_WITH = {
-    **dict.fromkeys(("min_n", "max_n", "buckets"), ("fasttext", "fasttext-supervised")),
-    **dict.fromkeys(("loss", "word_ngrams", "label_prefix"), ("fasttext-supervised",)),
-    **dict.fromkeys(("x_max", "power", "memory_mb"), ("glove",)),
-    **dict.fromkeys(("architecture", "hierarchical_softmax"), _WINDOWED),
-    **dict.fromkeys(("exponent", "mean", "constants", "sample"), _WINDOWED),
-    **dict.fromkeys(("negative", "min_alpha"), (*_WINDOWED, "fasttext-supervised")),
-    "window": (*_WINDOWED, "glove"),
-}
-_PHRASES = ("phrases", "phrase_min_count", "phrase_threshold")  # of words, which labelled lines have not
 # The defaults of fastText's supervised mode, where they differ
 _SUPERVISED_DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {"split": "whitespace", "lower": False, "min_count": 1},
     "vectors": {"min_n": 0, "max_n": 0, "alpha": 0.1, "min_alpha": 0.0},
 }
 
-
-class CorpusSettings(Strict):
-    """Which text, and how it is read (see :mod:`wordloom.data`); all of it is trained on."""
-
-    train: str | list[str]  # files, folders, globs, or the name of a data set
-    field: str | None = None  # of .jsonl and .parquet rows; None: what the data set says, else "text"
-    # What ends a text of a .txt file, past which no window reaches: line, blank-line, file, or the line that
-    # stands between two; None: line, and a data set as it says itself
-    separator: str | None = None
-    encoding_errors: Literal["strict", "replace"] = "strict"
+_SUPERVISED = "fasttext-supervised"
+_Words = OnlyIf("vectors.algorithm", ("word2vec", "fasttext", "glove"))
+_Windowed = OnlyIf("algorithm", ("word2vec", "fasttext"))
+_WithWindow = OnlyIf("algorithm", ("word2vec", "fasttext", "glove"))
+_Sampled = OnlyIf("algorithm", ("word2vec", "fasttext", _SUPERVISED))
+_NGrams = OnlyIf("algorithm", ("fasttext", _SUPERVISED))
+_Supervised = OnlyIf("algorithm", (_SUPERVISED,))
+_GloVe = OnlyIf("algorithm", ("glove",))
 
 
-class WordSettings(Strict):
-    """How text becomes words, and which of them have vectors (see
-    :mod:`wordloom.vectors.corpus.vocabulary`)."""
+class CorpusSettings(Table):
+    """The text, and how it is read; all of it is trained on."""
 
-    split: Literal["words", "whitespace"] = "words"
-    lower: bool = True
-    min_count: int = Field(5, ge=1)
-    max_words: int | None = Field(None, ge=1)
-    phrases: int = Field(0, ge=0, le=4)  # passes that join words found together: new_york, new_york_times
-    phrase_min_count: int = Field(5, ge=1)
-    phrase_threshold: float = Field(10.0, gt=0)
+    train: str | list[str] = Field(
+        description="Training data: files, folders, globs, or the name of a data set (wordloom data list)."
+    )
+    field: str | None = Field(
+        None,
+        description="Field of the text in .jsonl and .parquet files. By default the data set's own, else "
+        "'text'.",
+    )
+    separator: str | None = Field(
+        None,
+        description="What ends a text of a .txt file, and thus every window: line (the default), blank-line, "
+        "file, or the line that stands between two texts.",
+    )
+    encoding_errors: Literal["strict", "replace"] = Field(
+        "strict",
+        description="What to do with bytes that are not UTF-8: raise an error (strict), or read U+FFFD "
+        "(replace).",
+    )
 
 
-class VectorSettings(Strict):
-    """What is learnt and how; the defaults are gensim's.
+class WordSettings(Table):
+    """How text is split into words, and which of them get vectors."""
 
-    ``constants`` chooses whose alpha, min_alpha and sample stand where none are given.  The algorithm
-    ``fasttext-supervised`` has the defaults of fastText's command ``supervised``.
+    split: Literal["words", "whitespace"] = Field(
+        "words", description="How text is split: into words and punctuation, or at white space."
+    )
+    lower: bool = Field(True, description="Lower-case the text.")
+    min_count: int = Field(5, ge=1, description="Lowest count of a word that gets a vector.")
+    max_words: int | None = Field(None, ge=1, description="Largest vocabulary: the most frequent words.")
+    phrases: Annotated[int, _Words] = Field(
+        0, ge=0, le=4, description="Passes that join frequent pairs of words: new_york, new_york_times."
+    )
+    phrase_min_count: Annotated[int, _Words] = Field(
+        5, ge=1, description="Lowest count of a pair that is joined."
+    )
+    phrase_threshold: Annotated[float, _Words] = Field(
+        10.0, gt=0, description="Lowest score of a pair that is joined; higher values join fewer."
+    )
+
+
+class VectorSettings(Table):
+    """The algorithm and its settings; the defaults are gensim's.
+
+    The algorithm ``fasttext-supervised`` has the defaults of fastText's command ``supervised``.
     """
 
-    algorithm: Literal["word2vec", "fasttext", "fasttext-supervised", "glove"] = "word2vec"
-    architecture: Literal["skipgram", "cbow"] = "skipgram"
-    dim: int = Field(100, ge=1)
-    window: int | None = Field(None, ge=1)  # words to either side at most; None: 5, GloVe 15
-    negative: int = Field(5, ge=0)  # noise words drawn for a window
-    hierarchical_softmax: bool = False  # a tree over the vocabulary instead of noise words
-    exponent: float = 0.75  # noise words are drawn in proportion to count ** exponent
-    min_n: int = Field(3, ge=0)  # fastText: letters of the shortest n-gram; 0: none at all
-    max_n: int = Field(6, ge=0)  # ... of the longest
-    buckets: int = Field(2_000_000, ge=1)  # ... vectors that all n-grams share
-    loss: Literal["softmax", "ns", "hs", "ova"] = "softmax"  # supervised; ova: one classifier a label
-    word_ngrams: int = Field(1, ge=1)  # ... words in the longest run that has a vector
-    label_prefix: str = Field("__label__", pattern=r"^\S+$")  # ... words that begin so are labels
-    mean: bool = True  # CBOW: the mean of the words around, else their sum
-    x_max: float = Field(100.0, gt=0)  # GloVe: counts from here on weigh the same; 10 suits small corpora
-    power: float = Field(0.75, gt=0)  # ... and those below by (count / x_max) ** power
-    memory_mb: int = Field(1024, ge=1)  # ... MiB in which co-occurrences are counted
-    epochs: int | None = Field(None, ge=1)  # None: 5, GloVe 25
-    constants: Literal["gensim", "word2vec.c", "fasttext"] = "gensim"
-    alpha: float | None = Field(None, gt=0)  # learning rate, falling linearly
-    min_alpha: float | None = Field(None, ge=0)  # ... to this
-    sample: float | None = Field(
-        None, ge=0
-    )  # share of a word above which it is passed over at times; 0: never
-
-    device: str = "auto"  # auto: CUDA where it is and can do it, else cpu; cpu, cuda, cuda:1
-    deterministic: bool = (
-        False  # the same vectors whatever the number of threads; on a GPU: by the same GPU and torch
+    algorithm: Literal["word2vec", "fasttext", "fasttext-supervised", "glove"] = Field(
+        "word2vec", description="Algorithm. fasttext-supervised trains a text classifier."
     )
-    threads: int | None = Field(None, ge=1, le=MAX_THREADS)  # None: one for every processor
-    save_minutes: float = Field(5.0, gt=0)  # between two saves of where it stands
+    architecture: Annotated[Literal["skipgram", "cbow"], _Windowed] = Field(
+        "skipgram",
+        description="skipgram predicts the words around a word, cbow a word from the words around it.",
+    )
+    dim: int = Field(100, ge=1, description="Dimensions of a vector.")
+    window: Annotated[int | None, _WithWindow] = Field(
+        None, ge=1, description="Largest distance of two words in a window. By default 5; GloVe 15."
+    )
+    negative: Annotated[int, _Sampled, OnlyIf("hierarchical_softmax", (False,))] = Field(
+        5, ge=0, description="Noise words drawn for each word that is predicted."
+    )
+    hierarchical_softmax: Annotated[bool, _Windowed] = Field(
+        False, description="Use a binary tree over the vocabulary in place of noise words."
+    )
+    exponent: Annotated[float, _Windowed] = Field(
+        0.75, description="Noise words are drawn in proportion to count ** exponent."
+    )
+    min_n: Annotated[int, _NGrams] = Field(3, ge=0, description="Letters of the shortest n-gram; 0: none.")
+    max_n: Annotated[int, _NGrams] = Field(6, ge=0, description="Letters of the longest n-gram.")
+    buckets: Annotated[int, _NGrams] = Field(
+        2_000_000, ge=1, description="Number of vectors that all n-grams share, by hash."
+    )
+    loss: Annotated[Literal["softmax", "ns", "hs", "ova"], _Supervised] = Field(
+        "softmax",
+        description="Loss of the classifier: softmax, negative sampling (ns), a tree (hs), or one binary "
+        "classifier per label (ova).",
+    )
+    word_ngrams: Annotated[int, _Supervised] = Field(
+        1, ge=1, description="Words of the longest word n-gram that has a vector."
+    )
+    label_prefix: Annotated[str, _Supervised] = Field(
+        "__label__", pattern=r"^\S+$", description="Words that begin with this prefix are labels."
+    )
+    mean: Annotated[bool, _Windowed] = Field(
+        True, description="CBOW: average the words around, in place of their sum."
+    )
+    x_max: Annotated[float, _GloVe] = Field(
+        100.0, gt=0, description="Counts from here on have weight 1. Take 10 for small corpora."
+    )
+    power: Annotated[float, _GloVe] = Field(
+        0.75, gt=0, description="Lower counts have weight (count / x_max) ** power."
+    )
+    memory_mb: Annotated[int, _GloVe] = Field(
+        1024, ge=1, description="Memory in MiB for counting co-occurrences."
+    )
+    epochs: int | None = Field(None, ge=1, description="Passes over the text. By default 5; GloVe 25.")
+    constants: Annotated[Literal["gensim", "word2vec.c", "fasttext"], _Windowed] = Field(
+        "gensim", description="Program whose alpha, min_alpha and sample are the defaults."
+    )
+    alpha: float | None = Field(
+        None,
+        gt=0,
+        description="Initial learning rate, which falls linearly. The default depends on constants.",
+    )
+    min_alpha: Annotated[float | None, _Sampled] = Field(
+        None, ge=0, description="Final learning rate. The default depends on constants."
+    )
+    sample: Annotated[float | None, _Windowed] = Field(
+        None,
+        ge=0,
+        description="Share of the text above which a word is skipped at random; 0: never. The default "
+        "depends on constants.",
+    )
+    device: str = Field(
+        "auto",
+        description="Device: auto (CUDA where the algorithm has it, else the CPU), cpu, cuda or cuda:1.",
+    )
+    deterministic: bool = Field(
+        False, description="Compute vectors that do not depend on the number of threads."
+    )
+    threads: Annotated[int | None, OnlyIf("device", ("auto", "cpu"))] = Field(
+        None, ge=1, le=MAX_THREADS, description="CPU threads. By default one per processor."
+    )
+    save_minutes: float = Field(5.0, gt=0, description="Minutes between two checkpoints.")
 
     @model_validator(mode="after")
     def _consistent(self) -> VectorSettings:
-        if self.hierarchical_softmax and self.negative != 5:
-            raise ValueError(
-                "vectors.negative has no effect with vectors.hierarchical_softmax: leave out one of them"
-            )
         if not self.hierarchical_softmax and not self.negative:
             raise ValueError(
-                "vectors.negative 0 leaves nothing to learn against: give 1 or more, or "
+                "vectors.negative 0 leaves no noise words: give 1 or more, or "
                 "vectors.hierarchical_softmax=true"
             )
-        if self.algorithm in _ONLY_WITH["min_n"] and 0 < self.max_n < self.min_n:
+        if self.algorithm in _NGrams.values and 0 < self.max_n < self.min_n:
             raise ValueError(f"vectors.max_n {self.max_n} is below vectors.min_n {self.min_n}; raise it")
-        for name, algorithms in _ONLY_WITH.items():
-            if self.algorithm not in algorithms and _changed(self, [name]):
-                raise ValueError(
-                    f"vectors.{name} has no effect with vectors.algorithm '{self.algorithm}': leave it out "
-                    f"or set vectors.algorithm to {' or '.join(map(repr, algorithms))}"
-                )
-        if self.threads is not None and self.device not in ("auto", "cpu"):
-            raise ValueError(
-                f"vectors.threads has no effect with vectors.device '{self.device}': leave out one of them"
-            )
         if self.algorithm == "fasttext-supervised" and self.loss != "ns" and self.negative != 5:
             raise ValueError(
                 f"vectors.negative has no effect with vectors.loss '{self.loss}': leave it out or set "
@@ -153,7 +201,7 @@ class VectorSettings(Strict):
         return self
 
     def settled(self) -> Any:
-        """The settings with nothing left open; ``negative`` is 0 for a tree."""
+        """Return the settings with every default filled in; ``negative`` is 0 for a tree."""
         skipgram, cbow, floor, sample = _CONSTANTS[self.constants]
         alpha = self.alpha
         glove = self.algorithm == "glove"
@@ -175,24 +223,33 @@ class VectorSettings(Strict):
         )
 
 
-class VectorRecipe(Strict):
-    """A whole recipe; see the module docstring."""
+class VectorRecipe(Table):
+    """A recipe of word vectors; see the module docstring."""
 
-    name: FolderName
-    description: str = ""
-    seed: int = Field(1, ge=0)
-    result: Result | None = None
-    data: CorpusSettings
-    words: WordSettings = Field(default_factory=lambda: WordSettings.model_validate({}))
-    vectors: VectorSettings = Field(default_factory=lambda: VectorSettings.model_validate({}))
+    name: FolderName = Field(
+        description="Name of the run; its folder is runs/NAME. By default the file's name."
+    )
+    description: str = Field("", description="What the recipe is for.")
+    seed: int = Field(1, ge=0, description="Seed of initialisation and sampling.")
+    result: Result | None = Field(None, description="Result that the recipe reproduces.")
+    data: CorpusSettings = Field(description="Training data.")
+    words: WordSettings = Field(
+        default_factory=lambda: WordSettings.model_validate({}), description="Words and phrases."
+    )
+    vectors: VectorSettings = Field(
+        default_factory=lambda: VectorSettings.model_validate({}), description="Algorithm and training."
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _supervised_defaults(cls, values: Any) -> Any:
-        """What is not given stands as fastText's supervised mode has it, where that is what is asked for."""
-        if not isinstance(values, dict) or not isinstance(vectors := values.get("vectors"), dict):
+    def _check_keys(cls, values: Any) -> Any:
+        """Refuse keys without effect, and fill in the defaults of fastText's supervised mode."""
+        if not isinstance(values, Mapping):
             return values
-        if vectors.get("algorithm") != "fasttext-supervised":
+        for unused in unused_keys(cls, values):
+            raise ValueError(str(unused))
+        vectors = values.get("vectors")
+        if not isinstance(vectors, dict) or vectors.get("algorithm") != _SUPERVISED:
             return values
         filled = {
             table: {**defaults, **given}
@@ -202,18 +259,11 @@ class VectorRecipe(Strict):
         return {**values, **filled}
 
     @model_validator(mode="after")
-    def _consistent(self) -> VectorRecipe:
-        """The supervised mode refuses what would do nothing."""
-        if self.vectors.algorithm != "fasttext-supervised":
-            return self
-        if self.words.split != "whitespace":
+    def _splits_at_white_space(self) -> VectorRecipe:
+        if self.vectors.algorithm == _SUPERVISED and self.words.split != "whitespace":
             raise ValueError(
-                "words.split 'words' would cut labels: vectors.algorithm 'fasttext-supervised' splits at "
-                "white space; leave it out"
-            )
-        if changed := _changed(self.words, _PHRASES):
-            raise ValueError(
-                f"words.{changed[0]} has no effect with vectors.algorithm 'fasttext-supervised': leave it out"
+                f"words.split 'words' would split labels: vectors.algorithm {_SUPERVISED!r} splits at white "
+                "space; leave it out"
             )
         return self
 
@@ -222,14 +272,8 @@ class VectorRecipe(Strict):
         return tomli_w.dumps(self.as_dict(), multiline_strings=True)
 
 
-def _changed(settings: Strict, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that have another value than the default."""
-    fields = type(settings).model_fields
-    return [name for name in names if getattr(settings, name) != fields[name].default]
-
-
 def shipped_vector_recipes() -> dict[str, Path]:
-    """Name -> file of every recipe for word vectors that comes with the package."""
+    """Return the files of the package's recipes for word vectors, by name."""
     return shipped_recipes("recipes/vectors")
 
 
@@ -241,8 +285,9 @@ def load_vector_recipe(
 ) -> VectorRecipe:
     """Return the recipe called ``source`` (a shipped name, a .toml file, or its values), with overrides.
 
-    ``say`` is called with a line for the settings that an override makes the recipe leave out.
+    ``say`` is called with a line for the keys of the recipe that an override makes useless.
 
-    Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range.
+    Raises RecipeError for a file that is missing or not TOML, an unknown key, or a value out of its range, or
+    a key that has no effect.
     """
     return read_recipe(VectorRecipe, shipped_vector_recipes(), source, overrides, say=say)

@@ -12,11 +12,11 @@ from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards,
 from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
 from wordloom.data.files.source import is_stdin
-from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.labelled import LabelledCorpus
 from wordloom.data.text.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import CausalData, LabelColumns, Split, TextData
 from wordloom.run.progress import TrainingProgress
 from wordloom.text import TOKENIZERS, Tokenizer
 
@@ -31,7 +31,6 @@ __all__ = [
     "prepare_recipe",
     "recipe_corpus",
     "recipe_tokenizer",
-    "row_errors",
 ]
 
 RowCorpus = TypeVar("RowCorpus", bound=LabelledCorpus)
@@ -71,8 +70,8 @@ def ledger_json(batches: Any, validation: Any | None) -> str:
 
 def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     """The corpus that ``[data]`` names."""
-    d = recipe.data
-    if d.label_prefix:
+    d = recipe.data_as(TextData)
+    if isinstance(d, CausalData) and d.label_prefix:
         return LabelledDocuments(labelled_corpus(recipe))
     settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
     if d.field is not None:
@@ -82,13 +81,6 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     return Corpus(sources=d.train, split=d.split, validation_fraction=d.validation_fraction, **settings)
 
 
-def row_errors(recipe: Recipe) -> EncodingErrors:
-    """``data.encoding_errors``, of rows; raises RecipeError for "bytes"."""
-    if recipe.data.encoding_errors == "bytes":
-        raise RecipeError('data.encoding_errors = "bytes" is for running text; rows take strict or replace')
-    return recipe.data.encoding_errors
-
-
 def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
     """The rows that ``[data]`` names."""
     return corpus_of(recipe, LabelledCorpus)
@@ -96,19 +88,20 @@ def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
 
 def corpus_of(recipe: Recipe, kind: type[RowCorpus]) -> RowCorpus:
     """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
-    d = recipe.data
+    d, columns = recipe.data, recipe.data_as(LabelColumns)
     check_files(recipe)
-    split: Literal["tail", "hash", "files"] = d.split if d.validation is None else "files"
+    split: Literal["tail", "hash", "files"]
+    split = recipe.data_as(Split).split if d.validation is None else "files"
     return kind(
         sources=d.train,
         validation_sources=d.validation or (),
         split=split,
         validation_fraction=d.validation_fraction,
-        unique=d.unique,
-        text=d.text_column,
-        label=d.label_column,
-        header=d.header,
-        encoding_errors=row_errors(recipe),
+        unique=columns.unique,
+        text=columns.text_column,
+        label=columns.label_column,
+        header=columns.header,
+        encoding_errors=d.row_errors,
     )
 
 
@@ -129,15 +122,15 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
         tokenizer = corpus_tokenizer(recipe, corpus, progress)
     if isinstance(corpus, LabelledDocuments):
         corpus.check(tokenizer)
-    specials = recipe.data.specials
+    d = recipe.data_as(CausalData)
     with progress.data("train") as show:
-        shards = prepare(corpus, tokenizer, part="train", specials=specials, progress=show)
-    batches = causal_batches(recipe, shards, rows=recipe.train.batch_size, order=recipe.data.order)
+        shards = prepare(corpus, tokenizer, part="train", specials=d.specials, progress=show)
+    batches = causal_batches(recipe, shards, rows=recipe.train.batch_size, order=d.order)
     validation = validation_shards = None
-    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+    if recipe.data.holds_out:
         with progress.data("validation") as show:
             validation_shards = prepare(
-                corpus, tokenizer, part="validation", specials=specials, progress=show
+                corpus, tokenizer, part="validation", specials=d.specials, progress=show
             )
         validation = causal_batches(recipe, validation_shards, rows=1, order="sequential")
     progress.say(batches.ledger.lines())
@@ -165,10 +158,11 @@ def causal_batches(
     recipe: Recipe, shards: TokenShards, *, rows: int, order: Order
 ) -> CausalBatches | ContiguousBatches:
     """Windows by themselves in some ``order``, or for truncated BPTT, ``rows`` streams of them."""
+    d = recipe.data_as(CausalData)
     settings: dict[str, Any] = {
         "seq_len": recipe.train.seq_len,
-        "document_mask": recipe.data.document_mask,
-        "mask_document_starts": recipe.data.mask_document_starts,
+        "document_mask": d.document_mask,
+        "mask_document_starts": d.mask_document_starts,
     }
     if recipe.train.objective == "truncated_bptt":
         return ContiguousBatches(shards, rows=rows, **settings)

@@ -14,7 +14,7 @@ from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.objectives import objective
-from wordloom.recipe import Recipe, TrainSettings, load_recipe, without_effect
+from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.causal import causal_task
@@ -133,8 +133,6 @@ def _train(
         torch.set_num_threads(s.threads)
     tuned = s.allocator == "tuned" and tune_allocator()
     given = checkpoint or (None if recipe.start_from is None else Path(recipe.start_from))
-    for line in without_effect(s):
-        progress.say(line)
     if given is not None:
         unused = checkpoint is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
         instead = "; the recipe's [tokenizer] is not used" if unused else ""

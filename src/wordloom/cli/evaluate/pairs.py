@@ -27,13 +27,14 @@ def evaluate_pairs(
     out: Path | None,
 ) -> Scores:
     """The scores of a translator on pairs; ``out`` is where its translations go."""
+    from wordloom.recipe.data import TranslationData
     from wordloom.run import load_translator, translation_scores
     from wordloom.run.tasks.labelled import recipe_of
     from wordloom.run.tasks.translation.scores import pairs_to_score
 
     given = {name: value for name, value in reading.items() if value is not None}
     recipe = recipe_of(checkpoint)
-    if sources and recipe is not None and "targets" not in given:
+    if sources and recipe is not None and isinstance(recipe.data, TranslationData) and "targets" not in given:
         named = {"source": recipe.data.source_column, "target": recipe.data.target_column}
         read = {name: given.get(f"{name}_column", column) for name, column in named.items()}
         if any(column is not None for column in named.values()):

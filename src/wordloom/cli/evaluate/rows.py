@@ -26,9 +26,10 @@ def classification(
     """Of ``sources``, whose ``columns`` are text, label and header, read as in training unless ``too_long``
     says otherwise; without any, of the validation rows that the recipe in the folder names."""
     from wordloom.data.rows.labelled import LabelledCorpus
+    from wordloom.recipe.data import RowLengths
     from wordloom.run.models.text_readers import MarkedReader
     from wordloom.run.prepare import labelled_corpus
-    from wordloom.run.tasks.labelled import cut_or_error, recipe_of, training_columns
+    from wordloom.run.tasks.labelled import recipe_of, training_columns
 
     folder = Path(str(classifier.folder))
     recipe = recipe_of(folder)
@@ -37,7 +38,9 @@ def classification(
         and recipe.train.objective == "classification"  # not one that another model left here
         and isinstance(classifier.reader, MarkedReader)
     ):  # its rows are those of training
-        reader = replace(classifier.reader, longest=recipe.train.seq_len, too_long=cut_or_error(recipe))
+        reader = replace(
+            classifier.reader, longest=recipe.train.seq_len, too_long=recipe.data_as(RowLengths).too_long
+        )
         classifier = replace(classifier, reader=reader)
     if too_long is not None:
         classifier.too_long = too_long

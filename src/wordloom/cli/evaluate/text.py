@@ -22,11 +22,12 @@ __all__ = ["documents_of", "labelled_texts", "lambada_scores", "text_scores"]
 def labelled_texts(checkpoint: Path) -> LabelledDocuments | None:
     """The texts that stand after their labels, where the checkpoint's recipe has it so."""
     from wordloom.recipe import load_recipe
+    from wordloom.recipe.data import CausalData
     from wordloom.run.prepare import labelled_corpus
 
     path = checkpoint / "recipe.toml"
     recipe = load_recipe(str(path)) if path.exists() else None
-    if recipe is None or not recipe.data.label_prefix:
+    if recipe is None or not isinstance(recipe.data, CausalData) or not recipe.data.label_prefix:
         return None
     from wordloom.data.text.labelled_documents import LabelledDocuments
 
@@ -39,6 +40,7 @@ def documents_of(
     """The documents to score, and how their special tokens are taken."""
     from wordloom.data import documents
     from wordloom.recipe import load_recipe
+    from wordloom.recipe.data import TextData
     from wordloom.run.prepare import recipe_corpus
 
     if sources:
@@ -47,7 +49,7 @@ def documents_of(
     if not path.exists():
         raise CheckpointError(f"{checkpoint} has no recipe.toml that names a validation text; give a file")
     recipe = load_recipe(str(path))
-    return recipe_corpus(recipe).documents("validation"), recipe.data.specials
+    return recipe_corpus(recipe).documents("validation"), recipe.data_as(TextData).specials
 
 
 def text_scores(lm: LanguageModel, documents: list[Any], **settings: Any) -> Scores:

@@ -12,6 +12,7 @@ from wordloom.errors import CheckpointError
 from wordloom.evaluate import Scores
 from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.data import QuestionData, RowLengths, TokenLabelData
 from wordloom.run.checkpoint.dtypes import choose_dtype
 from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.run.prepare import corpus_of
@@ -82,13 +83,16 @@ def reading_as_trained(model: Any) -> Any:
     recipe = load_recipe(str(path))
     if recipe.train.objective != model.config.task:
         return model
-    return replace(model, max_seq_len=recipe.train.seq_len, too_long=recipe.data.too_long)
+    d = recipe.data
+    too_long = d.too_long if isinstance(d, TokenLabelData) else recipe.data_as(RowLengths).too_long
+    return replace(model, max_seq_len=recipe.train.seq_len, too_long=too_long)
 
 
 def misplaced_in(folder: str | Path) -> Literal["error", "nearest"]:
     """What a run in ``folder`` did with answers that are not where they are said to be."""
     path = Path(folder) / "recipe.toml"
-    return load_recipe(str(path)).data.misplaced if path.exists() else "error"
+    data = load_recipe(str(path)).data if path.exists() else None
+    return data.misplaced if isinstance(data, QuestionData) else "error"
 
 
 def evaluate_held_out(model: Any, **settings: Any) -> Scores:
@@ -102,7 +106,7 @@ def evaluate_held_out(model: Any, **settings: Any) -> Scores:
         raise CheckpointError(f"{model.folder} has no recipe.toml that says what is held out; give a file")
     recipe = load_recipe(str(path))
     scores: Scores
-    if task == recipe.train.objective and (recipe.data.validation or recipe.data.validation_fraction):
+    if task == recipe.train.objective and recipe.data.holds_out:
         model = reading_as_trained(model)
         if task == "regression":
             scores = model.evaluate(corpus_of(recipe, ScoredCorpus), part="validation")

@@ -14,6 +14,7 @@ import torch
 from wordloom.errors import CheckpointError, DeviceError
 from wordloom.models import TaskConfig, encodes, family_of, translates
 from wordloom.recipe import load_recipe
+from wordloom.recipe.data import CausalData
 from wordloom.run.checkpoint.dtypes import choose_dtype
 from wordloom.run.checkpoint.headed import is_headed, load_headed, task_in
 from wordloom.run.models.language_model import LanguageModel
@@ -89,7 +90,8 @@ def next_command(folder: str | Path) -> str:
     if is_encoder(folder):
         return f"wordloom {'predict' if load_config(folder).masked_lm_head else 'embed'} {name} FILE"
     recipe = Path(folder) / "recipe.toml"
-    if recipe.exists() and load_recipe(str(recipe)).data.label_prefix:
+    data = load_recipe(str(recipe)).data if recipe.exists() else None
+    if isinstance(data, CausalData) and data.label_prefix:
         return f'wordloom generate {name} --prompt "<LABEL>" --specials interpret'
     return f'wordloom generate {name} --prompt "..."'
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.files import write_text
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import TokenLabelData
 from wordloom.recipe.training import HIGHER, LOWER, TrainSettings
 from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.sweep.grid import Combination
@@ -244,7 +245,7 @@ def _signature(lines: Sequence[dict[str, Any]], recipe: Recipe) -> str:
     reads them, and differ by the rows alone."""
     train = recipe.train
     signature = str(_kept(lines, train).get("signature", ""))
-    cut = train.objective == "token_classification" and recipe.data.too_long == "cut"
+    cut = isinstance(recipe.data, TokenLabelData) and recipe.data.too_long == "cut"
     if train.objective not in _OF_TEXTS or cut:
         return signature
     name, *parts = signature.split("|")

@@ -249,8 +249,7 @@ class _Sweep:
 def _check(found: list[Combination], metric: str, higher: bool | None, median: str | None) -> Metric:
     """The metric; raises WordloomError for what would come up only after hours."""
     for one in found:
-        data = one.recipe.data
-        if data.validation is None and data.validation_fraction == 0:
+        if not one.recipe.data.holds_out:
             raise RecipeError(
                 f"{one.name}: nothing is held out to compare runs by; set data.validation or "
                 "data.validation_fraction"

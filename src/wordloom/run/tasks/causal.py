@@ -28,6 +28,7 @@ from wordloom.nn import set_attention_backend
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import CausalData
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
@@ -77,13 +78,15 @@ def _settle(trainer: Trainer, recipe: Recipe) -> str:
     rows = s.micro_batch_size or s.batch_size
     layer: Any = model.blocks[0]  # type: ignore[index]
     if not isinstance(layer, Recurrent):
-        return settle_blocks(trainer, s, masked=recipe.data.document_mask, tokens=rows * s.seq_len)
+        return settle_blocks(
+            trainer, s, masked=recipe.data_as(CausalData).document_mask, tokens=rows * s.seq_len
+        )
     if s.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, s, trainer.device)
     x = torch.empty(rows, s.seq_len, 1, device=trainer.device)
     with trainer.precision.autocast():
-        kernel = layer.kernel_for(x, starts=recipe.data.document_mask)
+        kernel = layer.kernel_for(x, starts=recipe.data_as(CausalData).document_mask)
     return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
 
 
@@ -123,11 +126,7 @@ def _check_family(recipe: Recipe, model: Any) -> None:
             f"train.objective 'truncated_bptt' carries the state of a recurrent model over, and model.family "
             f"'{family}' has none; take 'causal_lm', or model.family 'rnn'"
         )
-    if recurrent and s.attention_backend != "auto":
-        raise RecipeError(
-            f"train.attention_backend '{s.attention_backend}' has no meaning for model.family '{family}', "
-            "which has no attention; leave it out"
-        )
+    recipe.check_family(family)
 
 
 def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
@@ -184,7 +183,7 @@ def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
         "stride": recipe.train.seq_len,
         "windows": _windows(recipe, prepared),
         **({"state": "carried"} if recipe.train.objective == "truncated_bptt" else {}),
-        "documents": "apart" if recipe.data.document_mask else "open",
+        "documents": "apart" if recipe.data_as(CausalData).document_mask else "open",
         "starts": "unscored" if prepared.validation.mask_document_starts else "scored",
     }
 
@@ -220,7 +219,7 @@ def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
     s = recipe.train
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
 
-    specials = "interpret" if recipe.data.label_prefix else "refuse"
+    specials = "interpret" if recipe.data_as(CausalData).label_prefix else "refuse"
 
     def sample(model: Any) -> str:
         text = generate_text(model, tokenizer, s.sample_prompt, sampling, specials=specials)

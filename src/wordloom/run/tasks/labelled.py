@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from wordloom.data.batches.bags import LabelBatches, LabelLedger
 from wordloom.data.rows.labelled import ColumnChoice, LabelledCorpus
@@ -19,6 +19,8 @@ from wordloom.evaluate.agreement import class_values
 from wordloom.evaluate.classification import judge, macro_f1
 from wordloom.models import config_from
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.data import Columns, LabelColumns, SentenceData
+from wordloom.recipe.table import Table
 from wordloom.run.models.labelled_rows import labelled_batches, positive_of
 from wordloom.run.models.text_readers import TextReader
 from wordloom.run.prepare import check_files
@@ -30,7 +32,6 @@ __all__ = [
     "account_of",
     "check_apart",
     "classifier_config",
-    "cut_or_error",
     "divided",
     "held_out",
     "recipe_of",
@@ -46,11 +47,6 @@ Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 Item = TypeVar("Item")
 
 
-def cut_or_error(recipe: Recipe) -> Literal["error", "cut"]:
-    """``data.too_long`` of rows with one answer, which are never read in windows."""
-    return "cut" if recipe.data.too_long == "cut" else "error"
-
-
 def recipe_of(folder: str | Path) -> Recipe | None:
     """The recipe of the run in ``folder``, if it has one."""
     path = Path(folder) / "recipe.toml"
@@ -64,12 +60,15 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
     """
     if recipe is None or recipe.train.objective not in objectives:
         return None
-    d = recipe.data
-    answer = None if isinstance(d.positive, str) else d.label_column
+    d: Table = recipe.data
+    if not isinstance(d, Columns):
+        return None
+    is_label = isinstance(d, SentenceData) and isinstance(d.positive, str)
+    answer = None if is_label else d.label_column
     if d.text_column is None and answer is None:
         return None
     text = d.text_column[:2] if isinstance(d.text_column, list) else d.text_column
-    return ColumnChoice(text=text, answer=answer, header=d.header)
+    return ColumnChoice(text=text, answer=answer, header=d.header if isinstance(d, LabelColumns) else None)
 
 
 def check_apart(recipe: Recipe) -> None:
@@ -102,8 +101,6 @@ def divided(recipe: Recipe, read: Callable[[Any], list[Item]], what: str) -> dic
         return {"train": every, "validation": some_or_error(read(d.validation), recipe, what)}
     if not d.validation_fraction:
         return {"train": every}
-    if d.split != "tail":
-        raise RecipeError(f"data.split: the last {what} are held out; leave it out")
     edge = len(every) - int(len(every) * d.validation_fraction)
     return {"train": every[:edge], "validation": some_or_error(every[edge:], recipe, what)}
 
@@ -144,7 +141,7 @@ def held_out(
     """Read the validation rows of ``recipe``, and give the account of both parts; ``train`` is the other."""
     parts = {"train": train}
     progress.say(train[1].lines())
-    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+    if recipe.data.holds_out:
         parts["validation"] = labelled_batches(reader, labels, corpus, "validation")
         progress.say(parts["validation"][1].lines())
     positive = positive_of(recipe.data.train, labels)

@@ -32,6 +32,7 @@ from wordloom.models import MODELS, BertConfig, body_config, build, config_from,
 from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
+from wordloom.recipe.data import MaskedData
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
@@ -118,7 +119,7 @@ def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) ->
     corpus = recipe_corpus(recipe)
     assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
     tokenizer = Tokenizer.from_pretrained(given) if given else corpus_tokenizer(recipe, corpus, progress)
-    d, s = recipe.data, recipe.train
+    d, s = recipe.data_as(MaskedData), recipe.train
 
     def batches(part: Any, seq_len: int) -> AnyBatches:
         return masked_part(recipe, corpus, tokenizer, part, seq_len, progress)
@@ -128,7 +129,7 @@ def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) ->
         long = batches("train", s.long_seq_len)
         train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
     validation = None
-    if d.validation is not None or d.validation_fraction > 0:
+    if d.holds_out:
         validation = batches("validation", s.long_seq_len or s.seq_len)
     progress.say(train.ledger.lines())
     if validation is not None:
@@ -145,7 +146,11 @@ def masked_part(
     progress: TrainingProgress,
 ) -> AnyBatches:
     """Rows of a part of ``corpus``, hidden as the recipe says: permuted, of validation one after another."""
-    d, m, pairs = recipe.data, recipe.masking, recipe.train.objective == "masked_lm+next_sentence"
+    d, m, pairs = (
+        recipe.data_as(MaskedData),
+        recipe.masking,
+        recipe.train.objective == "masked_lm+next_sentence",
+    )
     settings = m.model_dump(exclude={"dynamic"})
     masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
     marks = Marks.of(tokenizer)

@@ -30,11 +30,12 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import RowLengths, SentenceData
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.prepare import corpus_of
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import check_body, given_tokenizer, recipe_body
-from wordloom.run.tasks.labelled import account_of, cut_or_error
+from wordloom.run.tasks.labelled import account_of
 from wordloom.run.tasks.placement import settle_blocks
 from wordloom.run.tasks.task import Task, figures_in
 from wordloom.sentence_objectives import (
@@ -62,9 +63,9 @@ def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
     config = _config(recipe, tokenizer, given)
-    reader = _Reader(tokenizer, s.seq_len, cut_or_error(recipe), corpus)
+    reader = _Reader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, corpus)
     groups = {"train": reader.read("train")}
-    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+    if recipe.data.holds_out:
         groups["validation"] = reader.read("validation")
     for group in groups.values():
         progress.say(group.ledger.lines())
@@ -153,7 +154,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
 
 def _corpus(recipe: Recipe) -> LabelledCorpus:
     """The rows of the recipe: with scores, or with texts that belong together."""
-    d = recipe.data
+    d = recipe.data_as(SentenceData)
     if recipe.train.objective != "contrastive":
         return corpus_of(recipe, ScoredCorpus)
     if d.label_column is not None and d.positive is None:
@@ -298,7 +299,7 @@ def _targets(
     if recipe.train.objective == "contrastive":
         return {part: group.numbers for part, group in groups.items()}
     ledger = groups["train"].ledger
-    low, high = recipe.data.score_range or (ledger.lowest or 0.0, ledger.highest or 0.0)
+    low, high = recipe.data_as(SentenceData).score_range or (ledger.lowest or 0.0, ledger.highest or 0.0)
     if low >= high:
         raise DataError(
             f"scores from {low:g} to {high:g} tell nothing apart; give rows of several, or data.score_range "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from wordloom.data.rows.labelled import LabelledCorpus, sorted_labels
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.models import MODELS, TaskConfig, build, family_of, skeleton
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import RowLengths
 from wordloom.run.models.labelled_rows import Rows, labelled_batches, ledger
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import labelled_corpus, recipe_tokenizer
@@ -20,7 +21,6 @@ from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import fine_tuned, fine_tuning_task
 from wordloom.run.tasks.labelled import (
     classifier_config,
-    cut_or_error,
     held_out,
     saver,
 )
@@ -53,23 +53,13 @@ def classification_task(recipe: Recipe, given: Path | None, progress: TrainingPr
     return CLASSIFIERS[family](recipe, given, progress)
 
 
-def _refuse(recipe: Recipe, what: str, **unused: Sequence[str]) -> None:
-    """Raise RecipeError for a setting of a table that ``what`` has no use for."""
-    for table, names in unused.items():
-        settings: Any = getattr(recipe, table)
-        for name in names:
-            if getattr(settings, name) != type(settings).model_fields[name].default:
-                raise RecipeError(f"{table}.{name} has no meaning for {what}; leave it out")
-
-
 # -- bag of words ----------------------------------------------------------------------------------------
 
 
 def bag_of_words_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.BagOfWords` over the words of the training rows."""
     s = recipe.train
-    networks = ("seq_len", "attention_backend", "gradient_checkpointing", "compile", "language_model_weight")
-    _refuse(recipe, "a bag of words", train=networks, data=("too_long", "both_orders"))
+    recipe.check_family("bag_of_words")
     if s.precision not in ("auto", "fp32"):
         raise RecipeError(f'bag_of_words trains in fp32, not train.precision "{s.precision}"')
     corpus = labelled_corpus(recipe)
@@ -153,7 +143,7 @@ def rnn_classifier_task(recipe: Recipe, given: Path | None, progress: TrainingPr
         texts = (text for row in corpus.rows("train") for text in row.texts)
         tokenizer = recipe_tokenizer(recipe, texts, progress, "rows")
         labels = sorted_labels(str(row.label) for row in corpus.rows("train"))
-    reader = SequenceReader(tokenizer, s.seq_len, cut_or_error(recipe), alike=s.batch_size)
+    reader = SequenceReader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, alike=s.batch_size)
     train = labelled_batches(reader, labels, corpus, "train", seed=recipe.seed)
     batches, account = train
     rest = held_out(recipe, reader, labels, corpus, train, progress)

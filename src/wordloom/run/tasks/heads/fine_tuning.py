@@ -24,11 +24,12 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.nn import set_attention_backend
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import LabelledData, RowLengths, TaskTokens
 from wordloom.run.models.labelled_rows import labelled_batches
 from wordloom.run.models.text_readers import MarkedReader
 from wordloom.run.prepare import labelled_corpus, recipe_tokenizer
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.labelled import cut_or_error, held_out, saver
+from wordloom.run.tasks.labelled import held_out, saver
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import settle_blocks
 from wordloom.run.tasks.task import Task
@@ -78,7 +79,9 @@ def fine_tuning_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
     config = head_config(recipe, tokenizer, given, task="classification", labels=labels)
-    reader = MarkedReader(tokenizer, config, s.seq_len, cut_or_error(recipe), alike=s.batch_size)
+    reader = MarkedReader(
+        tokenizer, config, s.seq_len, recipe.data_as(RowLengths).too_long, alike=s.batch_size
+    )
     train = labelled_batches(reader, labels, corpus, "train", seed=recipe.seed)
     batches, account = train
     rest = held_out(recipe, reader, labels, corpus, train, progress)
@@ -105,7 +108,7 @@ def head_parts(
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
         if given is not None:
-            progress.say(start_from(model, given, more_tokens=recipe.data.task_tokens).lines())
+            progress.say(start_from(model, given, more_tokens=_has_task_tokens(recipe)).lines())
         set_attention_backend(model, s.attention_backend)
         return model
 
@@ -126,7 +129,11 @@ def given_tokenizer(
         tokenizer = Tokenizer.from_pretrained(given)
     else:
         tokenizer = recipe_tokenizer(recipe, texts, progress, what)
-    return tokenizer.with_marks(*TASK_TOKENS) if recipe.data.task_tokens else tokenizer
+    return tokenizer.with_marks(*TASK_TOKENS) if _has_task_tokens(recipe) else tokenizer
+
+
+def _has_task_tokens(recipe: Recipe) -> bool:
+    return isinstance(recipe.data, TaskTokens) and recipe.data.task_tokens
 
 
 def head_config(
@@ -157,12 +164,13 @@ def head_config(
             f"a {family_of(body)} takes no head; begin with an encoder, a GPT or a LLaMA, or train a "
             "rnn_classifier or bag_of_words"
         )
-    if recipe.data.both_orders and encodes(body):
+    both_orders = isinstance(recipe.data, LabelledData) and recipe.data.both_orders
+    if both_orders and encodes(body):
         raise RecipeError(
             f"data.both_orders is for a causal model, which a {family_of(body)} is not: it reads both texts "
             "at once; leave it out"
         )
-    if recipe.data.task_tokens:
+    if _has_task_tokens(recipe):
         if encodes(body):
             raise RecipeError(
                 f"data.task_tokens is for a causal model, which a {family_of(body)} is not: it has [CLS] and "
@@ -176,7 +184,7 @@ def head_config(
         id2label={str(number): label for number, label in enumerate(labels)},
         head_dropout=recipe.model.get(_HEAD),
         language_model=kept,
-        both_orders=recipe.data.both_orders,
+        both_orders=both_orders,
     )
     if tokenizer.pad_id is not None and pads_with_its_end(config, tokenizer):
         log.warning(

@@ -22,12 +22,12 @@ from wordloom.evaluate import RatioStatistics, Score, Scores, signature
 from wordloom.evaluate.score import MIN_UNITS, share_interval
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import RowLengths
 from wordloom.run.models.headed_model import HeadedModel
 from wordloom.run.models.text_readers import MarkedReader
-from wordloom.run.prepare import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
-from wordloom.run.tasks.labelled import account_of, cut_or_error, divided
+from wordloom.run.tasks.labelled import account_of, divided
 from wordloom.run.tasks.task import Task
 from wordloom.weights import save_model
 
@@ -224,7 +224,7 @@ def choosing_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
     texts = (text for row in questions["train"] for pair in row.pairs for text in pair)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "questions and their choices")
     config = head_config(recipe, tokenizer, given, task="multiple_choice")
-    reader = MarkedReader(tokenizer, config, s.seq_len, cut_or_error(recipe))
+    reader = MarkedReader(tokenizer, config, s.seq_len, recipe.data_as(RowLengths).too_long)
     parts = {
         part: _batches(reader, rows, seed=recipe.seed if part == "train" else None)
         for part, rows in questions.items()
@@ -251,7 +251,7 @@ def choosing_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
 
 def choice_parts(recipe: Recipe) -> dict[str, list[ChoiceRow]]:
     """The questions to learn from, "train", and those held out, "validation", if any."""
-    errors = row_errors(recipe)
+    errors = recipe.data.row_errors
 
     def read(sources: Any) -> list[ChoiceRow]:
         return list(choice_rows(sources, answered=True, encoding_errors=errors))

@@ -27,8 +27,8 @@ from wordloom.models import RobertaConfig, TaskConfig
 from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import question_answering
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.data import QuestionData
 from wordloom.run.models.headed_model import HeadedModel
-from wordloom.run.prepare import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.tasks.labelled import check_apart, some_or_error
@@ -63,8 +63,9 @@ class Answerer(HeadedModel):
         if (folder / "recipe.toml").exists():
             recipe = load_recipe(str(folder / "recipe.toml"))
             if recipe.train.objective == "question_answering":
-                made.max_seq_len, made.no_answer = recipe.train.seq_len, recipe.data.no_answer
-                made.doc_stride, made.max_query = recipe.data.doc_stride, recipe.data.max_query
+                d = recipe.data_as(QuestionData)
+                made.max_seq_len, made.no_answer = recipe.train.seq_len, d.no_answer
+                made.doc_stride, made.max_query = d.doc_stride, d.max_query
         return made
 
     def windows(
@@ -205,7 +206,7 @@ class _Once:
 
 def answering_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Spans of texts that answer the recipe's questions; ``given`` is a checkpoint to begin with."""
-    s, d = recipe.train, recipe.data
+    s, d = recipe.train, recipe.data_as(QuestionData)
     moved = Counter[str]()
     training, held_out = question_parts(recipe, moved)
     progress.say(f"{count:,} {what}" for what, count in moved.items())
@@ -262,11 +263,10 @@ def question_parts(
     ``moved`` counts answers that were not where they should be, see
     :func:`wordloom.data.rows.squad.questions`.
     """
-    d = recipe.data
-    errors = row_errors(recipe)
+    d = recipe.data_as(QuestionData)
 
     def read(sources: Any) -> list[Question]:
-        return list(questions(sources, misplaced=d.misplaced, encoding_errors=errors, counts=moved))
+        return list(questions(sources, misplaced=d.misplaced, encoding_errors=d.row_errors, counts=moved))
 
     check_apart(recipe)
     every = read(d.train)
@@ -279,8 +279,6 @@ def question_parts(
         return every, some_or_error(read(d.validation), recipe, "questions")
     if not d.validation_fraction:
         return every, []
-    if d.split != "tail":
-        raise RecipeError("data.split: questions are held out by the last texts; leave it out")
     texts = list(dict.fromkeys(one.context for one in every))
     last = set(texts[len(texts) - int(len(texts) * d.validation_fraction) :])
     held_out = some_or_error(

@@ -21,13 +21,14 @@ from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, 
 from wordloom.evaluate.score import MIN_UNITS
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import RowLengths
 from wordloom.run.models.headed_model import HeadedModel
 from wordloom.run.models.labelled_rows import Rows
 from wordloom.run.models.text_readers import MarkedReader
 from wordloom.run.prepare import corpus_of
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
-from wordloom.run.tasks.labelled import account_of, cut_or_error, saver
+from wordloom.run.tasks.labelled import account_of, saver
 from wordloom.run.tasks.task import Task, figures_in
 
 __all__ = ["ScoredText", "TextScorer", "regression_task"]
@@ -164,9 +165,11 @@ def regression_task(recipe: Recipe, given: Path | None, progress: TrainingProgre
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
     config = head_config(recipe, tokenizer, given, task="regression")
-    reader = MarkedReader(tokenizer, config, s.seq_len, cut_or_error(recipe), alike=s.batch_size)
+    reader = MarkedReader(
+        tokenizer, config, s.seq_len, recipe.data_as(RowLengths).too_long, alike=s.batch_size
+    )
     parts = {"train": _scored_batches(reader, corpus, "train", seed=recipe.seed)}
-    if d.validation is not None or d.validation_fraction > 0:
+    if d.holds_out:
         parts["validation"] = _scored_batches(reader, corpus, "validation")
     for _, ledger in parts.values():
         progress.say(ledger.lines())

@@ -24,9 +24,9 @@ from wordloom.evaluate import RatioStatistics, Score, Scores, signature, tag_agr
 from wordloom.evaluate.tags import is_bio
 from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import TokenLabelData
 from wordloom.run.models.headed_model import HeadedModel
 from wordloom.run.models.text_readers import MarkedReader
-from wordloom.run.prepare import row_errors
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.heads.fine_tuning import given_tokenizer, head_config, head_parts
 from wordloom.run.tasks.labelled import account_of, divided
@@ -265,7 +265,7 @@ def _scores(
 
 def tagging_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """Labels of the words of the recipe's texts; ``given`` is a checkpoint to begin with."""
-    s, d = recipe.train, recipe.data
+    s, d = recipe.train, recipe.data_as(TokenLabelData)
     dropped = Counter[str]()
     texts = tagged_parts(recipe, dropped)
     labels = tag_labels(texts["train"])
@@ -309,14 +309,16 @@ def tagging_task(recipe: Recipe, given: Path | None, progress: TrainingProgress)
 def tagged_parts(recipe: Recipe, dropped: Counter[str] | None = None) -> dict[str, list[TaggedText]]:
     """The texts to learn from, "train", and those held out, "validation", if any; ``dropped`` counts lines
     that are no words."""
-    d, errors = recipe.data, row_errors(recipe)
+    d = recipe.data_as(TokenLabelData)
     word = d.text_column
     if isinstance(word, list):
         raise RecipeError(f"data.text_column: words stand in one column, not in {len(word)}; give one")
 
     def read(sources: Any) -> list[TaggedText]:
         return list(
-            tagged_texts(sources, word=word, label=d.label_column, encoding_errors=errors, dropped=dropped)
+            tagged_texts(
+                sources, word=word, label=d.label_column, encoding_errors=d.row_errors, dropped=dropped
+            )
         )
 
     return divided(recipe, read, "texts")

@@ -20,6 +20,7 @@ from wordloom.evaluate.score import RatioStatistics, perplexity_interval, perple
 from wordloom.generate import score_targets
 from wordloom.models import context_limit
 from wordloom.recipe import load_recipe
+from wordloom.recipe.data import TranslationData
 from wordloom.run.models.translator import Translator
 from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.tasks.translation.task import pair_corpus
@@ -40,7 +41,7 @@ def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iter
         if recipe is None:
             raise CheckpointError(f"{folder} has no recipe.toml that names validation pairs; give files")
         return pair_corpus(recipe).pairs("validation")
-    if recipe is not None and not reading.get("targets"):
+    if recipe is not None and isinstance(recipe.data, TranslationData) and not reading.get("targets"):
         d = recipe.data
         columns = {"source_column": d.source_column, "target_column": d.target_column, "header": d.header}
         reading = {name: value for name, value in columns.items() if value is not None} | reading

@@ -32,6 +32,7 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe
+from wordloom.recipe.data import TranslationData
 from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
@@ -52,9 +53,7 @@ _SETTLED = ("vocab_size", "source_vocab_size")
 
 def pair_corpus(recipe: Recipe) -> PairCorpus:
     """The pairs that ``[data]`` names."""
-    d = recipe.data
-    if d.encoding_errors == "bytes":
-        raise RecipeError('data.encoding_errors = "bytes" is for running text; pairs take strict or replace')
+    d = recipe.data_as(TranslationData)
     settings: dict[str, Any] = {
         key: value
         for key, value in (
@@ -75,12 +74,12 @@ def pair_corpus(recipe: Recipe) -> PairCorpus:
         )
     else:
         settings["validation_fraction"] = d.validation_fraction
-    return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.encoding_errors, **settings)
+    return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.row_errors, **settings)
 
 
 def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs."""
-    s, corpus = recipe.train, pair_corpus(recipe)
+    s, d, corpus = recipe.train, recipe.data_as(TranslationData), pair_corpus(recipe)
     form = _form(recipe, given)
     if given is not None:
         vocabularies = read_vocabularies(given, load_config(given), form)
@@ -94,8 +93,8 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     config = _config(recipe, given, vocabularies)
     longest = context_limit(config)
     limits: dict[str, Any] = {
-        "max_source_tokens": recipe.data.max_source_tokens or longest,
-        "max_target_tokens": recipe.data.max_target_tokens or longest,
+        "max_source_tokens": d.max_source_tokens or longest,
+        "max_target_tokens": d.max_target_tokens or longest,
     }
     for name, limit in limits.items():
         if longest is not None and limit is not None and limit > longest:
@@ -105,7 +104,7 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
         limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
     made, ledgers = {}, {}
     parts: dict[str, Any] = {"train": {"seed": recipe.seed}}
-    if recipe.data.validation is not None or recipe.data.validation_fraction > 0:
+    if d.holds_out:
         parts["validation"] = {"order": "sequential"}
     for part, settings in parts.items():
         with progress.data(part) as show:
@@ -114,8 +113,8 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
                 vocabularies.source,
                 vocabularies.target,
                 part=part,  # type: ignore[arg-type]
-                overlong=recipe.data.overlong,
-                specials=recipe.data.specials,
+                overlong=d.overlong,
+                specials=d.specials,
                 progress=show,
                 **limits,
             )
