@@ -8,12 +8,16 @@ import os
 from typing import Any
 
 import pytest
+import tomli_w
 
 from wordloom.errors import RecipeError
 from wordloom.models import PRESETS, BertConfig, build
-from wordloom.recipe import DataSettings, Recipe, load_recipe, shipped_recipes, without_effect
-from wordloom.recipe.vectors import load_vector_recipe
+from wordloom.recipe import DATA, Recipe, load_recipe, shipped_recipes
+from wordloom.recipe.data import TranslationData
+from wordloom.recipe.table import Table, table_of
+from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run import train
+from wordloom.run.folder import RunFolder
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -185,14 +189,14 @@ def test_overrides_make_room_for_themselves():
         ("train.lr=5", "'train.lr'; it is called 'train.learning_rate' here"),
         (
             "train.per_gpu_batch_size=8",
-            "'train.batch_size' here, and is of all devices together; what goes through at a time is "
-            "'train.micro_batch_size'",
+            "'train.batch_size' here, and counts all devices together; 'train.micro_batch_size' is the "
+            "size of one pass",
         ),
-        ("train.per_device_train_batch_size=8", "'train.batch_size' here, and is of all devices together"),
-        ("per_gpu_batch_size=8", "'train.batch_size' here, and is of all devices together"),
+        ("train.per_device_train_batch_size=8", "'train.batch_size' here, and counts all devices together"),
+        ("per_gpu_batch_size=8", "'train.batch_size' here, and counts all devices together"),
         (
             "train.num_epochs=2",
-            "'train.epochs' here, and counts steps of 'train.batch_size', which is of",
+            "'train.epochs' here, and counts steps of 'train.batch_size', which counts",
         ),
         ("train.num_train_epochs=2", "'train.epochs' here, and counts"),
         ("train.stpes=5", "did you mean 'steps'"),
@@ -204,7 +208,7 @@ def test_overrides_make_room_for_themselves():
         ("train.micro_batch_size=5000", "above train.batch_size"),
         ("seed.x=1", "is a value, not a table"),
         ("train.seed=3", "it is called 'seed' here"),
-        ("data.validation_fraction=0.3", "data.validation names the validation text"),
+        ("data.validation_fraction=0.3", "data.validation_fraction has no effect beside data.validation"),
     ],
 )
 def test_a_wrong_override_is_one_clear_line(override, says):
@@ -265,7 +269,9 @@ def test_settings_of_a_text_that_is_replaced_are_reported():
     assert said("quickstart", "train.steps=5")[1] == []
     pairs = load_recipe("transformer-multi30k").model_copy(
         update={
-            "data": DataSettings(train="a.en", targets="a.de", validation="b.en", validation_targets="b.de")
+            "data": TranslationData(
+                train="a.en", targets="a.de", validation="b.en", validation_targets="b.de"
+            )
         }
     )
     data, lines = said(pairs, "data.train=c.en")
@@ -278,7 +284,7 @@ def test_settings_of_a_text_that_is_replaced_are_reported():
 
 
 def test_settings_without_effect_are_refused():
-    with pytest.raises(RecipeError, match=r"tokenizer\.vocab_size would train a tokenizer"):
+    with pytest.raises(RecipeError, match=r"tokenizer\.vocab_size has no effect without tokenizer\.kind"):
         load_recipe("quickstart", ["tokenizer.path=somewhere", "tokenizer.vocab_size=5"])
     nothing = ["data.train=my.txt", "data.validation_fraction=0.0"]
     with pytest.raises(RecipeError, match="need validation text"):
@@ -286,23 +292,89 @@ def test_settings_without_effect_are_refused():
     load_recipe("quickstart", [*nothing, "train.evaluate_every=0"])
 
 
-def test_settings_that_another_one_leaves_unused_are_named():
-    assert without_effect(load_recipe("quickstart").train) == []
-    constant = load_recipe("quickstart", ["train.schedule=constant", "train.optimizer=adamw"]).train
-    assert without_effect(constant) == [
-        "train.decay_share has no effect with train.schedule 'constant': it takes 'warmup_stable_decay'",
-        "train.final_share has no effect with train.schedule 'constant': it takes 'linear' or 'cosine' or "
-        "'warmup_stable_decay'",
+def test_keys_that_an_override_makes_useless_are_reported():
+    lines: list[str] = []
+    recipe = load_recipe("quickstart", ["train.schedule=constant", "train.optimizer=adamw"], say=lines.append)
+    assert recipe.train.final_share == 0.1
+    assert lines == [
+        "the recipe's train.decay_share = 0.4 is left out: it is not a setting of train.schedule 'constant'",
+        "the recipe's train.final_share = 0.02 is left out: it is not a setting of train.schedule 'constant'",
     ]
-    unseen = load_recipe("quickstart", ["train.sample_tokens=9", "train.sample_every=0"]).train
-    assert "train.sample_tokens has no effect with train.sample_every 0: it takes one above 0" in (
-        without_effect(unseen)
-    )
 
 
-@pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_shipped_recipes_set_nothing_in_vain(name):
-    assert without_effect(load_recipe(name).train) == []
+UNUSED = [
+    (
+        "data.targets=a.de",
+        "data.targets is not a setting of train.objective 'causal_lm'; it is for 'transl",
+    ),
+    ("data.text_column=a", "data.text_column has no effect without data.label_prefix; set data.label_prefix"),
+    (
+        "data.sentences=line",
+        "data.sentences is not a setting of train.objective 'causal_lm'; it is for",
+    ),
+    ("data.split=hash", "data.split has no effect beside data.validation; leave one of them out"),
+    ("train.momentum=0.9", "train.momentum is not a setting of train.optimizer 'muon'; it is for 'sgd'"),
+    ("train.l2=0.5", "train.l2 is not a setting of train.optimizer 'muon'; it is for 'lbfgs'; leave it out"),
+    ("train.flat_epochs=2", "train.flat_epochs is not a setting of train.schedule 'warmup_stable_decay'"),
+    ("train.sample_tokens=9", "train.sample_tokens has no effect without train.sample_every"),
+    ("train.best_metric=f1", "train.best_metric has no effect without train.keep_best"),
+    ("train.batch_tokens=9", "train.batch_tokens is not a setting of train.objective 'causal_lm'"),
+    ("train.language_model_weight=0.5", "train.language_model_weight is not a setting of train.objective"),
+    (
+        "masking.share=0.3",
+        "masking.share is not a setting of train.objective 'causal_lm'; it is for",
+    ),
+    ("tokenizer.separate=true", "tokenizer.separate is not a setting of train.objective 'causal_lm'"),
+]
+
+
+@pytest.mark.parametrize(("override", "says"), UNUSED)
+def test_a_key_without_effect_is_refused(override, says):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("quickstart", [override])
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_masking_keys_of_the_other_kind_are_refused():
+    with pytest.raises(RecipeError, match=r"masking\.share is not a setting of masking\.kind 'replace'"):
+        load_recipe("bert-base", ["masking.kind=replace", "masking.share=0.3"])
+
+
+def test_a_saved_recipe_of_an_earlier_version_loads(tmp_path):
+    """Earlier versions saved the defaults of all objectives, and accepted train keys without effect."""
+    every = {
+        name: field.default
+        for kind in DATA.values()
+        for name, field in kind.model_fields.items()
+        if name != "train" and field.default is not None
+    }
+    values = load_recipe("quickstart").as_dict()
+    values["data"] = {**every, **values["data"]}
+    values["train"]["momentum"] = 0.9
+    values["result"]["published"] = values["result"].pop("reference")
+    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    (tmp_path / "metrics.jsonl").touch()
+    lines: list[str] = []
+    assert load_recipe(tmp_path, say=lines.append) == load_recipe("quickstart")
+    assert lines == [
+        "the recipe's train.momentum = 0.9 is left out: it is not a setting of train.optimizer 'muon'"
+    ]
+    assert RunFolder(tmp_path, resume=True, force=False).saved_recipe(Recipe) == load_recipe("quickstart")
+
+
+def test_every_key_has_a_description():
+    def missing(kind: type[Table], path: str) -> list[str]:
+        names = []
+        for name, field in kind.model_fields.items():
+            if not field.description:
+                names.append(path + name)
+            if (inner := table_of(field)) is not None:
+                names += missing(inner, f"{path}{name}.")
+        return names
+
+    for kind in (Recipe, VectorRecipe, *DATA.values()):
+        assert missing(kind, "") == []
 
 
 def test_two_budgets_are_refused():

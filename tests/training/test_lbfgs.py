@@ -198,8 +198,8 @@ def test_the_trainer_goes_on_after_a_trial_that_is_not_finite(task, tmp_path):
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("train.optimizer=lbfgs", "goes through all samples at every step"),
-        ("train.objective=classification", "data.field|order|document_mask|sample_every|no meaning"),
+        ("train.optimizer=lbfgs", "reads all samples at every step"),
+        ("train.objective=classification", "data.field|order|document_mask|sample_every|is not a setting of"),
     ],
 )
 def test_language_models_do_not_take_it(override, says):
@@ -212,9 +212,9 @@ def test_language_models_do_not_take_it(override, says):
     [
         ("train.ema=0.9", "train.ema averages noisy steps"),
         ("train.precision=bf16", "needs fp32"),
-        ("train.sample_every=5", "such a model writes no text"),
-        ("data.field=body", r"data\.field has no meaning .* the column of a text is data\.text_column"),
-        ("data.document_mask=true", r"data\.document_mask has no meaning"),
+        ("train.sample_every=5", "train.sample_every is not a setting of train.objective"),
+        ("data.field=body", "data.field is not a setting of train.objective 'classification'; it is for"),
+        ("data.document_mask=true", r"data\.document_mask is not a setting of"),
     ],
 )
 def test_what_does_not_go_together_is_refused(override, says):
@@ -223,5 +223,5 @@ def test_what_does_not_go_together_is_refused(override, says):
 
 
 def test_columns_are_for_rows_alone():
-    with pytest.raises(RecipeError, match=r"data\.text_column has no meaning .* is data\.field"):
+    with pytest.raises(RecipeError, match=r"data\.text_column has no effect without data\.label_prefix"):
         load_recipe("llama-gutenberg", ["data.text_column=body"])

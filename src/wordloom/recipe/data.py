@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from wordloom.recipe.table import OnlyIf, Table
-from wordloom.recipe.training import NotBagOfWords, Objective
+from wordloom.recipe.training import FineTuned, NotBagOfWords, Objective
 
 __all__ = [
     "DATA",
@@ -211,7 +211,7 @@ class MaskedData(TextData):
 class LabelledData(TaskTokens, RowLengths, LabelColumns, Split, DataSettings):
     """Rows of one text or two with a label or a number."""
 
-    both_orders: Annotated[bool, NotBagOfWords] = Field(
+    both_orders: Annotated[bool, FineTuned] = Field(
         False,
         description="Let a causal model read the two texts of a row in both orders, and add up the two "
         "results (Radford et al. 2018).",

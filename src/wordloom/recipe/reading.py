@@ -237,7 +237,7 @@ def _dropped_lines(recipe: Table, dropped: dict[str, Any]) -> Iterator[str]:
 
 
 # Overrides of these keys make another kind of run; the recipe's keys that do not fit are errors.
-_KINDS_OF_RUN = ("train.objective", "vectors.algorithm")
+_KINDS_OF_RUN = ("train.objective", "data.label_prefix", "vectors.algorithm")
 
 
 def _drop_unused(

@@ -11,14 +11,8 @@ from wordloom.recipe.reading import BUDGETS, MAX_THREADS
 from wordloom.recipe.table import OnlyIf, Table
 
 __all__ = [
-    "HEADS",
-    "HIGHER",
-    "LOWER",
-    "MASKED",
+    *("FineTuned", "HEADS", "HIGHER", "LOWER", "MASKED", "NotBagOfWords", "Objective", "TrainSettings"),
     "WITH_LANGUAGE_MODEL",
-    "NotBagOfWords",
-    "Objective",
-    "TrainSettings",
 ]
 
 Objective = Literal[
@@ -67,6 +61,7 @@ _Adam = OnlyIf("optimizer", ("adamw", "muon"))
 _Muon = OnlyIf("optimizer", ("muon",))
 _LBFGS = OnlyIf("optimizer", ("lbfgs",))
 NotBagOfWords = OnlyIf("model.family", excluded=("bag_of_words",))
+FineTuned = OnlyIf("model.family", excluded=("bag_of_words", "rnn_classifier"))
 _Attention = OnlyIf("model.family", excluded=("bag_of_words", "rnn", "rnn_classifier"))
 _EpochDecay = OnlyIf("schedule", ("epoch_decay",))
 
@@ -113,7 +108,7 @@ class TrainSettings(Table):
         description="Cross-attention of a translation model that starts from a BERT: initialised at random "
         "(fresh), or copied from the self-attention (copied).",
     )
-    language_model_weight: Annotated[float, NotBagOfWords] = Field(
+    language_model_weight: Annotated[float, FineTuned] = Field(
         0.0,
         ge=0,
         le=1,
@@ -219,13 +214,13 @@ class TrainSettings(Table):
         description="Arithmetic: fp32; bf16 with fp32 weights; bf16 weights too (bf16-pure); or bf16 in the "
         "language-model head alone (bf16-head). auto takes what is fast on the device.",
     )
-    compile: Annotated[Literal["auto", "on", "off"], NotBagOfWords] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], FineTuned] = Field(
         "auto", description="Whether to use torch.compile."
     )
     attention_backend: Annotated[Literal["auto", "flash", "efficient", "math", "exact"], _Attention] = Field(
         "auto", description="Implementation of attention."
     )
-    gradient_checkpointing: Annotated[bool, NotBagOfWords] = Field(
+    gradient_checkpointing: Annotated[bool, FineTuned] = Field(
         False, description="Recompute activations in the backward pass, which saves memory and costs time."
     )
     threads: int | None = Field(

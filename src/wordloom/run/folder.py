@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-import tomllib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from filelock import FileLock, Timeout
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.files import write_text
 from wordloom.recipe import Recipe
-from wordloom.recipe.reading import BUDGETS, AnyRecipe
+from wordloom.recipe.reading import BUDGETS, AnyRecipe, read_recipe
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights.integrity import STATE
@@ -117,8 +116,8 @@ class RunFolder:
             if steps and not path.exists():
                 path = self.path / "checkpoints" / f"step-{steps[-1]}" / STATE
                 return kind.model_validate(json.loads(path.read_text(encoding="utf-8"))["recipe"])
-            return kind.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return read_recipe(kind, {}, path)
+        except (OSError, ValueError, KeyError, TypeError, RecipeError) as error:
             raise CheckpointError(
                 f"cannot read {path}: {error}; put it back, or start again with --force"
             ) from None

@@ -164,11 +164,11 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["data.separator=line"], "data.separator has no meaning with data.label_prefix"),
-        (["data.too_long=cut"], "data.too_long has no meaning with data.label_prefix"),
+        (["data.separator=line"], "data.separator has no effect beside data.label_prefix"),
+        (["data.too_long=cut"], "data.too_long is not a setting of train.objective"),
         (
             ["data.label_prefix=false"],
-            "data.label_column has no meaning for train.objective 'truncated_bptt'",
+            "data.label_column has no effect without data.label_prefix",
         ),
         (["data.encoding_errors=bytes"], "rows take strict or replace"),
         (["tokenizer.kind=none", "tokenizer.path={tokenizer}"], "no special token '<A>' for the label 'A'"),

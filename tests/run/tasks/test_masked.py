@@ -287,8 +287,8 @@ def test_a_longer_budget_would_move_the_longer_rows(recipe: Path, tmp_path: Path
         (["masking.share=0"], RecipeError, "masking.share"),
         (["masking.mask_share=0.95"], RecipeError, "together 1 at most"),
         (["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], DataError, r"no mask token"),
-        (["data.document_mask=true"], RecipeError, "no meaning for train.objective"),
-        (["train.objective=masked_lm"], RecipeError, "data.sentences has no meaning"),
+        (["data.document_mask=true"], RecipeError, "is not a setting of train.objective"),
+        (["train.objective=masked_lm"], RecipeError, "data.sentences is not a setting of"),
         (["data.separator=none"], DataError, "one document"),
     ],
 )

@@ -149,7 +149,7 @@ def test_mistakes_are_told(tuned, tmp_path):
         return str(caught.value)
 
     for setting in ("data.doc_stride=9", 'data.label_column="x"', "data.both_orders=true"):
-        assert "has no meaning for train.objective 'multiple_choice'" in refused(setting)
+        assert "is not a setting of train.objective 'multiple_choice'" in refused(setting)
     told = refused("train.seq_len=5")
     assert "train.jsonl:1, choice 1: has 9 tokens and train.seq_len allows 5" in told
     assert "holds no questions; give more of them" in refused("data.validation_fraction=0.01")

@@ -297,7 +297,7 @@ def test_runs_stand_beside_one_another(place: Path, tmp_path: Path) -> None:
         (["train.rehearsal_share=0.1", *AUXILIARY], "give one of them"),
         (["train.language_model_weight=0.5"], 'train.language_model_texts = "old"'),
         (["old_task.trian=x"], "did you mean 'train'"),
-        (["old_task.document_mask=true"], "old_task.document_mask has no meaning for"),
+        (["old_task.document_mask=true"], "old_task.document_mask is not a setting of"),
         (["old_task.seq_len=99"], "rows of [old_task] have 99 tokens and the model reads 16"),
         (["old_task.train=none"], "[old_task] names no text"),
         (["old_task.train=nowhere.txt"], "nowhere.txt"),

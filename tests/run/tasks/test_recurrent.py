@@ -237,12 +237,12 @@ def test_the_rate_falls_by_epochs(recurrent, tmp_path):
         ),
         (
             ["data.order=random"],
-            "data.order has no meaning for train.objective 'truncated_bptt'; its",
+            "data.order is not a setting of train.objective 'truncated_bptt'; it is for 'causal_lm'",
         ),
         (["train.steps=5"], "epoch_decay.* counts epochs"),
         (
             ["train.attention_backend=flash"],
-            "'flash' has no meaning for model.family 'rnn'",
+            "attention_backend is not a setting of model.family 'rnn'",
         ),
         (
             ["train.batch_size=40000", "train.micro_batch_size=none"],

@@ -191,7 +191,7 @@ def test_the_loss_is_the_squared_error_of_every_row():
 
 @pytest.mark.parametrize("setting", ["data.both_orders=true", "train.language_model_weight=0.5"])
 def test_settings_of_one_vector_of_a_text_are_refused_elsewhere(setting):
-    with pytest.raises(RecipeError, match=rf"{setting.split('=')[0]} has no meaning for .*'causal_lm'"):
+    with pytest.raises(RecipeError, match=rf"{setting.split('=')[0]} is not a setting of .*'causal_lm'"):
         load_recipe("quickstart", [setting])
 
 
@@ -204,7 +204,7 @@ def test_mistakes_are_told(tuned, tmp_path):
         return str(caught.value)
 
     for setting in ("data.max_query=9", 'data.separator="x"', "train.label_smoothing=0.1"):
-        assert "has no meaning for train.objective 'regression'" in refused(setting)
+        assert "is not a setting of train.objective 'regression'" in refused(setting)
     assert "'score'" in refused('data.label_column="score"')
     (tmp_path / "val.tsv").write_text("one\ttwo\talike\na cat\tdogs run\tmuch\n")
     told = refused(f'data.validation="{tmp_path}/val.tsv"', "data.validation_fraction=0.1")

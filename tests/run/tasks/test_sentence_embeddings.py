@@ -307,12 +307,12 @@ MISTAKES = [
     (['data.label_column="score"', "data.positive=9"], "data.positive is 9 and the scores go to 5"),
     (["train.seq_len=3"], r":2, column 'one': has \d+ tokens and train.seq_len allows 3"),
     (['data.text_column=["one", "four"]'], "no column 'four'.*data.text_column"),
-    (['train.objective="cosine_similarity"', 'data.positive="x"'], "data.positive has no meaning"),
+    (['train.objective="cosine_similarity"', 'data.positive="x"'], "data.positive is not a setting of"),
     (
         ['train.objective="cosine_similarity"', 'data.label_column="score"', "data.score_range=[0.0, 4.0]"],
         "the score 4.5 is outside of 0 to 4",
     ),
-    (['train.objective="regression"', "train.symmetric=true"], "train.symmetric has no meaning"),
+    (['train.objective="regression"', "train.symmetric=true"], "train.symmetric is not a setting of"),
     (["data.validation_fraction=0.1"], r"the validation part has 1 row\(s\) whose texts belong together"),
 ]
 

@@ -122,7 +122,7 @@ def test_what_takes_none_is_told(place: Path, tmp_path: Path) -> None:
         trained(place, "bert", tmp_path / "no")
     with pytest.raises(DataError, match=r"no token that ends a text.*data\.task_tokens = true"):
         trained(place, "gpt", tmp_path / "no", "data.task_tokens=false")
-    with pytest.raises(RecipeError, match=r"data\.task_tokens has no meaning for train\.objective 'token_"):
+    with pytest.raises(RecipeError, match=r"data\.task_tokens is not a setting of train\.objective 'token_"):
         trained(place, "gpt", tmp_path / "no", 'train.objective="token_classification"')
     with pytest.raises(CheckpointError, match=r"token_embedding\.weight of"):
         trained(place, "llama", tmp_path / "no", "model.vocab_size=400", "data.task_tokens=false")

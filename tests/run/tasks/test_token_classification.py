@@ -224,8 +224,10 @@ def test_mistakes_are_told(tuned, tmp_path):
         return str(caught.value)
 
     for setting in ("data.unique=true", "data.max_query=9", "train.language_model_weight=0.5"):
-        assert "has no meaning for train.objective 'token_classification'" in refused(setting)
-    assert 'too_long "window" is for' in refused('train.objective="classification"', 'data.too_long="window"')
+        assert "is not a setting of train.objective 'token_classification'" in refused(setting)
+    assert "'data.too_long' cannot be 'window': input should be 'error' or 'cut'" in refused(
+        'train.objective="classification"', 'data.too_long="window"'
+    )
     assert "words stand in one column, not in 2" in refused('data.text_column=["a", "b"]')
     path = write_rows(tmp_path / "val.conll", [[("Anna", "O")], [("it", "O"), ("Rome", "B-LOK")]])
     told = refused(f'data.validation="{path}"', "data.validation_fraction=0.1")

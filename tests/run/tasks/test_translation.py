@@ -153,15 +153,21 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
     [
         (["model.family=gpt2", "model.n_layers=1"], "'gpt2' turns no text into another, .* take seq2seq or"),
         (["model.vocab_size=9"], "model.vocab_size is the tokenizer's; leave it out"),
-        (["train.seq_len=9"], "train.seq_len has no meaning for train.objective 'translation'; pairs are"),
-        (["data.separator=line"], "data.separator has no meaning for train.objective 'translation'"),
+        (
+            ["train.seq_len=9"],
+            "train.seq_len is not a setting of train.objective",
+        ),
+        (["data.separator=line"], "data.separator is not a setting of train.objective 'translation'"),
         (["data.max_source_tokens=99"], "data.max_source_tokens 99 is above model.max_seq_len 32"),
         (["tokenizer.special_tokens=['<unk>','<eos>']"], "the tokenizer has no pad token"),
-        (["tokenizer.source_vocab_size=9"], "tokenizer.source_vocab_size needs tokenizer.separate = true"),
-        (["tokenizer.source_path=x"], "is read beside tokenizer.path, the targets': give both"),
+        (
+            ["tokenizer.source_vocab_size=9"],
+            "tokenizer.source_vocab_size has no effect without tokenizer.separate",
+        ),
+        (["tokenizer.source_path=x"], "tokenizer.source_path has no effect without tokenizer.path"),
         (["tokenizer.separate=true", "model.share_embeddings=true"], "needs one vocabulary for both sides"),
         (["data.targets=none"], "holds one side of the pairs; give the other"),
-        (["train.objective=causal_lm"], "data.targets has no meaning for train.objective 'causal_lm'"),
+        (["train.objective=causal_lm"], "data.targets is not a setting of train.objective 'causal_lm'"),
     ],
 )
 def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):
@@ -173,7 +179,7 @@ def test_mistakes_are_one_clear_line(recipe, tmp_path, overrides, says):
 def test_a_recipe_says_how_many_batches_make_a_step(recipe, tmp_path):
     path = recipe()
     path.write_text(path.read_text().replace("batch_size = 1\n", ""))
-    with pytest.raises(wordloom.WordloomError, match=r"train\.batch_size counts batches"):
+    with pytest.raises(wordloom.WordloomError, match=r"train\.batch_size counts the batches"):
         train(path, out=tmp_path / "run")
 
 

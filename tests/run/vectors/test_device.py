@@ -59,7 +59,7 @@ def test_a_gpu_is_taken_where_it_can_do_it(gpu):
 
 
 def test_threads_do_nothing_on_a_gpu():
-    with pytest.raises(RecipeError, match=r"vectors\.threads has no effect with vectors\.device 'cuda'"):
+    with pytest.raises(RecipeError, match=r"vectors\.threads is not a setting of vectors\.device 'cuda'"):
         load_vector_recipe(
             {"name": "t", "data": {"train": "x"}}, ["vectors.threads=2", "vectors.device=cuda"]
         )

@@ -305,7 +305,7 @@ def test_fasttext_without_ngrams_is_word2vec(text, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["vectors.buckets=10"], "vectors.buckets has no effect with vectors.algorithm 'word2vec'"),
+        (["vectors.buckets=10"], "vectors.buckets is not a setting of vectors.algorithm 'word2vec'"),
         (["vectors.algorithm=fasttext", "vectors.min_n=4", "vectors.max_n=3"], "max_n 3 is below"),
         (["vectors.algorithm=fastext"], "'fasttext'"),
         (

@@ -132,8 +132,7 @@ def _vectorizer(
 def rnn_classifier_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
     """A :class:`wordloom.models.RNNClassifier` over the tokens of the training rows."""
     s = recipe.train
-    networks = ("attention_backend", "gradient_checkpointing", "compile", "language_model_weight")
-    _refuse(recipe, "model.family 'rnn_classifier'", train=networks, data=("both_orders",))
+    recipe.check_family("rnn_classifier")
     if s.optimizer == "lbfgs":
         raise RecipeError('train.optimizer "lbfgs" is for model.family "bag_of_words"; take adamw or muon')
     corpus = labelled_corpus(recipe)
