@@ -205,7 +205,7 @@ def _make_room(values: dict[str, Any], overridden: set[str]) -> dict[str, Any]:
     dropped: dict[str, Any] = {}
     for table, rivals in (
         ("train", BUDGETS),
-        ("tokenizer", ("kind", "path", "source_path")),
+        ("tokenizer", ("kind", "path")),
         ("model", ("family", "preset")),
     ):
         if overridden & {f"{table}.{name}" for name in rivals} and isinstance(values.get(table), dict):
@@ -247,17 +247,20 @@ def _drop_unused(
 
     A saved recipe of a run (``is_run``) loses all keys without effect, which earlier versions accepted.
     """
-    lines = []
-    for unused in list(unused_keys(kind, values)):
-        replaced = unused.decides in overridden and unused.decides not in _KINDS_OF_RUN
-        if unused.name not in overridden and (is_run or replaced):
-            *tables, key = unused.name.split(".")
-            table = values
-            for name in tables:
-                table = table[name]
-            del table[key]
-            lines.append(f"the recipe's {unused.name} = {unused.value!r} is left out: {unused.reason}")
-    return lines
+    lines: list[str] = []
+    changed = overridden - set(_KINDS_OF_RUN)
+    while True:  # a key that is removed may leave another one without effect
+        droppable = (unused for unused in unused_keys(kind, values) if unused.name not in overridden)
+        unused = next((unused for unused in droppable if is_run or unused.decides in changed), None)
+        if unused is None:
+            return lines
+        *tables, key = unused.name.split(".")
+        table = values
+        for name in tables:
+            table = table[name]
+        del table[key]
+        changed.add(unused.name)
+        lines.append(f"the recipe's {unused.name} = {unused.value!r} is left out: {unused.reason}")
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
