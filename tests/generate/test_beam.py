@@ -131,7 +131,7 @@ class Table(nn.Module):
         return hidden
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
-        return RecurrentCache(n_layers=0)
+        return RecurrentCache(n_layers=0, batch=batch)
 
 
 def test_among_equals_the_lowest_ids_come_first_and_what_ended_first() -> None:

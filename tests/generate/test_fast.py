@@ -332,7 +332,7 @@ def test_dropout_in_training_mode_is_the_modules_business() -> None:
     assert not torch.equal(first, program.hidden(torch.tensor([[1]]), cache=program.new_cache(1, 8)))
 
 
-def test_padding_on_the_right_or_a_full_cache_goes_through_the_modules() -> None:
+def test_padding_behind_the_tokens_and_a_full_cache_change_nothing() -> None:
     model = tiny_model("llama")
     program = accelerate(model)
     attend = torch.tensor([[True, True, False], [True, True, True]])
@@ -340,7 +340,7 @@ def test_padding_on_the_right_or_a_full_cache_goes_through_the_modules() -> None
     with torch.no_grad():
         ours = program.hidden(tokens, attend=attend, cache=program.new_cache(2, 3))
         plain = model.hidden(tokens, attend=attend, cache=model.new_cache(2, 3))
-        torch.testing.assert_close(ours, plain, rtol=0, atol=0)
+        torch.testing.assert_close(ours[attend], plain[attend], rtol=1e-5, atol=1e-5)
         cache, other = program.new_cache(1, 2), model.new_cache(1, 2)
         for token in range(5):
             step = torch.tensor([[token]])

@@ -70,7 +70,7 @@ def logits_of(reader: Any) -> torch.Tensor:
                 rows = 3 * (rows // 3) + torch.randint(3, (len(rows),), generator=draw)
             cache.select(rows)
             tokens = torch.randint(83, (len(rows), 1), generator=draw)
-        assert cache.length == 9
+        assert cache.lengths.eq(9).all()
     return torch.cat(made)
 
 

@@ -76,14 +76,14 @@ class TinyPair(nn.Module):
             scores = scores.masked_fill(~memory.attend[:, None], -torch.inf)
         if cache is not None:
             cache.layer(0).state = (states[:, -1],)
-            cache.advance(prefix.shape[1])
+            cache.advance(prefix)
         return torch.tanh(states + scores.softmax(dim=-1) @ memory.values)
 
     def forward(self, source: Tensor, prefix: Tensor, *, attend: Tensor | None = None) -> Tensor:
         return self.lm_head(self.hidden(prefix, self.encode(source, attend=attend)))
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
-        return RecurrentCache(n_layers=1)
+        return RecurrentCache(n_layers=1, batch=batch)
 
 
 def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.inspect import attention_map
 from wordloom.models import LlamaConfig, build
-from wordloom.nn import Attention
+from wordloom.nn import Attention, Visibility
 
 CONFIG = LlamaConfig(
     vocab_size=31, max_seq_len=16, dim=24, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=32
@@ -36,11 +36,13 @@ def test_weights_are_those_that_make_the_first_layers_output(model):
     v = attention.v_proj(x).view(len(IDS), 2, 6).repeat_interleave(2, dim=1)  # [T, H, E]
     attention.backend, attention.recorded = "exact", []
     rotary = model.rotary.angles(torch.arange(len(IDS))[None])
-    attention(x, is_causal=True, rotary=rotary)
+    attention(x, visibility=Visibility(causal=True), rotary=rotary)
     weights = attention.recorded[0][0]
     attention.backend, attention.recorded = "auto", None
     by_hand = attention.o_proj(torch.einsum("hts,she->the", weights, v).flatten(-2))
-    assert torch.allclose(attention(x, is_causal=True, rotary=rotary)[0], by_hand, atol=1e-5)
+    assert torch.allclose(
+        attention(x, visibility=Visibility(causal=True), rotary=rotary)[0], by_hand, atol=1e-5
+    )
 
 
 def untouched(model):

@@ -124,7 +124,7 @@ def test_cached_equals_uncached_for_any_chunking_and_after_select(
         part = model.hidden(prefix[rows, start : start + chunk], memory, cache=cache)
         start += chunk
         close(part, model.hidden(prefix[rows, :start], memory)[:, start - chunk :])
-        assert cache.length == start
+        assert cache.lengths.eq(start).all()
         sizes.add(sum(kept[0].numel() for layer in cache.layers for kept in layer.state or ()))
         chosen = torch.tensor(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=4)))
         cache.select(chosen)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError, DeviceError
 from wordloom.kernels import programs
-from wordloom.nn import Attention, KeyValueCache, causal_mask, set_attention_backend
-from wordloom.nn.attention import attention_mask, exact_attention, running_kernel
+from wordloom.nn import Attention, KeyValueCache, Visibility, causal_mask, set_attention_backend
+from wordloom.nn.attention import exact_attention, running_kernel
 
 CPU_BACKENDS = ["auto", "flash", "math", "exact"]
 
@@ -39,12 +39,14 @@ def by_hand(layer: Attention, x: Tensor, context: Tensor | None, allowed: Tensor
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(4, 4), (4, 2), (4, 1)], ids=["multi", "grouped", "mqa"])
-@pytest.mark.parametrize("kind", ["self", "causal", "masked", "cross", "one query", "per head"])
+@pytest.mark.parametrize(
+    "kind", ["self", "causal", "masked", "cross", "one query", "causal and masked", "documents", "lengths"]
+)
 @torch.no_grad()
 def test_every_backend_computes_the_formula(backend: str, n_heads: int, n_kv_heads: int, kind: str) -> None:
     torch.manual_seed(0)
     B, D, C = 2, 12, 10
-    T, S = {"cross": (3, 5), "one query": (1, 5), "per head": (1, 5)}.get(kind, (5, 5))
+    T, S = {"cross": (3, 5), "one query": (1, 5), "lengths": (2, 5)}.get(kind, (5, 5))
     layer = Attention(
         dim=D,
         n_heads=n_heads,
@@ -56,15 +58,24 @@ def test_every_backend_computes_the_formula(backend: str, n_heads: int, n_kv_hea
     layer.backend = backend
     x = torch.randn(B, T, D)
     context = torch.randn(B, S, C) if T != S else None
-    allowed = torch.ones(B, n_heads, T, S, dtype=torch.bool)
-    mask = None
-    if kind == "causal":
+    allowed = torch.ones(B, T, S, dtype=torch.bool)
+    real, documents, starts = None, None, None
+    if kind.startswith("causal"):
         allowed = allowed & causal_mask(T, S)
-    if kind in ("masked", "one query", "per head"):
-        allowed = torch.rand(B, n_heads if kind == "per head" else 1, T, S) < 0.6
-        allowed[..., 2] = True
-        mask, allowed = allowed, allowed.expand(B, n_heads, T, S)
-    out = layer(x, context=context, mask=mask, is_causal=kind == "causal")
+    if kind.endswith(("masked", "one query")):
+        real = torch.rand(B, S) < 0.6
+        real[:, 0] = True
+        allowed = allowed & real[:, None]
+    if kind == "documents":
+        documents = torch.tensor([[0, 0, 1, 1, 1], [3, 4, 3, 3, 0]])
+        allowed = documents[:, :, None] == documents[:, None]
+    if kind == "lengths":
+        starts = torch.tensor([3, 1])  # the queries are tokens 3 and 4 of one row, 1 and 2 of the other
+        allowed = torch.tensor([[[1, 1, 1, 1, 0], [1] * 5], [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0]]]).bool()
+    causal = kind == "lengths" or kind.startswith("causal")
+    visibility = Visibility(causal=causal, starts=starts, documents=documents, real_keys=real)
+    allowed = allowed[:, None].expand(B, n_heads, T, S)
+    out = layer(x, context=context, visibility=visibility)
     torch.testing.assert_close(out, by_hand(layer, x, context, allowed), rtol=1e-5, atol=1e-5)
 
 
@@ -78,13 +89,16 @@ def test_fast_equals_exact_forward_and_gradient(data: st.DataObject) -> None:
     layer = Attention(dim=8, n_heads=K * groups, n_kv_heads=K, head_dim=E, bias=draw(st.booleans()))
     q = torch.randn(2, K * groups, T, E, requires_grad=True)
     k, v = (torch.randn(2, K, S, E, requires_grad=True) for _ in range(2))
-    heads = draw(st.sampled_from([1, K * groups]))
-    mask = torch.rand(2, heads, T, S) < 0.5 if draw(st.booleans()) else None  # some rows have no key at all
-    is_causal = draw(st.booleans())
+    visibility = Visibility(
+        causal=draw(st.booleans()),
+        starts=torch.randint(max(S - T, 0) + 1, (2,)) if draw(st.booleans()) else None,
+        documents=torch.randint(3, (2, T)) if T == S and draw(st.booleans()) else None,
+        real_keys=torch.rand(2, S) < 0.5 if draw(st.booleans()) else None,  # some rows have no key at all
+    )
     results = []
     for backend in ("auto", "exact"):
         layer.backend = backend
-        out = layer.attend(q, k, v, mask=mask, is_causal=is_causal)
+        out = layer.attend(q, k, v, visibility)
         results.append((out, *torch.autograd.grad(out.square().sum(), [q, k, v])))
     for fast, exact in zip(*results, strict=True):
         torch.testing.assert_close(fast, exact, rtol=1e-5, atol=1e-5)
@@ -97,11 +111,10 @@ def test_a_fully_masked_row_gives_zeros_and_finite_gradients(backend: str, dtype
     layer = Attention(dim=8, n_heads=2, n_kv_heads=1)
     layer.backend = backend
     q, k, v = (torch.randn(2, h, 4, 4, dtype=dtype, requires_grad=True) for h in (2, 1, 1))
-    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
-    mask[0, :, 1] = False
-    out = layer.attend(q, k, v, mask=mask, is_causal=False)
-    assert torch.equal(out[0, :, 1], torch.zeros_like(out[0, :, 1]))
-    assert out[0, :, 0].abs().min() > 0
+    real = torch.tensor([[False, True, True, True], [True] * 4])  # the first query of row 0 sees no key
+    out = layer.attend(q, k, v, Visibility(causal=True, real_keys=real))
+    assert torch.equal(out[0, :, 0], torch.zeros_like(out[0, :, 0]))
+    assert out[0, :, 1].abs().min() > 0
     for gradient in torch.autograd.grad(out.float().square().sum(), [q, k, v]):
         assert gradient.isfinite().all()
 
@@ -110,11 +123,10 @@ def test_gradients_in_bfloat16_are_those_of_the_numbers_themselves() -> None:
     """Few keys are widened where PyTorch's backward pass in 16 bits is slow: the same up to rounding."""
     layer = Attention(dim=32, n_heads=2)
     inputs = [torch.randn(2, 2, 8, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
-    mask = torch.ones(2, 1, 1, 8, dtype=torch.bool)
-    mask[0, ..., 5:] = False
+    visibility = Visibility(real_keys=torch.arange(8) < torch.tensor([[5], [8]]))
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    out = layer.attend(*inputs, mask=mask, is_causal=False)
-    expected = layer.attend(*exact, mask=mask, is_causal=False)
+    out = layer.attend(*inputs, visibility)
+    expected = layer.attend(*exact, visibility)
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-2)
     grads = torch.autograd.grad(out.float().square().sum(), inputs)
@@ -128,21 +140,22 @@ def test_true_in_a_mask_takes_part(backend: str) -> None:
     layer = Attention(dim=8, n_heads=2)
     layer.backend = backend
     q, k, v = torch.randn(3, 1, 2, 4, 4).unbind(0)
-    mask = torch.zeros(1, 1, 4, 4, dtype=torch.bool)
-    mask[..., 2] = True
-    out = layer.attend(q, k, v, mask=mask, is_causal=False)
+    out = layer.attend(q, k, v, Visibility(real_keys=torch.arange(4)[None] == 2))
     torch.testing.assert_close(out, v[:, :, 2:3].expand_as(out))
 
 
 def test_causal_mask_ends_at_the_last_key() -> None:
     assert causal_mask(2, 4).tolist() == [[True, True, True, False], [True, True, True, True]]
-    mask, is_causal = attention_mask(1, 4, attend=None, documents=None, device=torch.device("cpu"))
-    assert mask is None
-    assert not is_causal
+    cpu = torch.device("cpu")
+    assert Visibility(causal=True).is_causal(3, 3)
+    assert not Visibility(causal=True).is_causal(1, 4)
+    assert Visibility(causal=True).mask(1, 4, device=cpu) is None
     attend = torch.tensor([[False, True, True], [True, True, True]])
-    mask, is_causal = attention_mask(3, 3, attend=attend, documents=None, device=torch.device("cpu"))
-    assert not is_causal
+    visibility = Visibility(causal=True, real_keys=attend)
+    assert not visibility.is_causal(3, 3)
+    mask = visibility.mask(3, 3, device=cpu)
     assert mask is not None
+    assert visibility.mask(3, 3, device=cpu) is mask  # made once for all layers
     assert mask[0, 0].tolist() == [[False] * 3, [False, True, False], [False, True, True]]
     assert torch.equal(mask[1, 0], causal_mask(3, 3))
 
@@ -153,13 +166,13 @@ def test_scale_is_one_over_root_of_head_dim_and_can_be_given(head_dim: int) -> N
     layer = Attention(dim=8, n_heads=2, head_dim=head_dim, scale=0.0)
     q, k, v = torch.randn(3, 1, 2, 5, head_dim).unbind(0)
     mean = v.mean(dim=2, keepdim=True).expand_as(v)  # scale 0: every key weighs the same
-    torch.testing.assert_close(layer.attend(q, k, v, mask=None, is_causal=False), mean)
+    torch.testing.assert_close(layer.attend(q, k, v), mean)
 
 
 def test_the_exact_twin_takes_its_softmax_over_keys_in_float32() -> None:
     torch.manual_seed(0)
     q, k, v = (2 * torch.randn(3, 1, 2, 4, 16)).bfloat16().unbind(0)
-    out, weights = exact_attention(q, k, v, mask=None, is_causal=False, scale=0.25)
+    out, weights = exact_attention(q, k, v, scale=0.25)
     assert (out.dtype, weights.dtype) == (torch.bfloat16, torch.float32)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(1, 2, 4))
     right = (q.double() @ k.double().transpose(-2, -1) * 0.25).softmax(dim=-1)
@@ -172,10 +185,10 @@ def test_the_exact_backend_returns_weights_and_the_fast_ones_hide_them() -> None
     layer = Attention(dim=8, n_heads=4, n_kv_heads=2)
     layer.recorded = []
     x = torch.randn(2, 3, 8)
-    layer(x, is_causal=True)
+    layer(x, visibility=Visibility(causal=True))
     assert layer.recorded == []
     layer.backend = "exact"
-    layer(x, is_causal=True)
+    layer(x, visibility=Visibility(causal=True))
     (weights,) = layer.recorded
     assert weights.shape == (2, 4, 3, 3)
     assert torch.equal(weights.triu(1), torch.zeros_like(weights))
@@ -188,10 +201,10 @@ def test_dropout_acts_on_the_weights_in_training_alone(backend: str) -> None:
     q, k = torch.randn(2, 1, 2, 64, 4).unbind(0)
     v = torch.eye(64).expand(1, 2, 64, 64)  # the output is the weights themselves
     layer.eval()
-    whole = layer.attend(q, k, v, mask=None, is_causal=False)
-    assert torch.equal(whole, layer.attend(q, k, v, mask=None, is_causal=False))
+    whole = layer.attend(q, k, v)
+    assert torch.equal(whole, layer.attend(q, k, v))
     layer.train()
-    dropped = layer.attend(q, k, v, mask=None, is_causal=False)
+    dropped = layer.attend(q, k, v)
     kept = dropped != 0
     assert 0.45 < kept.float().mean() < 0.55
     torch.testing.assert_close(dropped[kept], 2 * whole[kept])  # the rest is scaled up by 1 / (1 - p)
@@ -230,7 +243,7 @@ def test_a_backend_that_cannot_run_is_an_error_that_says_so() -> None:
     layer = Attention(dim=8, n_heads=2)
     set_attention_backend(layer, "efficient")
     with pytest.raises(DeviceError, match=r"attention_backend 'efficient' cannot run on cpu .* use 'auto'"):
-        layer(torch.randn(1, 3, 8), is_causal=True)
+        layer(torch.randn(1, 3, 8), visibility=Visibility(causal=True))
     dropping = Attention(dim=8, n_heads=2, dropout=0.1)
     set_attention_backend(dropping, "flash")
     dropping.eval()(torch.randn(1, 3, 8))
@@ -261,11 +274,11 @@ def test_one_query_over_a_grouped_cache_copies_nothing_and_agrees() -> None:
     torch.manual_seed(0)
     layer = Attention(dim=16, n_heads=4, n_kv_heads=2).eval()
     x = torch.randn(2, 6, 16)
-    whole = layer(x, is_causal=True)
-    cache = KeyValueCache(n_layers=1, length=6)
+    whole = layer(x, visibility=Visibility(causal=True))
+    cache = KeyValueCache(n_layers=1, batch=2, length=6)
     for t in range(6):
         out = layer(x[:, t : t + 1], cache=cache.layer(0))
-        cache.advance(1)
+        cache.advance(x[:, t : t + 1])
         torch.testing.assert_close(out, whole[:, t : t + 1], rtol=1e-5, atol=1e-6)
 
 
@@ -274,12 +287,12 @@ def test_flash_runs_under_every_mask_the_models_make() -> None:
     layer.backend = "flash"
     x = torch.randn(2, 5, 8)
     attend = torch.tensor([[False, False, True, True, True], [True] * 5])
-    mask, is_causal = attention_mask(5, 5, attend=attend, documents=None, device=x.device)
-    out = layer(x, mask=mask, is_causal=is_causal)
+    visibility = Visibility(causal=True, real_keys=attend)
+    out = layer(x, visibility=visibility)
     layer.backend = "exact"
-    torch.testing.assert_close(out, layer(x, mask=mask, is_causal=is_causal), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(out, layer(x, visibility=visibility), rtol=1e-5, atol=1e-6)
 
 
 def test_documents_beside_a_cache_are_refused() -> None:
     with pytest.raises(ConfigError, match="without a cache"):
-        attention_mask(2, 5, attend=None, documents=torch.zeros(1, 2), device=torch.device("cpu"))
+        Visibility(causal=True, documents=torch.zeros(1, 2)).mask(2, 5, device=torch.device("cpu"))

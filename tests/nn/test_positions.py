@@ -11,6 +11,7 @@ from wordloom.errors import ConfigError
 from wordloom.nn import (
     Attention,
     Rotary,
+    Visibility,
     apply_rotary,
     halves_to_pairs,
     pairs_to_halves,
@@ -45,10 +46,12 @@ def test_halves_and_pairs_agree_once_rows_are_permuted(bias: bool) -> None:
     halves.load_state_dict(state)
     x = torch.randn(2, 7, 12)
     angles = Rotary(head_dim=6).angles(torch.arange(7)[None])
-    out = [layer(x, is_causal=True, rotary=angles) for layer in (pairs, halves)]
+    out = [layer(x, visibility=Visibility(causal=True), rotary=angles) for layer in (pairs, halves)]
     torch.testing.assert_close(*out, rtol=1e-5, atol=1e-6)
     halves.load_state_dict(pairs.state_dict())
-    assert (halves(x, is_causal=True, rotary=angles) - out[0]).abs().max() > 1e-3  # the rows mattered
+    assert (
+        halves(x, visibility=Visibility(causal=True), rotary=angles) - out[0]
+    ).abs().max() > 1e-3  # the rows mattered
 
 
 @pytest.mark.parametrize("layout", ["halves", "pairs"])

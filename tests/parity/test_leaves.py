@@ -24,6 +24,7 @@ from wordloom.nn import (
     LayerNorm,
     RMSNorm,
     Rotary,
+    Visibility,
     apply_rotary,
     causal_mask,
 )
@@ -164,15 +165,15 @@ def test_llama_attention(backend: str, kv_heads: int, head_dim: int, bias: bool)
     ours.backend = backend
     scramble(ours, theirs)
     T = 7
-    mask = causal_mask(T, T)[None, None].repeat(2, 1, 1, 1)
-    mask[1, :, 2:, 1] = False
+    visibility = Visibility(causal=True, real_keys=torch.tensor([[1] * T, [1, 0, *[1] * (T - 2)]]).bool())
+    mask = visibility.mask(T, T, device=torch.device("cpu"))
     additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
     positions = torch.arange(T)[None]
     angles = Rotary(head_dim=head_dim).angles(positions)
     their_angles = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
     assert_same(
         torch.randn(2, T, 24),
-        lambda x: ours(x, mask=mask, rotary=angles),
+        lambda x: ours(x, visibility=visibility, rotary=angles),
         lambda x: theirs(x, position_embeddings=their_angles, attention_mask=additive)[0],
         same_names(ours, theirs),
     )
@@ -195,7 +196,7 @@ def test_gpt2_attention(backend: str) -> None:
     additive = torch.zeros(7, 7).masked_fill(~causal_mask(7, 7), torch.finfo(torch.float32).min)
     assert_same(
         torch.randn(2, 7, 24),
-        lambda x: ours(x, is_causal=True),
+        lambda x: ours(x, visibility=Visibility(causal=True)),
         lambda x: theirs(x, attention_mask=additive)[0],
         [
             ([layer.weight for layer in projections], theirs.c_attn.weight),
@@ -241,7 +242,7 @@ def test_torch_multihead_attention(backend: str, context_dim: int | None) -> Non
             pairs.append(([layer.weight], getattr(theirs, f"{name}_proj_weight")))
     assert_same(
         torch.randn(2, 5, 24),
-        lambda x: ours(x, context=context, mask=attend[:, None, None]),
+        lambda x: ours(x, context=context, visibility=Visibility(real_keys=attend)),
         theirs_on,
         pairs,
     )

@@ -36,18 +36,18 @@ class ConditionedCache:
         self.sources = torch.arange(len(memory.values))  # [B] which source each row is written from
 
     @property
-    def length(self) -> int:
-        return self.prefixes.length
+    def lengths(self) -> Tensor:
+        return self.prefixes.lengths
 
     @property
-    def attend(self) -> Tensor | None:
-        return self.prefixes.attend
+    def longest(self) -> int:
+        return self.prefixes.longest
 
     def layer(self, index: int) -> Any:
         return self.prefixes.layer(index)
 
-    def advance(self, n: int) -> None:
-        self.prefixes.advance(n)
+    def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
+        self.prefixes.advance(tokens, attend)
 
     def select(self, rows: Tensor) -> None:
         self.prefixes.select(rows)

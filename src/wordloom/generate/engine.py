@@ -286,20 +286,25 @@ def next_hidden(
 
     With a ``cache``, what the rows leave in it is kept, and rows long enough pass in pieces.
     """
-    T = max(map(len, rows))
-    tokens = torch.tensor([[0] * (T - len(row)) + list(row) for row in rows], device=device)  # [B, T]
-    attend = None
-    if any(len(row) < T for row in rows):
-        attend = torch.tensor([[False] * (T - len(row)) + [True] * len(row) for row in rows], device=device)
+    lengths = [len(row) for row in rows]
+    T = max(lengths)
+    tokens = torch.tensor([[*row, *[0] * (T - len(row))] for row in rows], device=device)  # [B, T]
+    attend: Tensor | None = None
+    if min(lengths) < T:
+        attend = torch.arange(T, device=device) < torch.tensor(lengths, device=device)[:, None]
     piece = T if cache is None else max(1, PREFILL_TOKENS // len(rows))
-    hidden = None
+    last: list[Tensor] = [torch.empty(0)] * len(rows)
     for start in range(0, T, piece):
         part = slice(start, start + piece)
         hidden = model.hidden(
             tokens[:, part], attend=None if attend is None else attend[:, part], cache=cache
         )
-    assert hidden is not None
-    return hidden[:, -1]
+        if attend is None and start + piece >= T:
+            return hidden[:, -1]
+        for row, length in enumerate(lengths):
+            if start < length <= start + piece:
+                last[row] = hidden[row, length - 1 - start].clone()
+    return torch.stack(last)
 
 
 def check_finite(logits: Tensor) -> None:

@@ -27,7 +27,7 @@ from wordloom.kernels.threads import one_thread
 from wordloom.models import MODELS, RNN, GPTConfig, LlamaConfig
 from wordloom.models.checks.inputs import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
-from wordloom.nn.cache import Cache, token_positions
+from wordloom.nn.cache import Cache
 from wordloom.nn.linear import has_amx, widens
 
 __all__ = [
@@ -206,10 +206,7 @@ class FastModel(Accelerated):
         self.rooms.clear()
         for layer in cache.layers:
             shape = (batch, self.shape.kv_heads, length, self.shape.head_dim)
-            layer.keys, layer.values = (
-                torch.empty(shape, dtype=self.dtype),
-                torch.empty(shape, dtype=self.dtype),
-            )
+            layer.keys, layer.values = _zeros(shape, self.dtype), _zeros(shape, self.dtype)
 
     def hidden(
         self,
@@ -223,7 +220,7 @@ class FastModel(Accelerated):
         """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
         places = None
         if positions is None and documents is None:
-            places = self._places(cache, tokens.shape, attend)
+            places = self._places(cache, tokens.shape)
         if places is None:
             where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
             return self.model.hidden(tokens, **where, cache=cache)
@@ -246,9 +243,7 @@ class FastModel(Accelerated):
         )  # fmt: skip
         return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
 
-    def _places(
-        self, cache: Cache | None, shape: tuple[int, ...], attend: Tensor | None
-    ) -> np.ndarray | None:
+    def _places(self, cache: Cache | None, shape: tuple[int, ...]) -> np.ndarray | None:
         """Return the addresses [L, 2] of the keys and values in ``cache``.
 
         None if the program may not take new tokens of this ``shape``; the modules say what is wrong.
@@ -256,14 +251,11 @@ class FastModel(Accelerated):
         B, T = shape
         if self.bound is None or not isinstance(cache, KeyValueCache) or self.model.training:
             return None
-        if self.most_rows < B * T or cache.length + T > self.length:
+        if self.most_rows < B * T or cache.longest + T > self.length or len(cache.lengths) != B:
             return None
-        known = [mask for mask in (cache.attend, attend) if mask is not None]
-        if not all(bool((mask[:, 1:] >= mask[:, :-1]).all()) for mask in known):
-            return None  # padding is not on the left only
         stored = [kept for layer in cache.layers for kept in (layer.keys, layer.values)]
         first = stored[0] if len(stored) == 2 * self.config.n_layers else None
-        if first is None or len(first) != B or first.shape[2] < cache.length + T:
+        if first is None or len(first) != B or first.shape[2] < cache.longest + T:
             return None
         seen = len(self.checked) == len(stored)
         if not seen or any(kept is not ref() for kept, ref in zip(stored, self.checked, strict=True)):
@@ -280,22 +272,19 @@ class FastModel(Accelerated):
 
     def _run(self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache, places: np.ndarray) -> Tensor:
         B, T = tokens.shape
-        positions, _ = token_positions(tokens, attend=attend, cache=cache)  # [1 or B, T]
         if B * T not in self.rooms:
             self.rooms[B * T] = self._make_room(B * T)
         room = self.rooms[B * T]
         x = torch.from_numpy(room.x).view(B, T, -1)
-        x.copy_(self._embeddings(tokens, positions, cache.length + T - 1))
-        rows = np.empty((B, T, 4), dtype=np.int64)
+        rows = np.empty((B, T, 2), dtype=np.int64)
         rows[:, :, 0] = np.arange(B)[:, None]
-        rows[:, :, 1] = np.arange(cache.length, cache.length + T)
-        rows[:, :, 3] = positions.numpy()
-        rows[:, :, 2] = rows[:, :, 1] - rows[:, :, 3]  # what stands before is padding
+        rows[:, :, 1] = cache.lengths.numpy()[:, None] + np.arange(T)
+        x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
         capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
-        memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 4))
+        memory = self.programs.Memory(places, capacity, rows.reshape(B * T, 2))
         with compiling(self.program):
             self.team.run(self.program, self.bound, memory, room)
-        cache.advance(T)
+        cache.advance(tokens, attend)
         return x
 
     def _embeddings(self, tokens: Tensor, positions: Tensor, highest: int) -> Tensor:
@@ -303,7 +292,7 @@ class FastModel(Accelerated):
         x = model.token_embedding(tokens).float()
         if isinstance(self.config, LlamaConfig):
             return x
-        if highest >= self.config.max_seq_len:  # or less, in rows with padding
+        if highest >= self.config.max_seq_len:
             positions = positions_within(positions, self.config.max_seq_len)
         if isinstance(self.config, GPTConfig):
             return x + model.position_vectors(positions).float()
@@ -350,6 +339,13 @@ class FastModel(Accelerated):
         """The addresses of ``weights``, 0 for None; they stay valid if the model is given other weights."""
         self.read = [[None if weight is None else weight.detach() for weight in row] for row in weights]
         return np.array([[0 if weight is None else weight.data_ptr() for weight in row] for row in self.read])
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros whose memory is taken page by page, when it is first written to."""
+    if dtype == torch.float32:
+        return torch.from_numpy(np.zeros(shape, np.float32))
+    return torch.from_numpy(np.zeros(shape, np.int16)).view(dtype)
 
 
 def _linears(block: Any) -> list[nn.Linear]:

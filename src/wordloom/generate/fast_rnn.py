@@ -87,7 +87,7 @@ class FastRNN(FastModel):
         for i, layer in enumerate(cache.layers):
             layer.state = written = WrittenState(view[i] for view in views)
             written.arrays, written.layer = after, i
-        cache.advance(1)
+        cache.advance(tokens)
         h = views[0][-1]  # [B, R]
         if self.model.output_proj is not None:
             h = self.model.output_proj(h.to(self.dtype)).float()

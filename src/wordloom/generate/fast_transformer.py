@@ -42,7 +42,8 @@ from wordloom.kernels.decoding.encoder_decoder import (
     logits,
     pack,
 )
-from wordloom.models import Memory
+from wordloom.nn.cache import RowLengths
+from wordloom.nn.memory import Memory
 
 __all__ = ["FastTransformer", "unfit"]
 
@@ -130,17 +131,15 @@ class FastTransformer(Accelerated, Conditioned):
         return chosen
 
 
-class DecoderPlaces:
+class DecoderPlaces(RowLengths):
     """The cache of a decoder, none of whose keys ever moves: rows know where theirs lie.
 
     ``places`` [R, length] are the addresses of each token's keys and values, ``sources`` [R, 3] as in
     :class:`wordloom.kernels.decoding.encoder_decoder.Step`.
     """
 
-    attend: Tensor | None = None
-
     def __init__(self, model: Any, memory: Memory, spare: list[np.ndarray]) -> None:
-        self.length = 0
+        super().__init__(len(memory.values))
         self.spare = spare
         self.sources = np.stack(_spans(memory), axis=1).astype(np.int64)
         self.source_length = memory.values.shape[1]
@@ -168,12 +167,10 @@ class DecoderPlaces:
     def layer(self, index: int) -> Any:
         return self.read[index]
 
-    def advance(self, n: int) -> None:
-        self.length += n
-
     def select(self, rows: Tensor) -> None:
         kept = rows.numpy()
         self.places, self.sources = self.places[kept], self.sources[kept]
+        self.set_lengths(self.lengths[rows])
 
 
 class Decoder:
@@ -239,18 +236,18 @@ class Decoder:
         R = len(tokens)
         if len(cache.places) != R:
             raise GenerationError(f"{R} rows of new tokens do not fit a cache of {len(cache.places)} rows")
-        if cache.length >= self.length:
-            self.reach(max(2 * self.length, cache.length + 1))
+        if cache.longest >= self.length:
+            self.reach(max(2 * self.length, cache.longest + 1))
         room = self._room(R, max(self.length, cache.source_length))
         x = torch.from_numpy(room.x[:R])
         with one_thread():
-            positions = torch.tensor([[cache.length]])
+            positions = torch.tensor([[cache.longest]])
             x.copy_(self.model.embedded(tokens, positions, is_source=False)[:, 0])
         cache.append()
         step = Step(cache.places, cache.sources, cache.crossing, cache.source_length)
         with compiling(decode):
             self.team.run(decode, self.weights, step, room)
-        cache.advance(1)
+        cache.advance(tokens)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["PRESETS", "Bert", "BertConfig", "Encoded"]
 
@@ -108,9 +109,10 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(dim=c.dim, hidden_dim=c.ffn_dim, activation=c.activation)
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """x [B, T, D], mask [B, 1, 1 or T, T] or None -> [B, T, D]."""
-        x = self.attention_norm(x + dropout(self.attention(x, mask=mask), self.dropout, self.training))
+    def forward(self, x: Tensor, visibility: Visibility) -> Tensor:
+        """x [B, T, D] -> [B, T, D]."""
+        attended = self.attention(x, visibility=visibility)
+        x = self.attention_norm(x + dropout(attended, self.dropout, self.training))
         return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
 
@@ -193,13 +195,10 @@ class Bert(nn.Module):
         n_layers: int | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], after the first ``n_layers`` blocks; None: after all."""
-        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, T]
-        if documents is not None:
-            same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, T, T]
-            mask = same if mask is None else mask & same
+        visibility = Visibility(real_keys=attend, documents=documents)
         x = self.embedded(tokens, segments, positions)
         for block in self.blocks[:n_layers]:
-            x = block(x, mask)
+            x = block(x, visibility)
         return x
 
     def embedded(

@@ -36,11 +36,11 @@ from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
 from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, LayerNorm, Swish
-from wordloom.nn.attention import attention_mask
-from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
+from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
 
@@ -127,12 +127,11 @@ class DecoderBlock(Block):
         self,
         x: Tensor,
         memory: Tensor,
-        source_mask: Tensor | None,
-        mask: Tensor | None,
-        is_causal: bool,
+        sources: Visibility,
+        visibility: Visibility,
         cache: LayerKeyValues | None,
     ) -> Tensor:
-        """x [B, T, D], memory [N, S, D], source_mask [N, 1, 1, S] or None -> [B, T, D].
+        """x [B, T, D], memory [N, S, D] -> [B, T, D].
 
         B is a multiple of N: neighbouring rows that share a source are queries of that source.
         """
@@ -142,10 +141,10 @@ class DecoderBlock(Block):
                 cache.source = self.cross_attention.keys_values(memory)
             context = cache.source
         N = len(context[0]) if isinstance(context, tuple) else len(context)
-        y = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
+        y = self.attention(x, visibility=visibility, cache=cache)
         x = self.attention_norm(x + dropout(y, self.dropout, self.training))
         queries = x.reshape(N, len(x) // N * x.shape[1], x.shape[2])  # [N, B/N * T, D]
-        y = self.cross_attention(queries, context=context, mask=source_mask).view_as(x)  # [B, T, D]
+        y = self.cross_attention(queries, context=context, visibility=sources).view_as(x)  # [B, T, D]
         x = self.cross_attention_norm(x + dropout(y, self.dropout, self.training))
         return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
@@ -195,33 +194,30 @@ class BertGeneration(nn.Module):
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
         """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""
-        positions, _ = token_positions(source, attend=attend, cache=None)
-        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
+        positions, _ = positions_and_visibility(source, attend=attend)
+        visibility = Visibility(real_keys=attend)
         x = self.embedded(source, positions, is_source=True)  # [B, S, D]
         for block in self.encoder_blocks:
-            x = block(x, mask)
+            x = block(x, visibility)
         return Memory(x, attend)
 
-    def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
+    def hidden(self, prefix: Tensor, memory: Memory, *, cache: DecoderCache | None = None) -> Tensor:
         """prefix [B, T] -> [B, T, D], the vectors that ``lm_head`` reads.
 
         ``memory`` holds one source for each row, or for each group of neighbouring rows.  A ``cache`` keeps
         the source's keys and values from the first tokens on, and ``cache.select`` moves them with the rows.
         """
-        T, attend = prefix.shape[1], memory.attend
+        attend = memory.attend
         if cache is not None:
-            assert isinstance(cache, DecoderCache)
-            attend = cache.source_attend = cache.source_attend if cache.length else attend
-        positions, _ = token_positions(prefix, attend=None, cache=cache)
-        S = T if cache is None else cache.length + T
-        mask, is_causal = attention_mask(T, S, attend=None, documents=None, device=prefix.device)
-        source_mask = None if attend is None else attend[:, None, None]  # [N, 1, 1, S]
+            attend = cache.source_attend = cache.source_attend if cache.n_sources else attend
+        positions, visibility = positions_and_visibility(prefix, cache=cache)
+        sources = Visibility(real_keys=attend)
         x = self.embedded(prefix, positions, is_source=False)  # [B, T, D]
         for i, block in enumerate(self.decoder_blocks):
             kept = None if cache is None else cache.layer(i)
-            x = block(x, memory.values, source_mask, mask, is_causal, kept)
+            x = block(x, memory.values, sources, visibility, kept)
         if cache is not None:
-            cache.advance(T)
+            cache.advance(prefix)
         return x
 
     def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
@@ -240,7 +236,7 @@ class BertGeneration(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return DecoderCache(n_layers=self.config.decoder_layers, length=length)
+        return DecoderCache(n_layers=self.config.decoder_layers, batch=batch, length=length)
 
 
 PRESETS = {

@@ -19,6 +19,7 @@ from wordloom.nn import Attention, FeedForward, LayerNorm
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.linear import Linear, PackedLinear
 from wordloom.nn.unmodified import modification
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["FastEncoder"]
 
@@ -56,10 +57,10 @@ class FastEncoder:
         n_layers: int | None = None,
     ) -> Tensor:
         """As the model's own: tokens [B, T] -> [B, T, D], after the first ``n_layers`` blocks."""
-        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, T]
+        visibility = Visibility(real_keys=attend)
         x = self.model.embedded(tokens, segments)
         for block in self.blocks[:n_layers]:
-            x = block(x, mask)
+            x = block(x, visibility)
         return x
 
 
@@ -124,11 +125,11 @@ class _FastBlock:
         self.up_proj = PackedLinear(ffn.up_proj.weight, ffn.up_proj.bias, activation=activation)
         self.down_proj = PackedLinear(ffn.down_proj.weight, ffn.down_proj.bias)
 
-    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, visibility: Visibility) -> Tensor:
         a = self.attention
         heads = self.qkv(x).view(*x.shape[:2], 3, a.n_heads, a.head_dim).transpose(1, 3)  # [B, H, 3, T, E]
         q, k, v = heads.unbind(2)
-        out = a.attend(q, k, v, mask=mask, is_causal=False).transpose(1, 2).flatten(-2)  # [B, T, D]
+        out = a.attend(q, k, v, visibility).transpose(1, 2).flatten(-2)  # [B, T, D]
         x = _norm(self.attention_norm, self.o_proj(out, x))
         return _norm(self.ffn_norm, self.down_proj(self.up_proj(x), x))
 

@@ -26,11 +26,11 @@ from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
 from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish, sinusoidal_positions
-from wordloom.nn.attention import attention_mask
-from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn import Attention, FeedForward, LayerNorm, Swish, sinusoidal_positions
+from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["GPT", "PRESETS", "GPTConfig"]
 
@@ -82,11 +82,9 @@ class Block(nn.Module):
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
-    ) -> Tensor:
-        """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
-        attended = self.attention(x, mask=mask, is_causal=is_causal, cache=cache)
+    def forward(self, x: Tensor, visibility: Visibility, cache: LayerKeyValues | None) -> Tensor:
+        """x [B, T, D] -> [B, T, D]."""
+        attended = self.attention(x, visibility=visibility, cache=cache)
         x = self.attention_norm(x + dropout(attended, self.dropout, self.training))
         return self.ffn_norm(x + dropout(self.feed_forward(x), self.dropout, self.training))
 
@@ -132,20 +130,17 @@ class GPT(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         attend: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        T = tokens.shape[1]
-        own, attend = token_positions(tokens, attend=attend, cache=cache)
+        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
         positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
-        S = T if cache is None else cache.length + T
-        mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
         x = self.token_embedding(tokens)  # [B, T, D]
         x = dropout(x + self.position_vectors(positions).to(x.dtype), self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
-            x = block(x, mask, is_causal, None if cache is None else cache.layer(i))
+            x = block(x, visibility, None if cache is None else cache.layer(i))
         if cache is not None:
-            cache.advance(T)
+            cache.advance(tokens, attend)
         return x
 
     def position_vectors(self, positions: Tensor) -> Tensor:
@@ -157,13 +152,13 @@ class GPT(nn.Module):
             self._sinusoidal = table.to(positions.device)
         return self._sinusoidal[positions]
 
-    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, length=length)
+        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
 
 
 PRESETS = {"gpt": GPTConfig()}

@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
 from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
-from wordloom.nn import Attention, FeedForward, KeyValueCache, LayerNorm, Swish
-from wordloom.nn.attention import attention_mask
-from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn import Attention, FeedForward, LayerNorm, Swish
+from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["GPT2", "PRESETS", "GPT2Config"]
 
@@ -78,11 +78,9 @@ class Block(nn.Module):
             dim=c.dim, hidden_dim=c.hidden_dim or 4 * c.dim, activation=c.activation, bias=c.bias
         )
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None, is_causal: bool, cache: LayerKeyValues | None
-    ) -> Tensor:
-        """x [B, T, D], mask as [B, H, T, S] or None -> [B, T, D]."""
-        attended = self.attention(self.attention_norm(x), mask=mask, is_causal=is_causal, cache=cache)
+    def forward(self, x: Tensor, visibility: Visibility, cache: LayerKeyValues | None) -> Tensor:
+        """x [B, T, D] -> [B, T, D]."""
+        attended = self.attention(self.attention_norm(x), visibility=visibility, cache=cache)
         x = x + dropout(attended, self.dropout, self.training)
         return x + dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
 
@@ -128,29 +126,26 @@ class GPT2(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         attend: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        T = tokens.shape[1]
-        own, attend = token_positions(tokens, attend=attend, cache=cache)
+        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
         positions = positions_within(own if positions is None else positions, self.config.max_seq_len)
-        S = T if cache is None else cache.length + T
-        mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)  # [B, T, D]
         x = dropout(x, self.embedding_dropout, self.training)
         for i, block in enumerate(self.blocks):
-            x = block(x, mask, is_causal, None if cache is None else cache.layer(i))
+            x = block(x, visibility, None if cache is None else cache.layer(i))
         if cache is not None:
-            cache.advance(T)
+            cache.advance(tokens, attend)
         return self.final_norm(x)
 
-    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, length=length)
+        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
 
 
 PRESETS = {

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.settings import check_dropout, check_eps, check_positive, dropout_or
-from wordloom.nn import Attention, GatedFeedForward, KeyValueCache, RMSNorm, Rotary, Swish
-from wordloom.nn.attention import attention_mask
-from wordloom.nn.cache import Cache, LayerKeyValues, token_positions
+from wordloom.nn import Attention, GatedFeedForward, RMSNorm, Rotary, Swish
+from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["PRESETS", "Llama", "LlamaConfig"]
 
@@ -117,14 +117,11 @@ class Block(nn.Module):
         self,
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        is_causal: bool,
+        visibility: Visibility,
         cache: LayerKeyValues | None,
     ) -> Tensor:
-        """x [B, T, D], rotary 2 x [1 or B, T, E/2], mask as [B, H, T, S] or None -> [B, T, D]."""
-        attended = self.attention(
-            self.attention_norm(x), mask=mask, is_causal=is_causal, rotary=rotary, cache=cache
-        )
+        """x [B, T, D], rotary 2 x [1 or B, T, E/2] -> [B, T, D]."""
+        attended = self.attention(self.attention_norm(x), visibility=visibility, rotary=rotary, cache=cache)
         x = x + dropout(attended, self.dropout, self.training)
         return x + dropout(self.feed_forward(self.ffn_norm(x)), self.dropout, self.training)
 
@@ -173,28 +170,25 @@ class Llama(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         attend: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        T = tokens.shape[1]
-        own, attend = token_positions(tokens, attend=attend, cache=cache)
+        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
         rotary = self.rotary.angles(own if positions is None else positions)  # 2 x [1 or B, T, E/2]
-        S = T if cache is None else cache.length + T
-        mask, is_causal = attention_mask(T, S, attend=attend, documents=documents, device=tokens.device)
         x = dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)  # [B, T, D]
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary, mask, is_causal, None if cache is None else cache.layer(i))
+            x = block(x, rotary, visibility, None if cache is None else cache.layer(i))
         if cache is not None:
-            cache.advance(T)
+            cache.advance(tokens, attend)
         return self.final_norm(x)
 
-    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return KeyValueCache(n_layers=self.config.n_layers, length=length)
+        return KeyValueCache(n_layers=self.config.n_layers, batch=batch, length=length)
 
 
 _LLAMA2 = LlamaConfig(max_seq_len=4096, norm_eps=1e-5)

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
-from wordloom.nn.cache import Cache, RecurrentCache
+from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
@@ -156,17 +156,14 @@ class RNN(nn.Module):
         positions: Tensor | None = None,
         documents: Tensor | None = None,
         attend: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: RecurrentCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, R], the vectors that ``lm_head`` reads.
 
-        Only the last T columns of ``attend`` are used; the cached state already covers the others.  With
-        ``documents``, the state restarts at zero where ``positions`` is 0; without positions, where the
-        document number changes.
+        ``attend`` [B, T] is False for padding, which leaves the state unchanged.  With ``documents``, the
+        state restarts at zero where ``positions`` is 0; without positions, where the document number changes.
         """
-        T = tokens.shape[1]
         starts = None if documents is None else _starts(documents, positions)
-        attend = None if attend is None else attend[:, -T:]
         x = self._embedded(tokens)  # [B, T, D]
         for i, block in enumerate(self.blocks):
             kept = None if cache is None else cache.layer(i)
@@ -175,7 +172,7 @@ class RNN(nn.Module):
             if kept is not None:
                 kept.state = state
         if cache is not None:
-            cache.advance(T)
+            cache.advance(tokens, attend)
         x = self._dropped(x, self.dropouts[-1])
         return x if self.output_proj is None else self.output_proj(x)  # [B, T, R] -> [B, T, D]
 
@@ -192,13 +189,13 @@ class RNN(nn.Module):
             return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), p, True)  # [B, T, D] * [B, 1, D]
         return dropout(x, p, self.training)
 
-    def forward(self, tokens: Tensor, **where: Tensor | Cache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **where: Tensor | RecurrentCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
         return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
         """Return an empty cache for ``batch`` rows; its size does not depend on their ``length``."""
-        return RecurrentCache(n_layers=self.config.n_layers)
+        return RecurrentCache(n_layers=self.config.n_layers, batch=batch)
 
 
 def _starts(documents: Tensor, positions: Tensor | None) -> Tensor:

@@ -41,7 +41,7 @@ from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
 from wordloom.nn.bidirectional import ReadingLayer
-from wordloom.nn.cache import Cache, RecurrentCache
+from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
@@ -256,7 +256,7 @@ class Seq2Seq(nn.Module):
             states = [_bridged(*pair) for pair in zip(self.bridges, states, strict=True)]
         return Memory(m, attend, (*(part for state in states for part in state), *extra))
 
-    def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
+    def hidden(self, prefix: Tensor, memory: Memory, *, cache: RecurrentCache | None = None) -> Tensor:
         """prefix [B, T], which continues the cached tokens -> [B, T, H], the vectors for ``lm_head``."""
         forced = None
         if self.training and self.teacher_forcing < 1.0 and cache is None:
@@ -265,7 +265,7 @@ class Seq2Seq(nn.Module):
         if cache is not None:
             for i, state in enumerate([*states, (o[:, -1:],)] if self.config.input_feeding else states):
                 cache.layer(i).state = state
-            cache.advance(prefix.shape[1])
+            cache.advance(prefix)
         return self._narrowed(dropout(o, self.output_dropout, self.training))
 
     # -- one step of each paper --------------------------------------------------------------------------
@@ -348,7 +348,7 @@ class Seq2Seq(nn.Module):
         self,
         prefix: Tensor,
         memory: Memory,
-        cache: Cache | None = None,
+        cache: RecurrentCache | None = None,
         forced: Tensor | None = None,
         exact: bool = False,
     ) -> Step:
@@ -372,13 +372,13 @@ class Seq2Seq(nn.Module):
                 weights.append(attention)
         return Step(torch.cat(outputs, dim=1), states, torch.cat(weights, dim=1) if weights else None)
 
-    def _initial(self, memory: Memory, cache: Cache | None) -> tuple[list[State], Tensor]:
+    def _initial(self, memory: Memory, cache: RecurrentCache | None) -> tuple[list[State], Tensor]:
         """Return the state of each layer before the first step, and the o [B, 1, H] fed to that step."""
         n = self.config.n_layers
         fed = memory.values.new_zeros(len(memory.values), 1, self.config.state_dim)
-        if cache is not None and cache.length:
-            fed = cache.layer(n).state[0] if self.config.input_feeding else fed
-            return [cache.layer(i).state for i in range(n)], fed
+        stored = [] if cache is None else [layer.state for layer in cache.layers if layer.state is not None]
+        if stored:
+            return stored[:n], stored[n][0] if self.config.input_feeding else fed
         parts = len(self.blocks[0].state_dims)
         return [memory.state[i * parts : (i + 1) * parts] for i in range(n)], fed
 
@@ -412,7 +412,7 @@ class Seq2Seq(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> RecurrentCache:
         """Return an empty cache: a state for each layer and, with input feeding, the last o."""
-        return RecurrentCache(n_layers=self.config.n_layers + self.config.input_feeding)
+        return RecurrentCache(n_layers=self.config.n_layers + self.config.input_feeding, batch=batch)
 
 
 def _scorer(c: Seq2SeqConfig) -> AttentionScorer:

@@ -45,11 +45,11 @@ from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
 from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
-from wordloom.nn.attention import attention_mask
-from wordloom.nn.cache import Cache, DecoderCache, LayerKeyValues, token_positions
+from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
+from wordloom.nn.visibility import Visibility
 
 __all__ = ["PRESETS", "Transformer", "TransformerConfig"]
 
@@ -135,12 +135,14 @@ class EncoderBlock(nn.Module):
         )
         self.ffn_norm = LayerNorm(c.dim, eps=c.norm_eps)
 
-    def forward(self, x: Tensor, mask: Tensor | None, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-        """x [B, S, D], mask [B, 1, 1, S] or None, rotary 2 x [1 or B, S, E/2] -> [B, S, D]."""
+    def forward(self, x: Tensor, visibility: Visibility, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        """x [B, S, D], rotary 2 x [1 or B, S, E/2] -> [B, S, D]."""
         if self.pre_norm:
-            x = x + self._dropped(self.attention(self.attention_norm(x), mask=mask, rotary=rotary))
+            x = x + self._dropped(
+                self.attention(self.attention_norm(x), visibility=visibility, rotary=rotary)
+            )
             return x + self._dropped(self.feed_forward(self.ffn_norm(x)))
-        x = self.attention_norm(x + self._dropped(self.attention(x, mask=mask, rotary=rotary)))
+        x = self.attention_norm(x + self._dropped(self.attention(x, visibility=visibility, rotary=rotary)))
         return self.ffn_norm(x + self._dropped(self.feed_forward(x)))
 
     def _dropped(self, x: Tensor) -> Tensor:
@@ -159,13 +161,12 @@ class DecoderBlock(EncoderBlock):
         self,
         x: Tensor,
         memory: Tensor,
-        source_mask: Tensor | None,
-        mask: Tensor | None,
-        is_causal: bool,
+        sources: Visibility,
+        visibility: Visibility,
         rotary: tuple[Tensor, Tensor] | None,
         cache: LayerKeyValues | None,
     ) -> Tensor:
-        """x [B, T, D], memory [N, S, D], source_mask [N, 1, 1, S] or None -> [B, T, D].
+        """x [B, T, D], memory [N, S, D] -> [B, T, D].
 
         B is a multiple of N: neighbouring rows that share a source are queries of that source.
         """
@@ -177,13 +178,11 @@ class DecoderBlock(EncoderBlock):
         N = len(context[0]) if isinstance(context, tuple) else len(context)
 
         def attend(x: Tensor) -> Tensor:
-            return self._dropped(
-                self.attention(x, mask=mask, is_causal=is_causal, rotary=rotary, cache=cache)
-            )
+            return self._dropped(self.attention(x, visibility=visibility, rotary=rotary, cache=cache))
 
         def attend_to_source(x: Tensor) -> Tensor:
             queries = x.reshape(N, len(x) // N * x.shape[1], x.shape[2])  # [N, B/N * T, D]
-            y = self.cross_attention(queries, context=context, mask=source_mask)  # [N, B/N * T, D]
+            y = self.cross_attention(queries, context=context, visibility=sources)  # [N, B/N * T, D]
             return self._dropped(y.view_as(x))  # [B, T, D]
 
         if self.pre_norm:
@@ -252,35 +251,32 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
         """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""
-        positions, _ = token_positions(source, attend=attend, cache=None)
+        positions, _ = positions_and_visibility(source, attend=attend)
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1 or B, S, E/2]
-        mask = None if attend is None else attend[:, None, None]  # [B, 1, 1, S]
+        visibility = Visibility(real_keys=attend)
         x = self.embedded(source, positions, is_source=True)  # [B, S, D]
         for block in self.encoder_blocks:
-            x = block(x, mask, rotary)
+            x = block(x, visibility, rotary)
         return Memory(x if self.encoder_norm is None else self.encoder_norm(x), attend)
 
-    def hidden(self, prefix: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
+    def hidden(self, prefix: Tensor, memory: Memory, *, cache: DecoderCache | None = None) -> Tensor:
         """prefix [B, T] -> [B, T, D], the vectors that ``lm_head`` reads.
 
         ``memory`` holds one source for each row, or for each group of neighbouring rows.  A ``cache`` keeps
         the source's keys and values from the first tokens on, and ``cache.select`` moves them with the rows.
         """
-        T, attend = prefix.shape[1], memory.attend
+        attend = memory.attend
         if cache is not None:
-            assert isinstance(cache, DecoderCache)
-            attend = cache.source_attend = cache.source_attend if cache.length else attend
-        positions, _ = token_positions(prefix, attend=None, cache=cache)
+            attend = cache.source_attend = cache.source_attend if cache.n_sources else attend
+        positions, visibility = positions_and_visibility(prefix, cache=cache)
+        sources = Visibility(real_keys=attend)
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1, T, E/2]
-        S = T if cache is None else cache.length + T
-        mask, is_causal = attention_mask(T, S, attend=None, documents=None, device=prefix.device)
-        source_mask = None if attend is None else attend[:, None, None]  # [N, 1, 1, S]
         x = self.embedded(prefix, positions, is_source=False)  # [B, T, D]
         for i, block in enumerate(self.decoder_blocks):
             kept = None if cache is None else cache.layer(i)
-            x = block(x, memory.values, source_mask, mask, is_causal, rotary, kept)
+            x = block(x, memory.values, sources, visibility, rotary, kept)
         if cache is not None:
-            cache.advance(T)
+            cache.advance(prefix)
         return x if self.final_norm is None else self.final_norm(x)
 
     def embedded(self, tokens: Tensor, positions: Tensor, *, is_source: bool) -> Tensor:
@@ -315,7 +311,7 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> DecoderCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
-        return DecoderCache(n_layers=self.config.decoder_layers, length=length)
+        return DecoderCache(n_layers=self.config.decoder_layers, batch=batch, length=length)
 
 
 PRESETS = {

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from wordloom.lazy import fetching
 
 if TYPE_CHECKING:
-    from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, causal_mask, set_attention_backend
+    from wordloom.nn.attention import ATTENTION_BACKENDS, Attention, set_attention_backend
     from wordloom.nn.cache import KeyValueCache
     from wordloom.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward, Swish
     from wordloom.nn.linear import Linear
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
         pairs_to_halves,
         sinusoidal_positions,
     )
+    from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
 _HOMES = {
     "ACTIVATIONS": "feed_forward",
     "ATTENTION_BACKENDS": "attention",
     "Attention": "attention",
+    "EVERYTHING": "visibility",
     "FeedForward": "feed_forward",
     "GatedFeedForward": "feed_forward",
     "KeyValueCache": "cache",
@@ -46,8 +48,9 @@ _HOMES = {
     "RMSNorm": "norms",
     "Rotary": "positions",
     "Swish": "feed_forward",
+    "Visibility": "visibility",
     "apply_rotary": "positions",
-    "causal_mask": "attention",
+    "causal_mask": "visibility",
     "halves_to_pairs": "positions",
     "pairs_to_halves": "positions",
     "set_attention_backend": "attention",
@@ -57,6 +60,7 @@ _HOMES = {
 __all__ = [
     "ACTIVATIONS",
     "ATTENTION_BACKENDS",
+    "EVERYTHING",
     "Attention",
     "FeedForward",
     "GatedFeedForward",
@@ -66,6 +70,7 @@ __all__ = [
     "RMSNorm",
     "Rotary",
     "Swish",
+    "Visibility",
     "apply_rotary",
     "causal_mask",
     "halves_to_pairs",

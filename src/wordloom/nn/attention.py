@@ -23,12 +23,11 @@ from wordloom.kernels.acceptance import plain
 from wordloom.nn import fused
 from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
+from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
 __all__ = [
     "ATTENTION_BACKENDS",
     "Attention",
-    "attention_mask",
-    "causal_mask",
     "exact_attention",
     "running_kernel",
     "set_attention_backend",
@@ -56,69 +55,31 @@ class LayerCache(Protocol):
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
-def causal_mask(T: int, S: int, *, device: torch.device | None = None) -> Tensor:
-    """[T, S], True where query t may look at key s; the last query stands at the last key."""
-    return torch.ones(T, S, dtype=torch.bool, device=device).tril(diagonal=S - T)
-
-
-def attention_mask(
-    T: int, S: int, *, attend: Tensor | None, documents: Tensor | None, device: torch.device
-) -> tuple[Tensor | None, bool]:
-    """The mask of causal self-attention and whether the kernel's own causal mask says it all.
-
-    ``attend`` [B, S] is True for keys that are real tokens; ``documents`` [B, T] numbers the documents
-    packed into a row (S == T), and no query sees another document's keys.
-
-    Returns (mask [B, 1, T, S] or None, is_causal).
-
-    Raises ConfigError for documents beside a cache.
-    """
-    if documents is not None and T != S:
-        raise ConfigError(
-            f"documents name the rows' {T} new tokens, and the cache holds {S - T} more; packed documents "
-            "are read in one pass, without a cache"
-        )
-    if attend is None and documents is None:
-        if T == S:
-            return None, T > 1
-        if T == 1:
-            return None, False
-        return causal_mask(T, S, device=device)[None, None], False
-    mask = causal_mask(T, S, device=device)[None]  # [1, T, S]
-    if attend is not None:
-        mask = mask & attend[:, None, :]  # [B, T, S]
-    if documents is not None:
-        mask = mask & (documents[:, :, None] == documents[:, None, :])
-    return mask[:, None], False
-
-
 def exact_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None,
-    is_causal: bool,
+    visibility: Visibility = EVERYTHING,
     scale: float,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T * scale) v written out (Vaswani et al. 2017, eq. 1), softmax over keys in float32.
+    """Compute softmax(q k^T * scale) v as it is written (Vaswani et al. 2017, eq. 1), in float32.
 
-    q [B, H, T, E]; k, v [B, H, S, E]; mask broadcastable to [B, H, T, S].  A query with no key it may
-    look at gets zeros.  Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
+    q [B, H, T, E]; k, v [B, H, S, E].  A query that sees no key gets zeros.
+
+    Returns (output [B, H, T, E], weights [B, H, T, S] float32 before dropout).
     """
     kind = q.device.type
+    mask = visibility.mask(q.shape[2], k.shape[2], device=q.device)
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
-        return _exact_attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale, dropout=dropout)
+        return _exact_attention(q, k, v, mask, scale, dropout)
 
 
 def _exact_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, scale: float, dropout: float
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor]:
     scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
-    if is_causal:
-        causal = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
-        mask = causal if mask is None else mask & causal
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
     weights = scores.softmax(dim=-1)
@@ -186,16 +147,14 @@ class Attention(nn.Module):
         x: Tensor,
         *,
         context: Tensor | tuple[Tensor, Tensor] | None = None,
-        mask: Tensor | None = None,
-        is_causal: bool = False,
+        visibility: Visibility = EVERYTHING,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """x [B, T, D] -> [B, T, D]; keys and values from ``context`` [B, S, C] when given, or those that
-        :meth:`keys_values` made of one.
+        """x [B, T, D] -> [B, T, D].
 
-        ``mask`` is broadcastable to [B, H, T, S], True where a key takes part; ``rotary`` is (cos, sin),
-        each [B or 1, T, E/2].
+        ``context`` [B, S, C] gives the keys and values of cross-attention; a pair is what
+        :meth:`keys_values` returned for one.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].
         """
         q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
         if isinstance(context, tuple):
@@ -207,7 +166,7 @@ class Attention(nn.Module):
             k = apply_rotary(k, *rotary, layout=self.rotary_layout)
         if cache is not None:
             k, v = cache.append(k, v)
-        out = self.attend(q, k, v, mask=mask, is_causal=is_causal)  # [B, H, T, E]
+        out = self.attend(q, k, v, visibility)  # [B, H, T, E]
         return self.o_proj(out.transpose(1, 2).flatten(-2))  # [B, T, D]
 
     def keys_values(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,36 +176,34 @@ class Attention(nn.Module):
         v = self.v_proj(source).unflatten(-1, shape).transpose(1, 2)
         return k, v
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = EVERYTHING) -> Tensor:
         """q [B, H, T, E], k and v [B, K, S, E] -> [B, H, T, E] by the chosen backend."""
         dropout = self.dropout if self.training else 0.0
-        of_keys = mask is None or (mask.dim() == 4 and mask.shape[1:3] == (1, 1) and mask.dtype == torch.bool)
-        blocked = of_keys and plain(mask) and dropout < 1.0 and self.backend == "auto"
-        if blocked and fused.attention_fits(q, k, v, is_causal=is_causal):
-            keys = None if mask is None else mask[:, 0, 0]  # [B or 1, S]
-            return fused.attention(q, k, v, scale=self.scale, is_causal=is_causal, keys=keys, dropout=dropout)
-        if is_causal and (mask is not None or q.shape[2] != k.shape[2]):
-            # the kernels' own causal mask takes no other beside it and puts the first query at the first key
-            causal = causal_mask(q.shape[2], k.shape[2], device=q.device)
-            mask, is_causal = (causal if mask is None else mask & causal), False
+        T, S = q.shape[2], k.shape[2]
+        is_causal = visibility.is_causal(T, S)
+        if self.backend == "auto" and dropout < 1.0 and (is_causal or not visibility.depends_on_query(T)):
+            mask = None if is_causal else visibility.mask(T, S, device=q.device)  # [B, 1, 1, S]
+            keys = None if mask is None else mask[:, 0, 0]  # [B, S]
+            if plain(keys) and fused.attention_fits(q, k, v, is_causal=is_causal):
+                return fused.attention(
+                    q, k, v, scale=self.scale, is_causal=is_causal, keys=keys, dropout=dropout
+                )
         groups = self.n_heads // self.n_kv_heads
-        same_for_heads = mask is None or mask.dim() < 3 or mask.shape[-3] == 1
-        single = q.shape[2] == 1 and same_for_heads
-        if groups > 1 and single and dropout == 0.0 and self.backend != "exact":
+        if groups > 1 and T == 1 and dropout == 0.0 and self.backend != "exact":
             # one query per head: let a group's heads be the queries of their shared key, nothing is copied
             B, H, _, E = q.shape
             grouped = q.view(B, self.n_kv_heads, groups, E)
+            mask = visibility.mask(1, S, device=q.device)
             return self._kernel(grouped, k, v, mask=mask, is_causal=False, dropout=0.0).view(B, H, 1, E)
         if groups > 1:
             k = k.repeat_interleave(groups, dim=1)  # [B, H, S, E]
             v = v.repeat_interleave(groups, dim=1)
         if self.backend == "exact":
-            out, weights = exact_attention(
-                q, k, v, mask=mask, is_causal=is_causal, scale=self.scale, dropout=dropout
-            )
+            out, weights = exact_attention(q, k, v, visibility=visibility, scale=self.scale, dropout=dropout)
             if self.recorded is not None:
                 self.recorded.append(weights)
             return out
+        mask = None if is_causal else visibility.mask(T, S, device=q.device)
         return self._kernel(q, k, v, mask=mask, is_causal=is_causal, dropout=dropout)
 
     def _kernel(

@@ -1,22 +1,26 @@
-"""What decoding remembers: the cache protocol, the key/value cache of attention models, with a source beside
-it or without, and the state of recurrent ones.
+"""Caches of decoding: keys and values of attention models, and the state of recurrent ones.
 
-Every generative family decodes through the same four verbs::
+A cache has one length per row.  Rows join and leave between any two passes, and none is padded to the length
+of another.  Every generative family decodes through one protocol::
 
-    cache.length        tokens seen so far, the same for every row (shorter prompts are padded left)
-    cache.layer(i)      what layer i keeps: keys and values here, a hidden state in recurrent models
-    cache.advance(n)    n more tokens have passed through every layer
-    cache.select(rows)  keep these rows in this order (beam search reorders, finished rows leave)
-
-and ``cache.attend``, the rows' padding remembered, so that a caller passes a mask for new tokens only.
+    cache.lengths                   tokens that each row has passed through the model, [B]
+    cache.layer(i)                  what layer i stores: keys and values, or a hidden state
+    cache.advance(tokens, attend)   new tokens have passed through every layer
+    cache.select(rows)              keep these rows in this order; a row may be repeated
+    cache.join(other)               add the rows of another cache behind
+    cache.truncate(lengths)         forget all but each row's first tokens; recurrent states refuse
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from wordloom.errors import ConfigError, GenerationError
+from wordloom.nn.visibility import Visibility
 
 __all__ = [
     "Cache",
@@ -25,25 +29,64 @@ __all__ = [
     "LayerKeyValues",
     "LayerState",
     "RecurrentCache",
-    "token_positions",
+    "RowLengths",
+    "positions_and_visibility",
 ]
 
 
 class Cache(Protocol):
     """The protocol; see the module docstring."""
 
-    length: int
-    attend: Tensor | None
+    lengths: Tensor
 
+    @property
+    def longest(self) -> int: ...
     def layer(self, index: int) -> Any: ...
-    def advance(self, n: int) -> None: ...
+    def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None: ...
     def select(self, rows: Tensor) -> None: ...
+    def join(self, other: Self) -> None: ...
+    def truncate(self, lengths: int | Tensor) -> None: ...
+
+
+class RowLengths:
+    """The length of each of B rows, and how it changes.
+
+    Attributes:
+        lengths: ``[B]`` int64, on the CPU.
+        longest: The largest of them.
+        uniform: Whether all rows have one length.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self.set_lengths(torch.zeros(batch, dtype=torch.int64))
+
+    def set_lengths(self, lengths: Tensor) -> None:
+        self.lengths = lengths
+        least, most = (int(n) for n in lengths.aminmax()) if len(lengths) else (0, 0)
+        self.longest, self.uniform = most, least == most
+
+    def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
+        """Count the new ``tokens`` [B, T]; of a row with padding, those that ``attend`` [B, T] marks."""
+        if attend is None:
+            self.lengths = self.lengths + tokens.shape[1]
+            self.longest += tokens.shape[1]
+        else:
+            self.set_lengths(self.lengths + attend.sum(dim=1).cpu())
+
+    def checked(self, lengths: int | Tensor) -> Tensor:
+        """Return ``lengths`` [B]; raises GenerationError unless each is from 0 to the row's length."""
+        lengths = torch.as_tensor(lengths, dtype=torch.int64).cpu().expand(len(self.lengths))
+        if bool((lengths < 0).any()) or bool((lengths > self.lengths).any()):
+            raise GenerationError(
+                f"a cache of {self.lengths.tolist()} tokens cannot be truncated to {lengths.tolist()}"
+            )
+        return lengths
 
 
 class LayerKeyValues:
     """One layer's keys and values, each [B, K, capacity, E], written in place.
 
-    ``source`` holds those of what a decoder reads, each [N, K, S, E], from the first token on.
+    ``source`` holds those of a decoder's source, each [N, K, S, E], from the first token on.
     """
 
     source: tuple[Tensor, Tensor] | None = None
@@ -54,153 +97,288 @@ class LayerKeyValues:
         self.values: Tensor | None = None
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values [B, K, T, E]; return all so far, [B, K, S, E] views."""
-        start, stop = self.cache.length, self.cache.length + keys.shape[2]
+        """Store new keys and values [B, K, T, E] at each row's length; return the views [B, K, S, E].
+
+        S is the largest length with the new tokens.  A shorter row has keys behind its own that no query of
+        it may see: zeros, or what a longer text or padding left there.
+        """
+        start, T = self.cache.longest, keys.shape[2]
+        stop = start + T
         if self.keys is None or self.values is None or self.keys.shape[2] < stop:
             self._grow(keys, stop)
         assert self.keys is not None
         assert self.values is not None
-        self.keys[:, :, start:stop] = keys
-        self.values[:, :, start:stop] = values
+        if self.cache.uniform:
+            self.keys[:, :, start:stop] = keys
+            self.values[:, :, start:stop] = values
+        else:
+            rows, slots = self.cache.slots(T, keys.device)
+            self.keys[rows, :, slots] = keys.transpose(1, 2)  # [B, T, K, E]
+            self.values[rows, :, slots] = values.transpose(1, 2)
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
     def _grow(self, like: Tensor, needed: int) -> None:
         # doubling keeps copies amortised when the caller asked for less than it then used
-        old_keys, old_values = self.keys, self.values
-        old = 0 if old_keys is None else old_keys.shape[2]
+        old = 0 if self.keys is None else self.keys.shape[2]
         capacity = max(self.cache.capacity, needed, 2 * old)
         B, K, _, E = like.shape
-        self.keys = like.new_zeros(B, K, capacity, E)
-        self.values = like.new_zeros(B, K, capacity, E)
-        if old_keys is not None and old_values is not None:
-            self.keys[:, :, :old] = old_keys
-            self.values[:, :, :old] = old_values
+        for name, stored in (("keys", self.keys), ("values", self.values)):
+            longer = like.new_zeros(B, K, capacity, E)
+            if stored is not None:
+                longer[:, :, :old] = stored
+            setattr(self, name, longer)
 
 
-class KeyValueCache:
-    """Keys and values of every layer, allocated once for ``length`` tokens at the first use.
+class KeyValueCache(RowLengths):
+    """Keys and values of every layer for B rows, allocated once for ``length`` tokens at the first use.
 
     Device and dtype are those of the first keys stored.
     """
 
-    def __init__(self, *, n_layers: int, length: int) -> None:
-        self.length = 0
+    def __init__(self, *, n_layers: int, batch: int, length: int) -> None:
+        super().__init__(batch)
         self.capacity = length
-        self.attend: Tensor | None = None
         self.layers = [LayerKeyValues(self) for _ in range(n_layers)]
+        self._slots: tuple[Tensor, Tensor] | None = None
 
     def layer(self, index: int) -> LayerKeyValues:
         return self.layers[index]
 
-    def advance(self, n: int) -> None:
-        self.length += n
+    def set_lengths(self, lengths: Tensor) -> None:
+        super().set_lengths(lengths)
+        self._slots = None
+
+    def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
+        super().advance(tokens, attend)
+        self._slots = None
+
+    def slots(self, T: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the rows [B, 1] and the places [B, T] where the next T tokens of each row are written."""
+        if self._slots is None:
+            rows = torch.arange(len(self.lengths), device=device)[:, None]
+            self._slots = rows, self.lengths.to(device)[:, None] + torch.arange(T, device=device)
+        return self._slots
 
     def select(self, rows: Tensor) -> None:
-        if self.attend is not None:
-            self.attend = self.attend[rows]
         for layer in self.layers:
             if layer.keys is not None and layer.values is not None:
-                layer.keys = _rows(layer.keys, rows, self.length)
-                layer.values = _rows(layer.values, rows, self.length)
+                layer.keys = _rows(layer.keys, rows, self.longest)
+                layer.values = _rows(layer.values, rows, self.longest)
+        self.set_lengths(self.lengths[rows.cpu()])
+
+    def join(self, other: Self) -> None:
+        """Add the rows of ``other``, whose model is this cache's, behind these rows."""
+        longest, rows = max(self.longest, other.longest), [len(self.lengths), len(other.lengths)]
+        self.capacity = max(self.capacity, other.capacity)
+        for layer, added in zip(self.layers, other.layers, strict=True):
+            layer.keys = _joined(layer.keys, added.keys, rows, longest, self.capacity)
+            layer.values = _joined(layer.values, added.values, rows, longest, self.capacity)
+        self.set_lengths(torch.cat([self.lengths, other.lengths]))
+
+    def truncate(self, lengths: int | Tensor) -> None:
+        """Keep the first ``lengths`` tokens of each row: one number, or [B].
+
+        Raises GenerationError for a length that is negative or above the row's.
+        """
+        self.set_lengths(self.checked(lengths))
 
 
 def _rows(stored: Tensor, rows: Tensor, length: int) -> Tensor:
-    """These rows of ``stored`` [B, K, capacity, E]; little is copied of what is not yet written."""
+    """Return these rows of ``stored`` [B, K, capacity, E]; the unused capacity is not copied."""
     if 2 * length >= stored.shape[2]:
         return stored.index_select(0, rows)
-    kept = stored.new_empty(len(rows), *stored.shape[1:])
-    kept[:, :, :length] = stored[:, :, :length].index_select(0, rows)
-    return kept
+    return _with_capacity(stored[:, :, :length].index_select(0, rows), stored.shape[2])
+
+
+def _with_capacity(stored: Tensor, capacity: int) -> Tensor:
+    """Return ``stored`` [B, K, S, E] with zeros behind, [B, K, capacity, E].
+
+    Zeros, since a masked value is multiplied by 0, and 0 times what memory happens to hold may be NaN.
+    """
+    return F.pad(stored, (0, 0, 0, capacity - stored.shape[2]))
+
+
+def _joined(
+    first: Tensor | None, second: Tensor | None, rows: list[int], length: int, capacity: int
+) -> Tensor | None:
+    """Return the ``rows`` of both [B, K, capacity, E]; of either, at most ``length`` tokens are in use."""
+    like = second if first is None else first
+    if like is None:
+        return None
+    stored = like.new_zeros(sum(rows), like.shape[1], max(capacity, length), like.shape[3])
+    for part, place in zip((first, second), torch.split(stored, rows), strict=True):
+        if part is not None:
+            place[:, :, : min(length, part.shape[2])] = part[:, :, :length]
+    return stored
+
+
+def _check_started(first: RowLengths, second: RowLengths) -> None:
+    """Raise GenerationError where rows join rows of which nothing is stored yet."""
+    if len(first.lengths) and len(second.lengths):
+        raise GenerationError("rows join after their first token; pass their prompts through the model first")
 
 
 class DecoderCache(KeyValueCache):
-    """A :class:`KeyValueCache` that keeps the keys and values of the sources read, made once, beside its own.
+    """A :class:`KeyValueCache` that also stores the keys and values of the sources, computed once.
 
-    With n times as many rows as sources, the first n rows read the first source, and so on: the beams of a
-    sentence share what is kept of it, and nothing of that moves when they change places.
+    With n times as many rows as sources, the first n rows read the first source, and so on.  The beams of a
+    sentence share the keys of its source, which do not move when beams change places.
     """
 
-    def __init__(self, *, n_layers: int, length: int) -> None:
-        super().__init__(n_layers=n_layers, length=length)
+    def __init__(self, *, n_layers: int, batch: int, length: int) -> None:
+        super().__init__(n_layers=n_layers, batch=batch, length=length)
         self.source_attend: Tensor | None = None  # [N, S] True where a source's token is real
 
+    @property
+    def n_sources(self) -> int:
+        """N, or 0 before the first token."""
+        source = self.layers[0].source
+        return 0 if source is None else len(source[0])
+
     def select(self, rows: Tensor) -> None:
-        first = self.layers[0]
-        if first.keys is not None and first.source is not None:
-            self._select_sources(rows, len(first.keys), len(first.source[0]))
+        if self.n_sources:
+            self._select_sources(rows, len(self.lengths))
         super().select(rows)
 
-    def _select_sources(self, rows: Tensor, n_rows: int, n_sources: int) -> None:
-        wanted = rows // max(n_rows // max(n_sources, 1), 1)  # [B] the source that each row reads
+    def _select_sources(self, rows: Tensor, n_rows: int) -> None:
+        wanted = rows // max(n_rows // self.n_sources, 1)  # [B] the source that each row reads
         kept, shares = torch.unique_consecutive(wanted, return_counts=True)
         if shares.unique().numel() > 1:  # not as many rows of each: every row gets its own
             kept = wanted
-        if torch.equal(kept, torch.arange(n_sources, device=kept.device)):
-            return
+        if not torch.equal(kept, torch.arange(self.n_sources, device=kept.device)):
+            self._take_sources(kept)
+
+    def _take_sources(self, kept: Tensor) -> None:
         if self.source_attend is not None:
             self.source_attend = self.source_attend[kept]
         for layer in self.layers:
-            if layer.source is not None:
-                layer.source = layer.source[0][kept], layer.source[1][kept]
+            assert layer.source is not None
+            layer.source = layer.source[0][kept], layer.source[1][kept]
+
+    def join(self, other: Self) -> None:
+        """Add the rows of ``other`` behind; the shorter sources are padded."""
+        if not self.n_sources:
+            _check_started(self, other)
+            self.source_attend = other.source_attend
+            for layer, added in zip(self.layers, other.layers, strict=True):
+                layer.source = added.source
+        elif other.n_sources:
+            for cache in (self, other):
+                cache._repeat_sources()
+            S = max(cache.layers[0].source[0].shape[2] for cache in (self, other))  # type: ignore[index]
+            self.source_attend = torch.cat([cache._padded_attend(S) for cache in (self, other)])
+            for layer, added in zip(self.layers, other.layers, strict=True):
+                assert layer.source is not None
+                assert added.source is not None
+                keys, values = (
+                    torch.cat([_with_capacity(mine, S), _with_capacity(new, S)])
+                    for mine, new in zip(layer.source, added.source, strict=True)
+                )
+                layer.source = keys, values
+        super().join(other)
+
+    def _repeat_sources(self) -> None:
+        """Give every row a source of its own."""
+        rows = torch.arange(len(self.lengths)) // (len(self.lengths) // self.n_sources)
+        if len(rows) > self.n_sources:
+            self._take_sources(rows)
+
+    def _padded_attend(self, S: int) -> Tensor:
+        """Return [N, S], True where a source's token is real, for sources padded to S tokens."""
+        first = self.layers[0].source
+        assert first is not None
+        keys, attend = first[0], self.source_attend
+        if attend is None:
+            attend = keys.new_ones(keys.shape[0], keys.shape[2], dtype=torch.bool)
+        return F.pad(attend, (0, S - attend.shape[1]))
 
 
 class LayerState:
-    """What one recurrent layer remembers: h [B, R] and, in an LSTM, c [B, H]; None before the first token."""
+    """The state of one recurrent layer: h [B, R] and, in an LSTM, c [B, H]; None before the first token.
+
+    The tensors of a state are replaced and never written to.
+    """
 
     state: tuple[Tensor, ...] | None = None
 
 
-class RecurrentCache:
-    """The state of every layer: as large after a hundred thousand tokens as after one.
+class RecurrentCache(RowLengths):
+    """The state of every layer, whose size does not depend on the number of tokens."""
 
-    ``attend`` stays None: what did not take part has left no trace in the state.
-    """
-
-    def __init__(self, *, n_layers: int) -> None:
-        self.length = 0
-        self.attend: Tensor | None = None
+    def __init__(self, *, n_layers: int, batch: int) -> None:
+        super().__init__(batch)
         self.layers = [LayerState() for _ in range(n_layers)]
 
     def layer(self, index: int) -> LayerState:
         return self.layers[index]
 
-    def advance(self, n: int) -> None:
-        self.length += n
-
     def select(self, rows: Tensor) -> None:
         for layer in self.layers:
             if layer.state is not None:
                 layer.state = tuple(part.index_select(0, rows) for part in layer.state)
+        self.set_lengths(self.lengths[rows.cpu()])
+
+    def join(self, other: Self) -> None:
+        """Add the rows of ``other``, whose model is this cache's, behind these rows."""
+        for layer, added in zip(self.layers, other.layers, strict=True):
+            if layer.state is not None and added.state is not None:
+                pairs = zip(layer.state, added.state, strict=True)
+                layer.state = tuple(torch.cat(pair) for pair in pairs)
+            else:
+                _check_started(self, other)
+                layer.state = added.state if layer.state is None else layer.state
+        self.set_lengths(torch.cat([self.lengths, other.lengths]))
+
+    def truncate(self, lengths: int | Tensor) -> None:
+        """Raise GenerationError unless nothing changes: a state does not contain the states before it."""
+        if not torch.equal(self.checked(lengths), self.lengths):
+            raise GenerationError(
+                "a recurrent state cannot be truncated; take a snapshot() before the tokens and restore() it"
+            )
+
+    def snapshot(self) -> RecurrentCache:
+        """Return a cache of these rows that later tokens do not change; nothing is copied."""
+        saved = RecurrentCache(n_layers=len(self.layers), batch=0)
+        saved.restore(self)
+        return saved
+
+    def restore(self, saved: RecurrentCache) -> None:
+        """Return to the rows, lengths and states of ``saved``, which stays as it is."""
+        for layer, old in zip(self.layers, saved.layers, strict=True):
+            layer.state = old.state
+        self.set_lengths(saved.lengths)
 
     def detach(self) -> None:
-        """Let no gradient pass from what comes to what has been."""
+        """Stop gradients between the tokens so far and the next ones."""
         for layer in self.layers:
             if layer.state is not None:
                 layer.state = tuple(part.detach() for part in layer.state)
 
 
-def token_positions(
-    tokens: Tensor, *, attend: Tensor | None, cache: Cache | None
-) -> tuple[Tensor, Tensor | None]:
-    """Positions of new ``tokens`` [B, T] and which of all keys so far take part.
+def positions_and_visibility(
+    tokens: Tensor,
+    *,
+    attend: Tensor | None = None,
+    documents: Tensor | None = None,
+    cache: RowLengths | None = None,
+) -> tuple[Tensor, Visibility]:
+    """Return the positions [1 or B, T] of new ``tokens`` [B, T], and which keys their queries may see.
 
-    Padding does not count: a row padded by three on the left starts at position 0 in column 3, so it
-    computes what it would alone.  ``attend`` [B, T] is True for real tokens; the cache remembers it.
+    ``attend`` [B, T] is True for real tokens.  Padding does not count: without a cache it may stand on either
+    side of a row's tokens.  With a cache it stands behind them, and the next tokens overwrite its keys.
 
-    Returns (positions [1 or B, T], attend [B, S] or None when every key takes part).
+    Raises ConfigError for padding before a token and a cache.
     """
-    B, T = tokens.shape
-    past = 0 if cache is None else cache.length
-    before = None if cache is None else cache.attend
-    if attend is None and before is None:
-        return torch.arange(past, past + T, device=tokens.device)[None], None
-    if attend is None:
-        attend = tokens.new_ones(B, T, dtype=torch.bool)
-    if past:
-        if before is None:
-            before = tokens.new_ones(B, past, dtype=torch.bool)
-        attend = torch.cat([before, attend], dim=1)  # [B, S]
-    if cache is not None:
-        cache.attend = attend
-    positions = (attend.cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-    return positions, attend
+    T, device = tokens.shape[1], tokens.device
+    if cache is None and attend is not None:
+        positions = (attend.cumsum(dim=1) - 1).clamp(min=0)  # [B, T]
+        return positions, Visibility(causal=True, documents=documents, real_keys=attend)
+    if attend is not None and bool((attend[:, 1:] > attend[:, :-1]).any()):
+        raise ConfigError("padding stands before a token; in a cache it stands behind the tokens of a row")
+    start = 0 if cache is None else cache.longest
+    new = torch.arange(start, start + T, device=device)[None]  # [1, T]
+    if cache is None or cache.uniform:
+        return new, Visibility(causal=True, documents=documents)
+    starts = cache.lengths.to(device)
+    visibility = Visibility(causal=True, starts=starts, documents=documents)
+    return starts[:, None] + (new - start), visibility  # [B, T]

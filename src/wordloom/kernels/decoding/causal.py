@@ -56,7 +56,7 @@ class Memory(NamedTuple):
 
     layers: np.ndarray  # [L, 2] addresses of keys and values [B, K, S, E]
     capacity: int  # S
-    rows: np.ndarray  # [R, 4]: cache row, column, first column to look at, position
+    rows: np.ndarray  # [R, 2]: cache row, and position in it
 
 
 class Room(NamedTuple):
@@ -88,7 +88,7 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
     for item in range(thread, rows.shape[0] * K, threads):
         r, group = item // K, item % K
         if w.rotary.shape[1]:
-            rotate(k, r, group * E, w.rotary[0, rows[r, 3]], w.rotary[1, rows[r, 3]])
+            rotate(k, r, group * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
         place = ((rows[r, 0] * K + group) * memory.capacity + rows[r, 1]) * E
         remember(w.like, keys, place, k, r, group * E, E)
         remember(w.like, values, place, v, r, group * E, E)
@@ -97,10 +97,10 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
     for item in range(thread, rows.shape[0] * H, threads):
         r, head = item // H, item % H
         if w.rotary.shape[1]:
-            rotate(q, r, head * E, w.rotary[0, rows[r, 3]], w.rotary[1, rows[r, 3]])
+            rotate(q, r, head * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
         first = (rows[r, 0] * K + head // (H // K)) * memory.capacity * E * w.like.itemsize
         attend(
-            room.mixed, q, r, head, E, keys + first, values + first, rows[r, 2], rows[r, 1] + 1, w.scale,
+            room.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
             room.scores[thread], w.like,
         )  # fmt: skip
     meet(team, threads, PATIENCE)
