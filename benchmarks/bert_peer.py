@@ -33,8 +33,7 @@ from wordloom.run.tasks.masked import masked_task
 from wordloom.training.allocator import tune_allocator
 from wordloom.training.precision import choose_device, choose_precision
 from wordloom.training.schedules import learning_rate_share
-from wordloom.weights import load_model
-from wordloom.weights.folders import renaming_of
+from wordloom.weights import load_model, renaming_of
 
 
 def main() -> None:

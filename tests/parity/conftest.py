@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.models import MODELS, family_of
-from wordloom.weights import config_from_theirs, renaming_of
+from wordloom.weights import config_from_json, renaming_of
 
 transformers = pytest.importorskip("transformers", reason="the reference library is not installed")
 
@@ -69,7 +69,7 @@ def make(model_type: str, settings: dict[str, Any], *, seed: int = 0) -> Pair:
     with torch.no_grad():
         for parameter in theirs.parameters():  # its own initialisation leaves biases at zero
             parameter.add_(0.2 * torch.randn_like(parameter))
-    ours_config = config_from_theirs(config.to_dict())
+    ours_config = config_from_json(config.to_dict())
     ours = MODELS[family_of(ours_config)].model(ours_config)
     ours.load_state_dict(renaming_of(ours_config).to_ours(theirs.state_dict()))
     ours.tie_weights()

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, RobertaConfig, build
 from wordloom.weights import (
-    config_from_theirs,
-    config_to_theirs,
+    config_from_json,
+    config_to_json,
     load_config,
     load_model,
     save_model,
@@ -107,15 +107,15 @@ def test_a_head_that_transformers_cannot_express_has_a_model_type_of_our_own(
     config = kind(**shape, mlm_activation="relu")
     model = random_model(config)
     save_model(model, tmp_path)
-    assert config_to_theirs(config)["model_type"].startswith("wordloom-")
+    assert config_to_json(config)["model_type"].startswith("wordloom-")
     again = load_model(tmp_path)
     assert again.config == config
     assert torch.equal(outputs(again, None)["prediction_logits"], outputs(model, None)["prediction_logits"])
     same = kind(**shape, mlm_activation="gelu" if kind is RobertaConfig else "silu")
-    assert not config_to_theirs(same)["model_type"].startswith("wordloom-")
-    assert config_from_theirs(config_to_theirs(same)) == same
+    assert not config_to_json(same)["model_type"].startswith("wordloom-")
+    assert config_from_json(config_to_json(same)) == same
     headless = replace(config, masked_lm_head=False)
-    assert config_from_theirs(config_to_theirs(headless)) == headless
+    assert config_from_json(config_to_json(headless)) == headless
     started = build(replace(config, mlm_activation=None, masked_lm_head=False, pooler=True))
     assert "mlm_transform" in start_from(started, tmp_path).dropped
     with pytest.raises(CheckpointError, match="'relu', the model has"):
@@ -214,7 +214,7 @@ def test_texts_in_one_row_do_not_see_one_another() -> None:
 
 
 def test_a_large_bert_has_the_settings_of_theirs() -> None:
-    theirs = config_to_theirs(BertConfig(dim=1024, n_layers=24, n_heads=16))
+    theirs = config_to_json(BertConfig(dim=1024, n_layers=24, n_heads=16))
     large = transformers.BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
     )

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from wordloom.errors import CheckpointError
 from wordloom.generate import Conditioned, beam_search
 from wordloom.models import MODELS, PRESETS, BertGenerationConfig, build
-from wordloom.weights import config_from_theirs, config_to_theirs, load_model, renaming_of, save_model
+from wordloom.weights import config_from_json, config_to_json, load_model, renaming_of, save_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 V, SOURCE_V = 31, 27
@@ -189,7 +189,7 @@ def test_what_the_folder_says(tmp_path: Path) -> None:
         random_model("usual"), tmp_path / "own", tokenizer=Ids(), generation={"decoder_start_token_id": 5}
     )
     assert json.loads((tmp_path / "own" / "config.json").read_text())["decoder_start_token_id"] == 5
-    without = config_to_theirs(OURS["usual"], {"eos_token_id": SEP, "pad_token_id": PAD})
+    without = config_to_json(OURS["usual"], {"eos_token_id": SEP, "pad_token_id": PAD})
     assert without["decoder_start_token_id"] == PAD  # of a tokenizer that has no token for the beginning
 
 
@@ -209,8 +209,8 @@ def test_what_the_folder_says(tmp_path: Path) -> None:
 def test_what_we_would_compute_otherwise_is_refused_by_name(
     side: str, changes: dict[str, Any], says: str
 ) -> None:
-    theirs = config_to_theirs(OURS["usual"])
+    theirs = config_to_json(OURS["usual"])
     theirs[side] |= changes
     with pytest.raises(CheckpointError) as caught:
-        config_from_theirs(theirs)
+        config_from_json(theirs)
     assert says in str(caught.value)

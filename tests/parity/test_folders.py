@@ -188,12 +188,12 @@ def test_rotary_frequencies_in_old_llama_folders_are_known(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", OURS)
 def test_transformers_sees_the_same_settings(name: str) -> None:
     """Its config, made from ours and saved again by it, is read back as ours."""
-    from wordloom.weights import config_from_theirs, config_to_theirs
+    from wordloom.weights import config_from_json, config_to_json
 
-    written = config_to_theirs(OURS[name], {"bos_token_id": 1, "eos_token_id": 2})
+    written = config_to_json(OURS[name], {"bos_token_id": 1, "eos_token_id": 2})
     theirs = AutoConfig.for_model(**written)
     assert (theirs.bos_token_id, theirs.eos_token_id, theirs.pad_token_id) == (1, 2, None)
-    assert config_from_theirs(theirs.to_dict()) == OURS[name]
+    assert config_from_json(theirs.to_dict()) == OURS[name]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from wordloom.errors import CheckpointError
 from wordloom.generate import Conditioned, beam_search
 from wordloom.models import MODELS, TransformerConfig, build
 from wordloom.weights import (
-    config_from_theirs,
-    config_to_theirs,
+    config_from_json,
+    config_to_json,
     load_model,
     load_state,
     renaming_of,
@@ -239,7 +239,7 @@ def test_beams_are_those_of_the_same_model_in_the_other_order(tmp_path: Path) ->
 @FOREIGN
 def test_gradients(name: str) -> None:
     theirs = marian(name)
-    model: Any = MODELS["transformer"].model(config_from_theirs(theirs.config.to_dict())).eval()
+    model: Any = MODELS["transformer"].model(config_from_json(theirs.config.to_dict())).eval()
     renaming = renaming_of(model.config)
     model.load_state_dict(renaming.to_ours(theirs.state_dict()))
     model.tie_weights()
@@ -288,9 +288,9 @@ def test_a_model_saved_without_a_tokenizer_is_read_too(tmp_path: Path) -> None:
 
 @EVERY
 def test_transformers_sees_the_same_settings(name: str) -> None:
-    theirs = AutoConfig.for_model(**config_to_theirs(OURS[name], {"eos_token_id": EOS, "pad_token_id": PAD}))
+    theirs = AutoConfig.for_model(**config_to_json(OURS[name], {"eos_token_id": EOS, "pad_token_id": PAD}))
     assert (theirs.eos_token_id, theirs.pad_token_id, theirs.decoder_start_token_id) == (EOS, PAD, PAD)
-    assert config_from_theirs(theirs.to_dict()) == OURS[name]
+    assert config_from_json(theirs.to_dict()) == OURS[name]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -373,7 +373,7 @@ def test_what_transformers_would_compute_otherwise_it_refuses(
         ({"decoder_vocab_size": 7}, "unsupported setting decoder_vocab_size = 7; only 31"),
         (
             {"decoder_start_token_id": 5},
-            "decoder_start_token_id = 5; what is written begins with pad_token_id 0",
+            "decoder_start_token_id = 5; the decoder starts with pad_token_id 0",
         ),
         ({"activation_function": "quick_gelu"}, "unsupported activation activation_function = 'quick_gelu'"),
         (
@@ -384,5 +384,5 @@ def test_what_transformers_would_compute_otherwise_it_refuses(
 )
 def test_what_we_would_compute_otherwise_is_refused_by_name(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        config_from_theirs({"model_type": "marian"} | MARIAN | changes)
+        config_from_json({"model_type": "marian"} | MARIAN | changes)
     assert says in str(caught.value)

@@ -26,7 +26,7 @@ from wordloom.models import (
     build,
 )
 from wordloom.models.task_model import SUMMARIES
-from wordloom.weights import config_from_theirs, config_to_theirs, load_config, load_model, save_model
+from wordloom.weights import config_from_json, config_to_json, load_config, load_model, save_model
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 V, T, PAD = 31, 11, 1
@@ -215,7 +215,7 @@ def test_two_orders_are_added() -> None:
 
 
 def test_what_is_no_head_is_refused() -> None:
-    theirs = config_to_theirs(config_of("Bert", "classification"))
+    theirs = config_to_json(config_of("Bert", "classification"))
     for wrong, says in (
         ({"id2label": ["a", "b"]}, "id2label must be a table"),
         ({"problem_type": "multi_label_classification"}, "multi_label_classification"),
@@ -224,7 +224,7 @@ def test_what_is_no_head_is_refused() -> None:
         ({"id2label": {"0": "a", "1": "a"}}, "one name"),
     ):
         with pytest.raises(CheckpointError, match=says):
-            config_from_theirs({**theirs, **wrong})
+            config_from_json({**theirs, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_labels_are_numbered_in_any_order(tmp_path: Path) -> None:
     """JSON whose keys are sorted has 10 before 2."""
     labels = {str(number): f"L{number}" for number in range(12)}
     body = BertConfig(**SHAPE, pooler=True)
-    theirs = config_to_theirs(TaskConfig(body=body, task="classification", id2label=labels))
+    theirs = config_to_json(TaskConfig(body=body, task="classification", id2label=labels))
     theirs["id2label"] = dict(sorted(theirs["id2label"].items()))
     assert list(theirs["id2label"])[2] == "10"
-    assert config_from_theirs(theirs).labels == tuple(labels.values())
+    assert config_from_json(theirs).labels == tuple(labels.values())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wordloom.errors import CheckpointError
 from wordloom.models import PRESETS, GPT2Config, GPTConfig, LlamaConfig, TransformerConfig
 from wordloom.nn import ACTIVATIONS
-from wordloom.weights import config_from_theirs, config_to_theirs, load_config
+from wordloom.weights import config_from_json, config_to_json, load_config
 from wordloom.weights.configs import FORMATS
 
 THEIRS = (GPTConfig, GPT2Config, LlamaConfig)
@@ -99,25 +99,25 @@ transformers = st.builds(
 @given(gpts | gpt2s | llamas | transformers)
 @settings(max_examples=100, deadline=None)
 def test_reading_what_was_written_gives_an_equal_config(config: Any) -> None:
-    written = config_to_theirs(config, {"eos_token_id": 3})
-    assert config_from_theirs(json.loads(json.dumps(written))) == config
+    written = config_to_json(config, {"eos_token_id": 3})
+    assert config_from_json(json.loads(json.dumps(written))) == config
     assert (written["bos_token_id"], written["eos_token_id"], written["pad_token_id"]) == (None, 3, None)
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if isinstance(PRESETS[name], THEIRS)])
 def test_presets_need_no_settings_of_ours(preset: str) -> None:
-    written = config_to_theirs(PRESETS[preset])
+    written = config_to_json(PRESETS[preset])
     assert "wordloom" not in written
     assert written["model_type"] in ("openai-gpt", "gpt2", "llama")
-    assert config_from_theirs(written) == PRESETS[preset]
+    assert config_from_json(written) == PRESETS[preset]
 
 
 @pytest.mark.parametrize("preset", ["transformer-base", "transformer-big"])
 def test_the_papers_transformer_is_marians_with_three_settings_of_ours(preset: str) -> None:
-    written = config_to_theirs(PRESETS[preset])
+    written = config_to_json(PRESETS[preset])
     assert written["model_type"] == "marian"
     assert written["wordloom"].keys() == {"positions", "attention_bias", "output_bias"}
-    assert config_from_theirs(written) == PRESETS[preset]
+    assert config_from_json(written) == PRESETS[preset]
 
 
 @pytest.mark.parametrize(
@@ -136,28 +136,28 @@ def test_the_papers_transformer_is_marians_with_three_settings_of_ours(preset: s
     ],
 )
 def test_what_transformers_would_compute_otherwise_has_a_model_type_of_our_own(config: Any) -> None:
-    written = config_to_theirs(config)
+    written = config_to_json(config)
     assert written["model_type"].startswith("wordloom-")
     assert "architectures" not in written
 
 
 def test_settings_that_change_nothing_in_use_lie_under_our_name() -> None:
     config = LlamaConfig(dropout=0.1, embedding_dropout=0.0)
-    written = config_to_theirs(config)
+    written = config_to_json(config)
     assert written["model_type"] == "llama"
     assert written["attention_dropout"] == 0.1
     assert written["wordloom"] == {"dropout": 0.1, "embedding_dropout": 0.0, "attention_dropout": None}
-    assert config_from_theirs(written) == config
+    assert config_from_json(written) == config
     del written["wordloom"]
-    assert config_from_theirs(written) == LlamaConfig(attention_dropout=0.1)
+    assert config_from_json(written) == LlamaConfig(attention_dropout=0.1)
 
 
 def test_settings_of_ours_that_contradict_edited_ones_give_way(caplog: pytest.LogCaptureFixture) -> None:
-    written = config_to_theirs(LlamaConfig(dropout=0.1))
-    resized = config_from_theirs(written | {"vocab_size": 32001})  # another tool's edit that ours agree with
+    written = config_to_json(LlamaConfig(dropout=0.1))
+    resized = config_from_json(written | {"vocab_size": 32001})  # another tool's edit that ours agree with
     assert resized == LlamaConfig(dropout=0.1, vocab_size=32001)
     with caplog.at_level(logging.WARNING):
-        edited = config_from_theirs(written | {"attention_dropout": 0.5})
+        edited = config_from_json(written | {"attention_dropout": 0.5})
     assert edited == LlamaConfig(attention_dropout=0.5)
     assert "contradict" in caplog.text
 
@@ -203,7 +203,7 @@ LLAMA: dict[str, Any] = {"model_type": "llama", "max_position_embeddings": 64}
     ],
 )
 def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scaling: dict | None) -> None:
-    config = config_from_theirs(LLAMA | settings)
+    config = config_from_json(LLAMA | settings)
     assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
 
 
@@ -260,7 +260,7 @@ def test_rope_settings_old_and_new(settings: dict[str, Any], theta: float, scali
 )
 def test_what_we_would_compute_otherwise_is_refused_by_name(theirs: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError) as caught:
-        config_from_theirs(theirs)
+        config_from_json(theirs)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -286,13 +286,13 @@ def test_a_setting_can_go_by_either_of_its_names_in_transformers(
     spelled = {aliased.get(key, key): value for key, value in sizes.items()}
     assert spelled != sizes
     assert kind(**spelled).to_dict() == kind(**sizes).to_dict()
-    config = config_from_theirs({"model_type": model_type, **sizes})
-    assert config_from_theirs({"model_type": model_type, **spelled}) == config
-    assert config_from_theirs({"model_type": model_type, **sizes, **spelled}) == config
+    config = config_from_json({"model_type": model_type, **sizes})
+    assert config_from_json({"model_type": model_type, **spelled}) == config
+    assert config_from_json({"model_type": model_type, **sizes, **spelled}) == config
     assert (config.dim, config.n_layers, config.n_heads) == (36, 3, 6)
     for key, alias in aliased.items():
         with pytest.raises(CheckpointError, match=f"{key} = .* and {alias} = 7 are one setting"):
-            config_from_theirs({"model_type": model_type, key: sizes.get(key, 5), alias: 7})
+            config_from_json({"model_type": model_type, key: sizes.get(key, 5), alias: 7})
 
 
 def test_every_family_knows_the_aliases_of_transformers() -> None:
@@ -305,7 +305,7 @@ def test_every_family_knows_the_aliases_of_transformers() -> None:
 def test_names_of_classes_that_are_not_numbered() -> None:
     theirs = {"model_type": "bag_of_words", "vocab_size": 9, "features": "counts", "max_ngram": 1}
     with pytest.raises(CheckpointError, match="numbered"):
-        config_from_theirs(theirs | {"id2label": {"first": "a", "second": "b"}})
+        config_from_json(theirs | {"id2label": {"first": "a", "second": "b"}})
 
 
 def test_settings_that_change_nothing_are_no_obstacle() -> None:
@@ -313,14 +313,14 @@ def test_settings_that_change_nothing_are_no_obstacle() -> None:
         "_name_or_path": "x", "torch_dtype": "bfloat16", "transformers_version": "4.31.0", "use_cache": True,
         "pretraining_tp": 2, "initializer_range": 0.02, "pad_token_id": 0, "task_specific_params": {},
     }  # fmt: skip
-    assert config_from_theirs(LLAMA | real) == LlamaConfig(max_seq_len=64)
+    assert config_from_json(LLAMA | real) == LlamaConfig(max_seq_len=64)
     gpt2 = {
         "model_type": "gpt2",
         "n_ctx": 1024,
         "summary_type": "cls_index",
         "reorder_and_upcast_attn": False,
     }
-    assert config_from_theirs(gpt2) == GPT2Config(dropout=0.1)
+    assert config_from_json(gpt2) == GPT2Config(dropout=0.1)
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wordloom.errors import CheckpointError
 from wordloom.models import MODELS, build, config_from, family_of
-from wordloom.weights import Renaming, Row, renaming_of, state_to_theirs
+from wordloom.weights import Renaming, Row, renaming_of, stored_state
 from wordloom.weights.configs import FORMATS
 
 TEXT_MODELS = sorted(family for family, form in FORMATS.items() if form.generates)
@@ -74,13 +74,13 @@ def test_there_and_back_is_the_same_bits(config: Any) -> None:
 
 def test_gpt2s_layout_is_conv1d_with_q_k_and_v_in_one() -> None:
     model = build(config_from("gpt2", **SHAPE))
-    theirs, attention = state_to_theirs(model), model.blocks[1].attention
+    theirs, attention = stored_state(model), model.blocks[1].attention
     torch.nn.init.normal_(attention.q_proj.bias)
-    fused = state_to_theirs(model)["transformer.h.1.attn.c_attn.weight"]
+    fused = stored_state(model)["transformer.h.1.attn.c_attn.weight"]
     assert fused.shape == (12, 36)
     for i, layer in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
         assert torch.equal(fused[:, 12 * i : 12 * (i + 1)], layer.weight.t())
-    assert torch.equal(state_to_theirs(model)["transformer.h.1.attn.c_attn.bias"][:12], attention.q_proj.bias)
+    assert torch.equal(stored_state(model)["transformer.h.1.attn.c_attn.bias"][:12], attention.q_proj.bias)
     up_proj = model.blocks[2].feed_forward.up_proj
     assert theirs["transformer.h.2.mlp.c_fc.weight"].shape == (12, 48)
     assert torch.equal(theirs["transformer.h.2.mlp.c_fc.weight"], up_proj.weight.t())

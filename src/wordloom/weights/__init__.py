@@ -1,24 +1,31 @@
-"""Formats at the door: checkpoint folders that Hugging Face tools read as they are, both ways.
+"""Checkpoint folders as Hugging Face tools read and write them.  :func:`load_model` takes five steps:
 
-One total, reversible table of names and layouts per family (``gpt.py``, ``gpt2.py``, ``llama.py``);
-nothing in here computes.  Never pickle: ``pytorch_model.bin`` is read with ``weights_only=True``.
+1. ``configs.load_config``: config.json -> our config, by the family's settings (``families/``).
+2. ``models.skeleton``: the model of that config, without memory.
+3. ``tensors.open_tensors``: names, shapes and dtypes of the stored tensors, from safetensors or
+   pytorch_model.bin (read with ``weights_only=True``, so that no code in it runs).
+4. ``names.renaming_of`` and ``Renaming.match``: stored names -> ours, by the family's table (``families/``).
+5. ``loading.load_model``: check shapes, tied copies and hashes, then copy tensor by tensor.
+
+:func:`save_model` takes them in reverse; ``pretrained`` and ``from_bert`` copy weights into other models.
 """
 
-from wordloom.weights.configs import config_from_theirs, config_to_theirs, load_config
-from wordloom.weights.folders import load_model, load_parameter, load_state, renaming_of, state_to_theirs
+from wordloom.weights.configs import config_from_json, config_to_json, load_config
 from wordloom.weights.from_bert import BertStart, config_from_bert, start_from_bert
+from wordloom.weights.loading import load_model, load_parameter, load_state
+from wordloom.weights.names import renaming_of, stored_state
+from wordloom.weights.pretrained import PretrainedStart, start_from
 from wordloom.weights.renaming import Renaming, Row
 from wordloom.weights.saving import save_model
-from wordloom.weights.starting import Started, start_from
 
 __all__ = [
     "BertStart",
+    "PretrainedStart",
     "Renaming",
     "Row",
-    "Started",
     "config_from_bert",
-    "config_from_theirs",
-    "config_to_theirs",
+    "config_from_json",
+    "config_to_json",
     "load_config",
     "load_model",
     "load_parameter",
@@ -27,5 +34,5 @@ __all__ = [
     "save_model",
     "start_from",
     "start_from_bert",
-    "state_to_theirs",
+    "stored_state",
 ]

@@ -1,9 +1,9 @@
-"""config.json, both ways: transformers' keys for what transformers computes as we do, ours for the rest."""
+"""config.json, both ways: transformers' settings where it computes the same model, ours otherwise."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,25 @@ from wordloom.weights.families import (
     gpt2,
     llama,
     marian,
-    rnn,
-    rnn_classifier,
-    seq2seq,
 )
-from wordloom.weights.families.task_heads import HEAD, config_of_head, headed, language_model_in, task_of
-from wordloom.weights.formats import Format, refuse_unless
+from wordloom.weights.families.task_heads import (
+    HEAD,
+    config_with_head,
+    json_with_head,
+    task_of,
+    with_stored_language_model,
+)
+from wordloom.weights.formats import OWN, Format, own_format, refuse_unless
 from wordloom.weights.tensors import complete, open_tensors, read_json
 
-__all__ = ["FORMATS", "OWN", "config_from_theirs", "config_to_theirs", "format_of", "load_config"]
+__all__ = [
+    "FORMATS",
+    "config_from_json",
+    "config_to_json",
+    "format_of",
+    "load_config",
+    "require_equal_settings",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,45 +44,50 @@ FORMATS: dict[str, Format] = {
     "gpt": gpt.FORMAT,
     "gpt2": gpt2.FORMAT,
     "llama": llama.FORMAT,
-    "rnn": rnn.FORMAT,
-    "seq2seq": seq2seq.FORMAT,
+    "rnn": own_format("rnn"),
+    "seq2seq": own_format("seq2seq"),
     "transformer": marian.FORMAT,
     "bert": bert.FORMAT,
     "roberta": bert.ROBERTA,
     "bert_generation": bert_generation.FORMAT,
     "bag_of_words": bag_of_words.FORMAT,
-    "rnn_classifier": rnn_classifier.FORMAT,
+    "rnn_classifier": own_format("rnn_classifier", generates=False, has_token_ids=False),
 }
-
-# Models that transformers would read wrongly or not at all carry a model_type that it refuses.
-OWN = "wordloom-"
 
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-# What says which tokenizer a model learnt with.
+# Keys of config.json that identify the tokenizers a model was trained with.
 VOCABULARIES = ("vocabulary", "source_vocabulary")
+
+# Settings that may be None, and the attributes with the values that they then take.
+_RESOLVED = {
+    "n_kv_heads": "kv_heads",
+    "head_dim": "head_width",
+    "n_decoder_layers": "decoder_layers",
+    "mlm_activation": "mlm_head_activation",
+}
 
 
 def format_of(config: Any) -> Format:
-    """How the model of ``config`` lies in a folder; of a body with a head, how the body does."""
+    """Return the format of the family of ``config``; for a model with a task head, that of its body."""
     if isinstance(config, TaskConfig):
         return replace(FORMATS[family_of(config.body)], generates=False)
     return FORMATS[family_of(config)]
 
 
-def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None) -> dict[str, Any]:
-    """config.json of ``config``: transformers' own keys and model_type when it computes the same model.
+def config_to_json(config: Any, tokens: Mapping[str, int | None] | None = None) -> dict[str, Any]:
+    """Return the contents of config.json for ``config``.
 
-    What its keys cannot say without changing the model (dropout in a LLaMA, settings left open) goes
-    under ``"wordloom"``, so that reading it back gives an equal config.  A model transformers does not
-    have (sinusoidal positions, GPT-2 without biases, ...) gets ``"model_type": "wordloom-<family>"`` and
-    our own keys.  ``tokens`` holds bos_token_id, eos_token_id and pad_token_id; those absent are written
-    as null, because transformers would otherwise assume the released model's.
+    A model that transformers has gets its keys and its model_type.  Settings that those keys cannot express
+    (dropout in a LLaMA, settings left open) go under ``"wordloom"``, so that reading gives an equal config.
+    Any other model (sinusoidal positions, GPT-2 without biases, ...) gets ``"model_type": "wordloom-FAMILY"``
+    and our keys.  ``tokens`` holds bos_token_id, eos_token_id and pad_token_id.  An absent one is written as
+    null, because transformers would otherwise use the released model's.
     """
     if isinstance(config, TaskConfig):
-        return headed(config_to_theirs(config.body, tokens), config)
+        return json_with_head(config_to_json(config.body, tokens), config)
     family = family_of(config)
-    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].says_tokens}
+    ids = {key: (tokens or {}).get(key) for key in TOKEN_IDS if FORMATS[family].has_token_ids}
     theirs = FORMATS[family].config_to(config)
     if theirs is None:
         return {"model_type": OWN + family, **_plain(asdict(config)), **ids}
@@ -89,26 +104,28 @@ def config_to_theirs(config: Any, tokens: Mapping[str, int | None] | None = None
     }
 
 
-def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
-    """Our config from the contents of a config.json.
+def config_from_json(theirs: Mapping[str, Any]) -> Any:
+    """Return our config from the contents of a config.json.
 
-    Raises CheckpointError for a model_type we do not have, a setting of the wrong type, and a setting
-    that changes what is computed and is not supported, by name.
+    Raises CheckpointError for an unknown model_type, a setting of the wrong type, and a setting that changes
+    the computation and is not supported.
     """
     if task_of(theirs) is not None:
-        return config_of_head(theirs, config_from_theirs(_of_body(theirs)))
+        return config_with_head(theirs, config_from_json(_without_head(theirs)))
     model_type = theirs.get("model_type")
     known = {form.model_type: family for family, form in FORMATS.items()}
-    known |= {OWN + family: family for family, form in FORMATS.items() if form.says_tokens}
+    known |= {OWN + family: family for family, form in FORMATS.items() if form.has_token_ids}
     if not isinstance(model_type, str) or model_type not in known:
-        what = "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
-        raise CheckpointError(f"it {what}; {did_you_mean(str(model_type), known)}")
+        problem = (
+            "names no model_type" if model_type is None else f"has the unknown model_type {model_type!r}"
+        )
+        raise CheckpointError(f"it {problem}; {did_you_mean(str(model_type), known)}")
     refuse_unless(theirs, quantization_config=None, pruned_heads={})
     family = known[model_type]
     if model_type == OWN + family:
-        # nothing else is ours to ignore: an unknown setting is an error that names it
-        not_ours = {"model_type", "dtype", "source_tokenizer", *VOCABULARIES, *TOKEN_IDS}
-        return _build(family, {key: value for key, value in theirs.items() if key not in not_ours})
+        # any other key must be a setting: an unknown one is an error that names it
+        other = {"model_type", "dtype", "source_tokenizer", *VOCABULARIES, *TOKEN_IDS}
+        return _build(family, {key: value for key, value in theirs.items() if key not in other})
     config = _config_from_settings(family, theirs)
     extra = theirs.get("wordloom") or {}
     if not isinstance(extra, Mapping):
@@ -118,24 +135,24 @@ def config_from_theirs(theirs: Mapping[str, Any]) -> Any:
     unknown = set(extra).difference(field.name for field in fields(config))
     if unknown:
         raise CheckpointError(f'"wordloom" holds unknown settings: {", ".join(sorted(unknown))}')
-    whole = _build(family, asdict(config) | dict(extra))
-    if FORMATS[family].config_to(whole) != FORMATS[family].config_to(config):
-        # another tool changed its own keys and kept ours: theirs are what the weights were saved with
+    extended = _build(family, asdict(config) | dict(extra))
+    if FORMATS[family].config_to(extended) != FORMATS[family].config_to(config):
+        # another tool changed its own keys and kept ours: the weights were saved with its keys
         log.warning('ignoring "wordloom" settings that contradict the rest of config.json: %s', dict(extra))
         return config
-    return whole
+    return extended
 
 
-def _of_body(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config.json says of the body alone."""
-    rest = {key: value for key, value in theirs.items() if key not in (HEAD, "architectures")}
-    if isinstance(rest.get("wordloom"), Mapping):
-        rest["wordloom"] = {key: value for key, value in rest["wordloom"].items() if key != HEAD}
-    return rest
+def _without_head(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the body alone."""
+    body = {key: value for key, value in theirs.items() if key not in (HEAD, "architectures")}
+    if isinstance(body.get("wordloom"), Mapping):
+        body["wordloom"] = {key: value for key, value in body["wordloom"].items() if key != HEAD}
+    return body
 
 
 def _config_from_settings(family: str, theirs: Mapping[str, Any]) -> Any:
-    """The config of transformers' keys alone; a value that is the usual one becomes None."""
+    """Return the config of transformers' keys alone; a value that equals the default of None becomes None."""
     form = FORMATS[family]
     config = _build(family, form.config_from(form.without_aliases(theirs)))
     written = form.config_to(config)
@@ -159,21 +176,37 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_config(folder: str | Path) -> Any:
-    """The config of a checkpoint folder; raises CheckpointError as :func:`config_from_theirs`.
+    """Return the config of a checkpoint folder; raise CheckpointError as :func:`config_from_json`.
 
-    Where config.json leaves open what a folder holds, the names of its weights decide.
+    The names of the stored tensors decide what config.json leaves open.
     """
     path = Path(folder) / "config.json"
     complete(path.parent)
     try:
         theirs = read_json(path)
-        config = config_from_theirs(theirs)
+        config = config_from_json(theirs)
     except CheckpointError as error:
         message = str(error)
         raise CheckpointError(message if str(path) in message else f"{path}: {message}") from None
     if isinstance(config, TaskConfig):
-        return language_model_in(config, open_tensors(path.parent).entries)
-    refined = FORMATS[family_of(config)].refined
-    if refined is None or theirs["model_type"].startswith(OWN):
+        return with_stored_language_model(config, open_tensors(path.parent).entries)
+    refine = FORMATS[family_of(config)].refine
+    if refine is None or theirs["model_type"].startswith(OWN):
         return config
-    return refined(config, open_tensors(path.parent).entries)
+    return refine(config, open_tensors(path.parent).entries)
+
+
+def require_equal_settings(stored: Any, config: Any, folder: Path, *, may_differ: Collection[str]) -> None:
+    """Raise CheckpointError unless both configs compute the same function from equal weights.
+
+    ``stored`` was read from ``folder``.  Dropouts and the settings in ``may_differ`` are not compared.
+    """
+    if type(stored) is not type(config):
+        raise CheckpointError(f"{folder} holds a {family_of(stored)}, the model is a {family_of(config)}")
+    for field in fields(config):
+        if field.name.endswith("dropout") or field.name in may_differ:
+            continue
+        name = _RESOLVED.get(field.name, field.name)
+        theirs, ours = getattr(stored, name), getattr(config, name)
+        if theirs != ours:
+            raise CheckpointError(f"{folder} has {field.name} {theirs!r}, the model has {ours!r}")

@@ -1,4 +1,7 @@
-"""What the families have in common on disk, and the names transformers gives to activations."""
+"""How one family is stored: the fields of a :class:`Format`, and transformers' names of activations.
+
+"Theirs" means transformers' names and settings throughout this package, "ours" those of ``wordloom.models``.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +12,61 @@ from typing import Any
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
-__all__ = ["ACTIVATION_NAMES", "GPT_ALIASES", "Format", "activation_from", "refuse_unless"]
+__all__ = [
+    "ACTIVATION_NAMES",
+    "GPT_ALIASES",
+    "OWN",
+    "Format",
+    "activation_from",
+    "own_format",
+    "refuse_unless",
+]
+
+OWN = "wordloom-"  # model_type begins so for models that transformers lacks or would compute differently
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """How one family lies in a Hugging Face folder.
 
-    ``config_from`` reads the settings of a config.json and raises CheckpointError for one that changes
-    what is computed and is not ours; ``config_to`` writes them, or returns None for a model that
-    transformers would not compute as we do, which is then stored under a model type of our own.
-    ``begins_with_bos``: what the model reads and writes begins with bos, a BERT's [CLS], where the tokenizer
-    has one; else nothing begins what it reads, and padding what it writes.  ``token_settings`` are more of
-    its settings, of config.json and generation_config.json, that follow from bos_token_id, eos_token_id and
-    pad_token_id.  ``renaming``, of a config and the names of our parameters, stands for ``table`` where that
-    depends on the config.  ``refined``, of a config and the names of the stored tensors, is the config of
-    what they hold, where config.json alone does not say it.  ``aliases`` maps second names of settings to
-    the names that ``config_from`` reads, as the ``attribute_map`` of transformers' config does.
+    Attributes:
+        model_type: transformers' name of the family.
+        architecture: transformers' class, unless ``config_to`` names one.
+        config_from: reads our settings from a config.json; raises CheckpointError for a setting that changes
+            the computation and is not supported.
+        config_to: writes their settings, or returns None if transformers would compute another function; the
+            model is then stored under a model type of our own.
+        table: the names and layouts of all tensors.
+        prefixes: what the body's names may start with; see :class:`Renaming`.
+        ignored: stored tensors that the model has no use for.
+        renaming: replaces ``table`` if the table depends on the config; takes the config and our names.
+        refine: returns the config that fits the names of the stored tensors, if config.json leaves it open.
+        aliases: second names of settings -> the names that ``config_from`` reads (transformers'
+            ``attribute_map``).
+        generates: the model writes text, so the folder has a generation_config.json.
+        has_token_ids: config.json holds bos_token_id, eos_token_id and pad_token_id.
+        starts_with_bos: an encoder-decoder's source and prefix start with bos (BERT's [CLS]) if the tokenizer
+            has it; otherwise the prefix starts with padding and the source with nothing.
+        token_settings: further settings of config.json and generation_config.json that follow from those ids.
     """
 
     model_type: str
     architecture: str
-    prefixes: tuple[str, ...]
-    table: Sequence[Row]
-    ignored: Sequence[Ignored]
     config_from: Callable[[Mapping[str, Any]], dict[str, Any]]
     config_to: Callable[[Any], dict[str, Any] | None]
-    generates: bool = True  # text: its folder then says which tokens begin and end one
-    says_tokens: bool = True  # config.json has their ids; a bag of words has its own vocabulary
-    begins_with_bos: bool = False
-    token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
+    table: Sequence[Row] = ()
+    prefixes: tuple[str, ...] = ("",)
+    ignored: Sequence[Ignored] = ()
     renaming: Callable[[Any, Collection[str]], Renaming] | None = None
-    refined: Callable[[Any, Collection[str]], Any] | None = None
+    refine: Callable[[Any, Collection[str]], Any] | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    generates: bool = True
+    has_token_ids: bool = True
+    starts_with_bos: bool = False
+    token_settings: Callable[[Mapping[str, int | None]], dict[str, int]] = lambda ids: {}
 
     def without_aliases(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
-        """``theirs`` with every setting under its first name.
+        """Return ``theirs`` with every setting under its first name.
 
         Raises CheckpointError when a setting has two names and two values.
         """
@@ -60,6 +82,22 @@ class Format:
                 )
             plain[name] = value
         return plain
+
+
+def own_format(family: str, *, generates: bool = True, has_token_ids: bool = True) -> Format:
+    """Return the format of a family that transformers lacks: our model type, settings and names."""
+
+    def config_from(_: object) -> dict[str, Any]:
+        raise CheckpointError(f"a model of family {family} is stored under our own settings alone")
+
+    return Format(
+        model_type=OWN + family,
+        architecture="",
+        config_from=config_from,
+        config_to=lambda config: None,
+        generates=generates,
+        has_token_ids=has_token_ids,
+    )
 
 
 GPT_ALIASES = {
@@ -89,7 +127,7 @@ _ACTIVATIONS = {theirs: ours for ours, theirs in ACTIVATION_NAMES.items()} | {
 def activation_from(
     theirs: Mapping[str, Any], key: str, default: str, names: Mapping[str, str] = _ACTIVATIONS
 ) -> str:
-    """Our name of the activation under ``key``; raises CheckpointError for one we do not have."""
+    """Return our name of the activation under ``key``; raise CheckpointError for an unsupported one."""
     name = theirs.get(key, default)
     if not isinstance(name, str) or name not in names:
         raise CheckpointError(f"unsupported activation {key} = {name!r}; {did_you_mean(str(name), names)}")
@@ -97,8 +135,8 @@ def activation_from(
 
 
 def refuse_unless(theirs: Mapping[str, Any], **supported: Any) -> None:
-    """Raise CheckpointError when a setting is given and is not the one value we compute."""
+    """Raise CheckpointError if a setting is present and differs from the one supported value."""
     for key, value in supported.items():
-        given = theirs.get(key)
-        if given is not None and given != value:
-            raise CheckpointError(f"unsupported setting {key} = {given!r}; only {value!r} is computed here")
+        stored = theirs.get(key)
+        if stored is not None and stored != value:
+            raise CheckpointError(f"unsupported setting {key} = {stored!r}; only {value!r} is computed here")

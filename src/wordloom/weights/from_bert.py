@@ -1,4 +1,5 @@
-"""An encoder and a decoder that begin as a BERT (Rothe, Narayan & Severyn 2020, arXiv:1907.12461)."""
+"""Start the encoder and the decoder of a BertGeneration from BERT checkpoints (Rothe et al. 2020,
+arXiv:1907.12461)."""
 
 from __future__ import annotations
 
@@ -19,21 +20,22 @@ from wordloom.models import (
     family_of,
 )
 from wordloom.weights.configs import load_config
-from wordloom.weights.folders import load_model
+from wordloom.weights.loading import load_model
 from wordloom.weights.tensors import read_json
 
 __all__ = ["BertStart", "CrossAttention", "config_from_bert", "start_from_bert"]
 
 CrossAttention: TypeAlias = Literal["fresh", "copied"]
 
-_SAME = ("dim", "n_heads", "ffn_dim", "activation", "norm_eps")  # of both sides; the other sizes are a side's
+_SHARED = ("dim", "n_heads", "ffn_dim", "activation", "norm_eps")  # settings that both sides share
 _FRESH = ("cross_attention", "cross_attention_norm")
 
 
 class BertStart(NamedTuple):
-    """What became of the weights of the BERT that one ``side`` began with, by the names of its modules.
+    """The modules of the BERT that one ``side`` was started from, by what became of their weights.
 
-    ``folded`` and ``copied`` name what went into other modules than its own.
+    Weights went into the module of their own name (``taken``), into another module (``folded`` and
+    ``copied``) or nowhere (``dropped``).  ``fresh`` modules of the side keep their initialisation.
     """
 
     side: str
@@ -45,37 +47,41 @@ class BertStart(NamedTuple):
     dropped: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """What a person is told."""
-        told = (("folded", self.folded), ("copied", self.copied), ("fresh", self.fresh))
-        parts = [(what, names) for what, names in (*told, ("left out", self.dropped)) if names]
+        """Return the report, a line for each kind of module."""
+        kinds = {
+            "folded": self.folded, "copied": self.copied, "fresh": self.fresh, "left out": self.dropped
+        }  # fmt: skip
         first = f"start       {self.side} from {self.folder}: {', '.join(self.taken)}"
-        return [first, *(f"start       {self.side}, {what}: {', '.join(names)}" for what, names in parts)]
+        others = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+        return [first, *(f"start       {self.side}, {line}" for line in others)]
 
 
 def config_from_bert(encoder: str | Path, decoder: str | Path | None = None) -> BertGenerationConfig:
-    """The settings of a model whose sides begin with the BERTs of these folders; one for both by default.
+    """Return the config of a model whose sides start from the BERTs of these folders.
 
-    Raises CheckpointError for a folder that holds no encoder, and where the two do not go together.
+    ``decoder`` None starts both sides from ``encoder``.
+
+    Raises CheckpointError for a folder without an encoder, and for two that differ in a shared setting.
     """
-    read = _bert_config(Path(encoder))
-    written = read if decoder is None else _bert_config(Path(decoder))
-    for name in _SAME:
-        _require(name, getattr(read, name), getattr(written, name), f"{encoder}", f"{decoder}")
+    first = _bert_config(Path(encoder))
+    second = first if decoder is None else _bert_config(Path(decoder))
+    for name in _SHARED:
+        _require(name, getattr(first, name), getattr(second, name), f"{encoder}", f"{decoder}")
     padding = {_padding_idx(Path(folder)) for folder in (encoder, decoder or encoder)}
     return BertGenerationConfig(
-        vocab_size=written.vocab_size,
-        source_vocab_size=None if read.vocab_size == written.vocab_size else read.vocab_size,
-        max_seq_len=min(read.max_seq_len, written.max_seq_len),
-        dim=read.dim,
-        n_layers=read.n_layers,
-        n_decoder_layers=None if read.n_layers == written.n_layers else written.n_layers,
-        n_heads=read.n_heads,
-        hidden_dim=read.hidden_dim,
-        activation=read.activation,
-        norm_eps=read.norm_eps,
-        padding_idx=padding.pop() if len(padding) == 1 else None,  # it is one of both sides
-        dropout=read.dropout,
-        attention_dropout=read.attention_dropout,
+        vocab_size=second.vocab_size,
+        source_vocab_size=None if first.vocab_size == second.vocab_size else first.vocab_size,
+        max_seq_len=min(first.max_seq_len, second.max_seq_len),
+        dim=first.dim,
+        n_layers=first.n_layers,
+        n_decoder_layers=None if first.n_layers == second.n_layers else second.n_layers,
+        n_heads=first.n_heads,
+        hidden_dim=first.hidden_dim,
+        activation=first.activation,
+        norm_eps=first.norm_eps,
+        padding_idx=padding.pop() if len(padding) == 1 else None,  # both sides have the same one or none
+        dropout=first.dropout,
+        attention_dropout=first.attention_dropout,
     )
 
 
@@ -89,30 +95,30 @@ def start_from_bert(
 ) -> list[BertStart]:
     """Copy the weights of BERT or RoBERTa folders into a :class:`~wordloom.models.BertGeneration`.
 
-    Every token of the model is of segment 0, so the vector of segment 0 is added to the positions.  The bias
-    of the output is that of hidden tokens where the folder has one, else zero; what lies between the last
-    block and the output there (``mlm_transform``, ``mlm_norm``) has no place here.
+    The model has no segments, so the vector of segment 0 is added to the positions.  The output bias is that
+    of the masked-LM head if the folder has one, otherwise zero.  ``mlm_transform`` and ``mlm_norm`` have no
+    place in the model.
 
     Args:
         model: the model, initialised.
-        encoder: the folder that its encoder begins with.
-        decoder: the folder that its decoder begins with; None: the same.
-        cross_attention: ``"fresh"`` leaves attention to the source as it is initialised, as the paper does;
-            ``"copied"`` begins it, norm included, as the attention before it.
+        encoder: the folder that its encoder starts from.
+        decoder: the folder that its decoder starts from; None: ``encoder``.
+        cross_attention: ``"fresh"`` leaves attention to the source as initialised, as in the paper;
+            ``"copied"`` starts it and its norm from the self-attention of the block.
 
-    Raises CheckpointError for a folder that holds no encoder, other settings of what both have, and sizes
-    that do not fit.
+    Raises CheckpointError for a folder without an encoder, for other shared settings, and for sizes that do
+    not fit.
     """
     if cross_attention not in get_args(CrossAttention):
         hint = did_you_mean(str(cross_attention), get_args(CrossAttention))
         raise ConfigError(f"cross_attention is {cross_attention!r}; {hint}")
-    read = _Side(model, "encoder", Path(encoder))
-    written = _Side(model, "decoder", Path(encoder if decoder is None else decoder))
-    return [read.start(), written.start(cross_attention)]
+    first = _Side(model, "encoder", Path(encoder))
+    second = _Side(model, "decoder", Path(encoder if decoder is None else decoder))
+    return [first.start(), second.start(cross_attention)]
 
 
 class _Side:
-    """One side of ``model`` and the BERT in ``folder`` that it begins with."""
+    """One side of ``model`` and the BERT in ``folder`` that it starts from."""
 
     def __init__(self, model: Any, side: str, folder: Path) -> None:
         self.model, self.side, self.folder = model, side, folder
@@ -120,21 +126,21 @@ class _Side:
         self.tokens: nn.Embedding = model.source_embedding if self.prefix else model.token_embedding
         self.blocks = model.encoder_blocks if side == "encoder" else model.decoder_blocks
         ours, theirs = model.config, _bert_config(folder)
-        for name in _SAME:
+        for name in _SHARED:
             _require(name, getattr(theirs, name), getattr(ours, name), str(folder), f"the model's {side}")
         sizes = (
             ("vocab_size", theirs.vocab_size, self.tokens.num_embeddings),
             ("n_layers", theirs.n_layers, len(self.blocks)),
         )
-        for name, given, wanted in sizes:
-            _require(name, given, wanted, str(folder), f"the model's {side}")
+        for name, stored, size in sizes:
+            _require(name, stored, size, str(folder), f"the model's {side}")
         if ours.max_seq_len > theirs.max_seq_len:
             raise CheckpointError(
                 f"{folder} has {theirs.max_seq_len} positions and the model {ours.max_seq_len}; lower it"
             )
 
     def start(self, cross_attention: CrossAttention | None = None) -> BertStart:
-        """Copy; ``cross_attention`` None: there is none."""
+        """Copy the weights; ``cross_attention`` None for the encoder, which has none."""
         bert: Any = load_model(self.folder, dtype=torch.float32)
         head = ["classifier"] if isinstance(bert, TaskModel) else []
         bert = bert.body if head else bert
@@ -144,8 +150,8 @@ class _Side:
         ours = getattr(self.model, f"{self.prefix}position_embedding")
         ours.weight.copy_(positions + bert.segment_embedding.weight[0])
         getattr(self.model, f"{self.prefix}embedding_norm").load_state_dict(bert.embedding_norm.state_dict())
-        for block, given in zip(self.blocks, bert.blocks, strict=True):
-            state: dict[str, Tensor] = given.state_dict()
+        for block, bert_block in zip(self.blocks, bert.blocks, strict=True):
+            state: dict[str, Tensor] = bert_block.state_dict()
             if cross_attention == "copied":
                 state |= {
                     f"cross_{key}": value for key, value in state.items() if key.startswith("attention")
@@ -187,18 +193,18 @@ def _bert_config(folder: Path) -> BertConfig:
     config = body_config(load_config(folder))
     if not encodes(config):
         raise CheckpointError(
-            f"{folder} holds a {family_of(config)}; only a bert or roberta can begin either side"
+            f"{folder} holds a {family_of(config)}; only a bert or roberta can start either side"
         )
     assert isinstance(config, BertConfig)
     return config
 
 
 def _padding_idx(folder: Path) -> int | None:
-    usual = 1 if isinstance(_bert_config(folder), RobertaConfig) else 0  # where nothing is said
-    found = read_json(folder / "config.json").get("pad_token_id", usual)
-    return found if isinstance(found, int) else None
+    default = 1 if isinstance(_bert_config(folder), RobertaConfig) else 0  # transformers'
+    pad = read_json(folder / "config.json").get("pad_token_id", default)
+    return pad if isinstance(pad, int) else None
 
 
-def _require(name: str, given: object, wanted: object, folder: str, other: str) -> None:
-    if given != wanted:
-        raise CheckpointError(f"{folder} has {name} {given!r}, {other} has {wanted!r}")
+def _require(name: str, stored: object, wanted: object, folder: str, other: str) -> None:
+    if stored != wanted:
+        raise CheckpointError(f"{folder} has {name} {stored!r}, {other} has {wanted!r}")

@@ -1,4 +1,4 @@
-"""Hashes of a run's checkpoint: written into ``trainer/state.json``, compared whenever it is read."""
+"""Hashes of a run's checkpoint files: written into ``trainer/state.json``, compared at every load."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def check_files(folder: Path) -> None:
     if not written:
         return
     try:
-        found = hash_files(folder)
+        hashes = hash_files(folder)
     except OSError as error:
         raise CheckpointError(f"cannot read {folder}: {error}; {advice_if_damaged(folder)}") from None
     for name, digest in written.items():
-        if found.get(name) != digest:
-            what = "is missing" if name not in found else "is not as it was written"
-            raise CheckpointError(f"{folder} is damaged: {name} {what}; {advice_if_damaged(folder)}")
+        if hashes.get(name) != digest:
+            problem = "is not as it was written" if name in hashes else "is missing"
+            raise CheckpointError(f"{folder} is damaged: {name} {problem}; {advice_if_damaged(folder)}")
 
 
 def advice_if_damaged(checkpoint: Path) -> str:
-    """Say how to go on when ``RUN/checkpoints/step-N`` cannot be used."""
+    """Return advice on how to continue when ``RUN/checkpoints/step-N`` cannot be used."""
     steps = {
         path.name: int(path.name.removeprefix("step-"))
         for path in checkpoint.parent.glob("step-*")

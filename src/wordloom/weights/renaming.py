@@ -1,4 +1,4 @@
-"""Names and layouts of tensors, ours and theirs: one total, reversible table per family."""
+"""Names and layouts of tensors, ours and theirs (transformers'): a complete, reversible table per family."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ __all__ = ["Ignored", "Matched", "Renaming", "Row", "listed"]
 
 
 class Row(NamedTuple):
-    """One stored tensor and ours that it holds; ``{i}`` in a name stands for every layer.
+    """One stored tensor and the parameters of ours in it; ``{i}`` in a name stands for every layer.
 
-    ``layout``: "linear" is [out, in] as ``nn.Linear`` keeps it; "conv1d" is [in, out], as the GPTs were
-    released; "row" is [1, out], of a bias.  Several of ours are joined along the output dimension, in the
-    order given.  Along the axis ``halves`` theirs has the even places of ours before the odd ones.  ``zeros``
-    is the shape in which they hold nothing but zeros where a model of ours lacks the parameter; ``ours`` is
-    empty then.
+    Attributes:
+        theirs: the stored name.
+        ours: our names; several parameters are joined along the output dimension, in this order.
+        layout: "linear" is [out, in] as in ``nn.Linear``; "conv1d" is [in, out], as the GPTs were released;
+            "row" is a bias [1, out].
+        halves: the axis along which the stored tensor has our even places before the odd ones.
+        zeros: the stored shape if our model may lack the parameter.  The stored tensor must then be zero, and
+            ``ours`` is empty.
     """
 
     theirs: str
@@ -32,7 +35,7 @@ class Row(NamedTuple):
     zeros: tuple[int, ...] | None = None
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Ours to theirs.  A view where nothing has to be joined or reordered."""
+        """Return the stored tensor of our parts; a view if nothing is joined or reordered."""
         joined = parts[0] if len(parts) == 1 else torch.cat(list(parts))
         if self.halves is not None:
             x = joined.movedim(self.halves, 0)
@@ -42,10 +45,9 @@ class Row(NamedTuple):
         return joined.t() if self.layout == "conv1d" else joined  # .t() leaves a bias [out] as it is
 
     def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Theirs to ours, as views where nothing is reordered; the parts of a joined tensor are of equal size
-        in every family here.
+        """Return our parts, of equal size, of a stored tensor; views if nothing is reordered.
 
-        Raises CheckpointError where zeros are due and others stand.
+        Raises CheckpointError if the tensor must be zero and is not.
         """
         if not self.ours:
             if not tensor.is_meta and tensor.any():
@@ -61,7 +63,7 @@ class Row(NamedTuple):
         return tensor.chunk(len(self.ours)) if len(self.ours) > 1 else (tensor,)  # a scalar has no chunks
 
     def stored(self, state: Mapping[str, Tensor]) -> Tensor:
-        """What their file holds of our ``state``."""
+        """Return the tensor to store for our ``state``."""
         if not self.ours:
             assert self.zeros is not None
             return next(iter(state.values())).new_zeros(self.zeros)
@@ -69,28 +71,35 @@ class Row(NamedTuple):
 
 
 class Ignored(NamedTuple):
-    """Names that real folders hold and no parameter answers to; ``pattern`` matches them bare."""
+    """Stored tensors that the model has no use for.
+
+    ``pattern`` matches their names without prefix, and ``what`` describes them in messages.
+    """
 
     pattern: str
     what: str
 
 
 class Matched(NamedTuple):
-    """How the names of a folder answer to a table."""
+    """The stored names of a folder, matched with a table."""
 
-    found: dict[str, str]  # their name in the table -> the name it is stored under
-    duplicates: dict[str, str]  # stored copy of a tied tensor -> the table's name of that tensor
-    ignored: dict[str, str]  # stored name -> what it is
+    found: dict[str, str]  # name in the table -> stored name
+    duplicates: dict[str, str]  # stored name of a tied copy -> the original's name in the table
+    ignored: dict[str, str]  # stored name -> description
 
 
 @dataclass(frozen=True)
 class Renaming:
-    """Which stored tensor is which parameter of ours, for one model: every row expanded, none left over.
+    """The table of one model, with every layer's rows: which stored tensor holds which parameters.
 
-    ``prefixes`` are what the body's names may start with: the table's own first, then other spellings;
-    base-model folders leave it off (``h.0...`` for ``transformer.h.0...``).  ``tied``
-    maps the stored names of repeated tensors to the one they repeat, and ``tied_ours`` is the pair of them
-    that have names of ours.
+    Attributes:
+        rows: one for each stored tensor.
+        prefixes: what the body's stored names may start with, the table's own prefix first.  Folders of a
+            base model leave it off (``h.0...`` for ``transformer.h.0...``).
+        tied: stored names of repeated tensors -> the names of the originals.
+        tied_ours: our names of repeated tensors -> our names of the originals.
+        ignored: stored tensors that the model has no use for.
+        spellings: other ends of stored names -> the table's ends.
     """
 
     rows: tuple[Row, ...]
@@ -98,7 +107,7 @@ class Renaming:
     tied: Mapping[str, str] | None = None
     tied_ours: Mapping[str, str] | None = None
     ignored: tuple[Ignored, ...] = ()
-    spellings: Mapping[str, str] | None = None  # other ends of their names -> those of the table
+    spellings: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -113,11 +122,13 @@ class Renaming:
         ignored: Sequence[Ignored] = (),
         spellings: Mapping[str, str] | None = None,
     ) -> Renaming:
-        """The table of a model whose parameters are ``names``; ``tied`` in our names, (repeated, original).
+        """Return the table of a model whose parameters are called ``names``.
 
-        ``copies`` are names of theirs for more of the same, and what they repeat.  Rows for parameters the
-        model does not have (biases, an untied head) fall away, or hold zeros; a parameter that no row holds
-        is a mistake in the table, so a ValueError.
+        ``tied`` holds our names of a repeated tensor and of its original, and ``copies`` maps further stored
+        names to the originals they repeat.  Rows for parameters that the model lacks (biases, an untied head)
+        are left out, or must be zero.
+
+        Raises ValueError for a parameter in no row: a mistake in the family's table.
         """
         wanted = set(names)
         if tied is not None:
@@ -148,7 +159,7 @@ class Renaming:
     def match(self, stored: Iterable[str]) -> Matched:
         """Find every row among the ``stored`` names.
 
-        Raises CheckpointError listing what is missing and what nobody knows.
+        Raises CheckpointError that lists missing and unknown names.
         """
         table = {row.theirs for row in self.rows}
         tied = self.tied or {}
@@ -157,9 +168,9 @@ class Renaming:
         ignored: dict[str, str] = {}
         unexpected: list[str] = []
         for name in stored:
-            usual = self._usual(name)
-            bare = self._bare(usual)
-            full = usual if usual in table or usual in tied else self.prefixes[0] + bare
+            spelled = self._spelled(name)
+            bare = self._bare(spelled)
+            full = spelled if spelled in table or spelled in tied else self.prefixes[0] + bare
             if full in table:
                 if full in found:
                     raise CheckpointError(
@@ -176,33 +187,30 @@ class Renaming:
             if original not in found:  # some writers keep the repeated name instead of the original
                 found[original] = name
                 del duplicates[name]
-        missing = sorted(table.difference(found))
-        if missing or unexpected:
-            parts = [f"lacks {listed(missing)}"] * bool(missing)
-            parts += [f"holds the unknown {listed(sorted(unexpected))}"] * bool(unexpected)
-            raise CheckpointError(" and ".join(parts))
+        if problem := _difference(table.difference(found), unexpected):
+            raise CheckpointError(problem)
         return Matched(found, duplicates, ignored)
 
-    def _usual(self, name: str) -> str:
-        """``name`` with the table's spelling of its end."""
+    def _spelled(self, name: str) -> str:
+        """Return ``name`` with the table's spelling of its end."""
         for end, ours in (self.spellings or {}).items():
             if name.endswith(end):
                 return name.removesuffix(end) + ours
         return name
 
     def _bare(self, name: str) -> str:
-        """``name`` without the first prefix it starts with."""
+        """Return ``name`` without the first prefix it starts with."""
         return next((name.removeprefix(p) for p in self.prefixes if name.startswith(p)), name)
 
     def ignored_as(self, name: str) -> str | None:
-        """What a stored tensor is that the model has no use for; None for any other name."""
-        bare = self._bare(self._usual(name))
+        """Return the description of a stored tensor that is ignored; None for any other name."""
+        bare = self._bare(self._spelled(name))
         return next((known.what for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
 
     def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Their tensors under our names, as views; raises CheckpointError unless the names answer exactly.
+        """Return the stored tensors under our names, as views; a tied one under both names.
 
-        A tied tensor stands under both of our names, as in ``state_dict()``.
+        Raises CheckpointError unless the names match exactly.
         """
         matched = self.match(state)
         for copy, original in matched.duplicates.items():
@@ -215,15 +223,11 @@ class Renaming:
         return ours
 
     def to_theirs(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our tensors under their names, a tied one once; raises CheckpointError as :meth:`to_ours`."""
+        """Return our tensors under the stored names, a tied one once; raise as :meth:`to_ours`."""
         wanted = {name for row in self.rows for name in row.ours}
         tied = self.tied_ours or {}
-        missing = sorted(wanted.difference(state))
-        unexpected = sorted(set(state).difference(wanted, tied))
-        if missing or unexpected:
-            parts = [f"lacks {listed(missing)}"] * bool(missing)
-            parts += [f"holds the unknown {listed(unexpected)}"] * bool(unexpected)
-            raise CheckpointError(f"the state to save {' and '.join(parts)}")
+        if problem := _difference(wanted.difference(state), set(state).difference(wanted, tied)):
+            raise CheckpointError(f"the state to save {problem}")
         for copy, original in tied.items():
             if copy in state:
                 require_equal(state[copy], state[original], copy, original)
@@ -231,7 +235,7 @@ class Renaming:
 
 
 def require_equal(copy: Tensor, original: Tensor, copy_name: str, original_name: str) -> None:
-    """Raise CheckpointError unless a tied tensor and its copy are the same."""
+    """Raise CheckpointError unless a tied tensor and its copy are equal."""
     if copy.is_meta or copy is original:
         return
     if copy.shape != original.shape or not torch.equal(copy, original):
@@ -241,8 +245,14 @@ def require_equal(copy: Tensor, original: Tensor, copy_name: str, original_name:
         )
 
 
+def _difference(missing: Iterable[str], unexpected: Iterable[str]) -> str:
+    """Return "lacks a, b and holds the unknown c", or ""."""
+    kinds = (("lacks", sorted(missing)), ("holds the unknown", sorted(unexpected)))
+    return " and ".join(f"{verb} {listed(names)}" for verb, names in kinds if names)
+
+
 def listed(names: Iterable[str], *, most: int = 20) -> str:
-    """``a, b, c``, and how many more."""
+    """Return "a, b, c", and the number of further names."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,4 +1,4 @@
-"""Writing checkpoint folders: whole or not at all, on the disk when the call returns."""
+"""Write checkpoint folders, completely or not at all; the files are on disk when the call returns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from wordloom.errors import CheckpointError
 from wordloom.files import replacement
 from wordloom.models import skeleton
-from wordloom.weights.configs import TOKEN_IDS, config_to_theirs, format_of
-from wordloom.weights.folders import renaming_of
-from wordloom.weights.framing import framed, pads_with_its_end
+from wordloom.weights.configs import TOKEN_IDS, config_to_json, format_of
+from wordloom.weights.names import renaming_of
 from wordloom.weights.renaming import Renaming, Row, listed
+from wordloom.weights.special_tokens import pads_with_end_token, with_special_tokens
 from wordloom.weights.tensors import INDEX, SAFETENSORS, complete
 
 __all__ = ["save_model"]
@@ -37,12 +37,12 @@ _UNITS = {
 }
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 SOURCE_TOKENIZER = "source_tokenizer"
-# Files that tell how to read another model: the one whose checkpoint was in the folder before.
-_OF_ANOTHER = ("modules.json", "sentence_bert_config.json", "vocabulary.json", SOURCE_TOKENIZER)
+# Files that belong to the model whose checkpoint was in the folder before.
+_STALE = ("modules.json", "sentence_bert_config.json", "vocabulary.json", SOURCE_TOKENIZER)
 
 
 class SavesTokenizer(Protocol):
-    """What a tokenizer must offer to be saved beside a model; ``wordloom.Tokenizer`` does."""
+    """A tokenizer that can be saved beside a model, such as ``wordloom.Tokenizer``."""
 
     vocab_size: int
     bos_id: int | None
@@ -66,19 +66,24 @@ def save_model(
 ) -> None:
     """Write a folder that transformers' ``from_pretrained`` and :func:`load_model` read as it is.
 
-    ``model`` is a model, or its (config, state) when other weights of the same shapes are meant (an
-    average).  ``dtype`` None keeps the precision.  Weights above ``max_shard_size`` (bytes, or "500MB",
-    "5GB") go into several files with an index.  The tokenizer's ids go into config.json and
-    generation_config.json, ``generation`` into the latter; its files say what an encoder, or a head on a
-    causal model, reads around texts (:func:`wordloom.weights.framing.framed`).  A
-    ``source_tokenizer``, of sources that have a vocabulary of their own, goes into a folder of that name,
-    which config.json then names.  ``files`` maps the names of more files to their texts.
-
     The new files replace the old ones together: a failure leaves the folder as it was, and after a kill
     :func:`load_model` reads either the old files or the new ones.  Other files in the folder stay.
 
-    Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is not given, when the state
-    is not the config's, and when the disk cannot take it.
+    Args:
+        model: a model, or its (config, state) to save other weights of those shapes, such as an average.
+        folder: the folder to write.
+        dtype: precision of the stored weights; None keeps the model's.
+        max_shard_size: larger weights are split into several files with an index; bytes, or "500MB", "5GB".
+        tokenizer: its files are written with the special tokens that the model reads around texts
+            (:mod:`wordloom.weights.special_tokens`); its token ids go into the JSON files.
+        source_tokenizer: the tokenizer of sources with a vocabulary of their own.  It goes into a folder of
+            that name, which config.json names.
+        generation: further settings for generation_config.json.
+        files: names of further files and their texts.
+        overwrite: replace a checkpoint that is in the folder.
+
+    Raises CheckpointError when the folder holds a checkpoint and ``overwrite`` is False, when the state does
+    not fit the config, and when the folder cannot be written.
     """
     config: Any
     config, state = (model.config, model.state_dict()) if isinstance(model, nn.Module) else model
@@ -88,55 +93,74 @@ def save_model(
     limit = _bytes(max_shard_size)
     renaming = renaming_of(config)
     _check_state(config, state, renaming)
-    sized = [("tokenizer", tokenizer, "vocab_size"), ("source tokenizer", source_tokenizer, "source_vocab")]
-    for what, each, size in sized:
-        if each is not None and each.vocab_size > getattr(config, size):
-            raise CheckpointError(
-                f"the {what} has {each.vocab_size} ids, the model a {size} of {getattr(config, size)}; "
-                "save a model with the tokenizer it was trained with"
-            )
+    _check_vocabulary("tokenizer", tokenizer, config, "vocab_size")
+    _check_vocabulary("source tokenizer", source_tokenizer, config, "source_vocab")
     _refuse_existing(folder, overwrite)
-    ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
-    if pads_with_its_end(config, tokenizer):  # transformers then reads one text at a time, or says why not
-        ids["pad_token_id"] = None
     stored_dtype = dtype or _narrowest(state.values())
-    theirs = config_to_theirs(config, ids) | {"dtype": str(stored_dtype).removeprefix("torch.")}
-    if source_tokenizer is not None:
-        theirs["source_tokenizer"] = SOURCE_TOKENIZER
-    for key, each in (("vocabulary", tokenizer), ("source_vocabulary", source_tokenizer)):
-        if (known := vocabulary_of(each)) is not None:
-            theirs[key] = known
-    form = format_of(config)
-    following = form.token_settings(ids)  # of both files, so that they say the same
-    theirs |= {key: value for key, value in (generation or {}).items() if key in following.keys() & theirs}
-    known_ids = {key: value for key, value in ids.items() if value is not None} | following
-    theirs |= {key: value for key, value in (generation or {}).items() if key in ids and value is not None}
-
+    config_json, generation_json = _json_files(
+        config, stored_dtype, tokenizer, source_tokenizer, generation or {}
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stale = [path.name for path in folder.iterdir() if _WEIGHTS.fullmatch(path.name)]
-        with replacement(folder, last="config.json", stale=[*stale, *_OF_ANOTHER]) as new:
+        with replacement(folder, last="config.json", stale=[*stale, *_STALE]) as new:
             _write_weights(new, renaming, state, dtype, limit)
             if tokenizer is not None:
-                framed(config, tokenizer).save_pretrained(new)
+                with_special_tokens(config, tokenizer).save_pretrained(new)
             if source_tokenizer is not None:
                 source_tokenizer.save_pretrained(new / SOURCE_TOKENIZER)
-            if form.generates:
-                _write_json(new / "generation_config.json", known_ids | dict(generation or {}))
+            if format_of(config).generates:
+                _write_json(new / "generation_config.json", generation_json)
             for name, text in (files or {}).items():
                 (new / name).parent.mkdir(exist_ok=True)
                 (new / name).write_text(text, encoding="utf-8")
-            _write_json(new / "config.json", theirs)
+            _write_json(new / "config.json", config_json)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder} could not be written: {error}") from error
 
 
+def _json_files(
+    config: Any,
+    dtype: torch.dtype,
+    tokenizer: SavesTokenizer | None,
+    source_tokenizer: SavesTokenizer | None,
+    generation: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the contents of config.json and of generation_config.json."""
+    ids = {key: getattr(tokenizer, key.removesuffix("_token_id") + "_id", None) for key in TOKEN_IDS}
+    if pads_with_end_token(config, tokenizer):
+        ids["pad_token_id"] = None  # so that transformers reads one text at a time, or raises
+    theirs = config_to_json(config, ids) | {"dtype": str(dtype).removeprefix("torch.")}
+    if source_tokenizer is not None:
+        theirs["source_tokenizer"] = SOURCE_TOKENIZER
+    for key, each in (("vocabulary", tokenizer), ("source_vocabulary", source_tokenizer)):
+        if (identity := vocabulary_of(each)) is not None:
+            theirs[key] = identity
+    derived = format_of(config).token_settings(ids)  # in both files, with equal values
+    theirs |= {key: value for key, value in generation.items() if key in derived.keys() & theirs}
+    theirs |= {key: value for key, value in generation.items() if key in ids and value is not None}
+    known_ids = {key: value for key, value in ids.items() if value is not None}
+    return theirs, known_ids | derived | dict(generation)
+
+
 def vocabulary_of(tokenizer: Any) -> dict[str, Any] | None:
-    """What config.json says of ``tokenizer``, to know it again; None for one that does not tell."""
-    told: dict[str, Any] | None = getattr(tokenizer, "vocabulary_facts", None)  # of a copied file
-    if told is None and hasattr(tokenizer, "vocabulary_hash"):
-        told = {"size": tokenizer.vocab_size, "sha256": tokenizer.vocabulary_hash()}
-    return told
+    """Return what identifies ``tokenizer`` in config.json; None for one without a hash."""
+    identity: dict[str, Any] | None = getattr(tokenizer, "vocabulary_facts", None)  # of a copied file
+    if identity is None and hasattr(tokenizer, "vocabulary_hash"):
+        identity = {"size": tokenizer.vocab_size, "sha256": tokenizer.vocabulary_hash()}
+    return identity
+
+
+def _check_vocabulary(kind: str, tokenizer: SavesTokenizer | None, config: Any, setting: str) -> None:
+    """Raise CheckpointError if ``tokenizer`` has more ids than the model's ``setting``."""
+    if tokenizer is None:
+        return
+    size = getattr(config, setting)
+    if tokenizer.vocab_size > size:
+        raise CheckpointError(
+            f"the {kind} has {tokenizer.vocab_size} ids, the model a {setting} of {size}; save a model with "
+            "the tokenizer it was trained with"
+        )
 
 
 def _check_state(config: Any, state: Mapping[str, Tensor], renaming: Renaming) -> None:
@@ -191,7 +215,7 @@ def _write_weights(
 def _shards(
     rows: tuple[Row, ...], state: Mapping[str, Tensor], dtype: torch.dtype | None, limit: int
 ) -> Iterator[list[Row]]:
-    """Rows in order, cut where the next would pass ``limit`` bytes; a larger tensor has a file of its own."""
+    """Yield the rows of each file, in order, at most ``limit`` bytes; a larger tensor gets its own file."""
     shard: list[Row] = []
     size = 0
     for row in rows:
@@ -207,7 +231,7 @@ def _shards(
 
 
 def _narrowest(tensors: Iterable[Tensor]) -> torch.dtype:
-    """The narrowest dtype that holds every tensor exactly."""
+    """Return the narrowest dtype that holds every tensor exactly."""
     dtypes = {tensor.dtype for tensor in tensors}
     widest = dtypes.pop()
     for dtype in dtypes:

@@ -1,4 +1,4 @@
-"""Reading the files of a folder: JSON, and weights tensor by tensor from safetensors or pytorch_model.bin."""
+"""Read the files of a folder: JSON, and weights tensor by tensor from safetensors or pytorch_model.bin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POINTER = "it is a Git LFS pointer, not the weights; fetch them with 'git lfs p
 
 
 class Stored(NamedTuple):
-    """What a file says of a tensor before it is read; ``dtype`` in torch's names where it is a float."""
+    """A stored tensor that has not been read; ``dtype`` is torch's name if it is a float."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -42,7 +42,7 @@ class StoredTensors(Protocol):
     entries: dict[str, Stored]
 
     def read(self, name: str) -> Tensor:
-        """The tensor, on the CPU as stored; memory-mapped, so clone what shall outlive the file."""
+        """Return the tensor on the CPU, as stored and memory-mapped; clone it to outlive the file."""
         ...
 
 
@@ -57,7 +57,7 @@ class _Safetensors:
                     _add(self.entries, name, Stored(tuple(entry.get_shape()), dtype, path))
 
     def read(self, name: str) -> Tensor:
-        # opened anew each time: the pages of one tensor, not of a whole file, are resident at once
+        # opened for each tensor, so that only the pages of one tensor are resident
         with _open(self.entries[name].file) as file:
             return file.get_tensor(name)
 
@@ -79,10 +79,10 @@ class _Pickled:
 
 
 def open_tensors(folder: Path) -> StoredTensors:
-    """Look for the weights of ``folder`` in the order transformers does, and check every file.
+    """Return the weights of ``folder``, in transformers' order of preference.
 
-    Raises CheckpointError for a missing, truncated or corrupt file, and for an index that disagrees
-    with its files.
+    Raises CheckpointError for a missing, truncated or corrupt file, and for an index that disagrees with its
+    files.
     """
     if (folder / SAFETENSORS).exists():
         return _Safetensors([folder / SAFETENSORS])
@@ -131,7 +131,7 @@ def _open(path: Path) -> safe_open:
 
 
 def _why_unreadable(path: Path) -> str | None:
-    """What is wrong with a safetensors file, in words; the library's own message is terse."""
+    """Return the problem with a safetensors file, in more words than the library's own message."""
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -165,8 +165,8 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:
-        # the unpickler stumbles over damaged bytes in any way: IndexError, KeyError, AssertionError, ...
-        foreign = re.search(r"GLOBAL (\S+)", str(error))  # a class or function that is no part of a tensor
+        # damaged bytes raise anything in the unpickler: IndexError, KeyError, AssertionError, ...
+        foreign = re.search(r"GLOBAL (\S+)", str(error))  # a class or function outside tensors
         if foreign:
             raise CheckpointError(
                 f"{path} holds more than tensors and is not loaded, because unpickling {foreign[1]} could "
@@ -183,7 +183,7 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
 
 
 def _first_words(error: Exception) -> str:
-    """What PyTorch complains of, without the advice that it adds (to unpickle without care, for one)."""
+    """Return PyTorch's complaint without its advice, such as to unpickle unsafely."""
     words = str(error).rpartition("WeightsUnpickler error:")[2].strip().partition("\n")[0].partition(". ")[0]
     return f"{type(error).__name__}: {words}".removesuffix(": ")
 
@@ -200,10 +200,12 @@ def complete(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object; raises CheckpointError when it is missing or is not one."""
+    """Return the object in a JSON file; raise CheckpointError if it is missing or holds something else."""
     if not path.parent.is_dir():
-        what = "is a file, not a folder" if path.parent.exists() else "does not exist"
-        raise CheckpointError(f"{path.parent} {what}; give the folder that holds config.json and the weights")
+        problem = "is a file, not a folder" if path.parent.exists() else "does not exist"
+        raise CheckpointError(
+            f"{path.parent} {problem}; give the folder that holds config.json and the weights"
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -66,7 +66,7 @@ class Vocabularies:
 
         Where that is bos, sources begin with theirs if their tokenizer's file tells other tools so.
         """
-        if not form.begins_with_bos:
+        if not form.starts_with_bos:
             return self
         target = self.target.with_bert_ends().with_end()
         source = target if self.beside is None else self.source.with_bert_ends().with_end()

@@ -1,4 +1,4 @@
-"""Bag of words on disk: our own model_type, and the names of the classes as transformers keeps them."""
+"""Bag of words on disk: our own model_type; the names of the classes are stored as in transformers."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ def _config_to(config: BagOfWordsConfig) -> dict[str, Any]:
 FORMAT = Format(
     model_type="bag_of_words",
     architecture="BagOfWords",
-    prefixes=("",),
     table=(
         Row("classifier.weight", ("classifier.weight",)),
         Row("classifier.bias", ("classifier.bias",)),
         Row("idf", ("idf",)),
     ),
-    ignored=(),
     config_from=_config_from,
     config_to=_config_to,
     generates=False,
-    says_tokens=False,
+    has_token_ids=False,
 )

@@ -1,8 +1,8 @@
 """BERT as transformers stores it (model_type ``bert``), and RoBERTa (``roberta``).
 
-A folder holds what its weights hold: whether there is a pooler, and which heads of pre-training, is read
-from their names, since config.json names one architecture of several that may be in there.  Releases that
-came from TensorFlow call a norm's weight and bias gamma and beta.
+The names of the stored tensors show which pre-training heads a folder has, and whether it has a pooler;
+config.json names only one of several possible architectures.  Releases that came from TensorFlow call a
+norm's weight and bias gamma and beta.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SPELLINGS = {".gamma": ".weight", ".beta": ".bias"}
 
 
 def layer_rows(theirs: str, ours: str) -> tuple[Row, Row]:
-    """The rows of a layer's weight and bias."""
+    """Return the rows of a layer's weight and bias."""
     return Row(f"{theirs}.weight", (f"{ours}.weight",)), Row(f"{theirs}.bias", (f"{ours}.bias",))
 
 
 def block_rows(theirs: str, ours: str) -> Iterator[Row]:
-    """The rows of a block."""
+    """Yield the rows of a block."""
     for name in ("query", "key", "value"):
         yield from layer_rows(f"{theirs}.attention.self.{name}", f"{ours}.attention.{name[0]}_proj")
     yield from layer_rows(f"{theirs}.attention.output.dense", f"{ours}.attention.o_proj")
@@ -73,15 +73,16 @@ _ROBERTA = (
 def _renaming(
     table: tuple[Row, ...], prefix: str, head: str, ignored: tuple[Ignored, ...]
 ) -> Callable[[BertConfig, Collection[str]], Renaming]:
-    """``head``: what the names of the output layer begin with.
+    """Return a function that makes the table; ``head`` is the prefix of the output layer.
 
-    Its bias has two names of theirs; where nothing is tied, they are two tensors, of which one is read.
+    Transformers stores its bias under two names.  Without tied embeddings these are two tensors, of which
+    ``decoder.bias`` is used.
     """
     bias, decoder_bias = f"{head}bias", f"{head}decoder.bias"
 
     def renaming(config: BertConfig, names: Collection[str]) -> Renaming:
         tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
-        unread = Ignored(re.escape(bias), "a bias beside the one that is read")
+        unread = Ignored(re.escape(bias), "an unused bias")
         return Renaming.of(
             [row if tied or row.theirs != bias else row._replace(theirs=decoder_bias) for row in table],
             names=names,
@@ -96,18 +97,18 @@ def _renaming(
     return renaming
 
 
-def _refined(table: tuple[Row, ...]) -> Callable[[BertConfig, Collection[str]], BertConfig]:
-    def refined(config: BertConfig, stored: Collection[str]) -> BertConfig:
+def _refine(table: tuple[Row, ...]) -> Callable[[BertConfig, Collection[str]], BertConfig]:
+    def refine(config: BertConfig, stored: Collection[str]) -> BertConfig:
         def holds(ours: str) -> bool:
             theirs = next(row.theirs for row in table if row.ours == (f"{ours}.weight",))
             bare = theirs.partition(".")[2]  # a body by itself is stored without its prefix
             return any(name in (theirs, bare) for name in stored)
 
         pooler, masked = holds("pooler"), holds("mlm_transform")
-        following = type(config) is BertConfig and holds("next_sentence") and pooler
-        return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=following)
+        next_sentence = type(config) is BertConfig and holds("next_sentence") and pooler
+        return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=next_sentence)
 
-    return refined
+    return refine
 
 
 def _config_from(theirs: Mapping[str, Any], defaults: type[BertConfig], vocab_size: int) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _config_from(theirs: Mapping[str, Any], defaults: type[BertConfig], vocab_si
 
 
 def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    refuse_unless(theirs, pad_token_id=1)  # transformers counts positions from the one behind it
+    refuse_unless(theirs, pad_token_id=1)  # transformers counts positions from pad_token_id + 1
     return _config_from(theirs, RobertaConfig, 50265)
 
 
@@ -171,7 +172,7 @@ def _architecture(config: BertConfig) -> str:
 def _roberta_ids(ids: Mapping[str, int | None]) -> dict[str, int]:
     if ids.get("pad_token_id") not in (None, 1):
         raise CheckpointError(
-            f"a RoBERTa pads with token 1, from which transformers counts its positions, and the tokenizer "
+            "a RoBERTa pads with token 1, from which transformers counts its positions, and the tokenizer "
             f"with {ids['pad_token_id']}; give it <s>, <pad>, </s>, <unk>, <mask> as its first special tokens"
         )
     return {"pad_token_id": 1}
@@ -187,7 +188,7 @@ def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any)
         ignored=ignored,
         config_to=_config_to,
         renaming=_renaming(table, f"{model_type}.", head, ignored),
-        refined=_refined(table),
+        refine=_refine(table),
         generates=False,
         **settings,
     )

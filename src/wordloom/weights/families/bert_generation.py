@@ -1,9 +1,8 @@
-"""BERT as a generation encoder and decoder as transformers stores it: model_type ``encoder-decoder``, whose
-two sides are each of model_type ``bert-generation``.
+"""BertGeneration as transformers stores it: model_type ``encoder-decoder`` with two sides of model_type
+``bert-generation``.
 
-One number of ours stands in the settings of both sides, so that they have to agree.  A side's
-``pad_token_id`` is the row of its embedding that learns nothing; the tokens that texts begin and end with are
-the whole model's.
+Our config has one value where transformers has one for each side, so both sides must agree.  A side's
+``pad_token_id`` is the embedding's ``padding_idx``; bos and eos belong to the whole model.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _HEAD = "decoder.lm_head"
 
 _IGNORED = (Ignored(r"(encoder|decoder\.bert)\.embeddings\.position_ids", "positions by number"),)
 
-# Of a side's settings: theirs, ours, what transformers takes where nothing is said.
+# Settings of a side: theirs, ours, transformers' default.
 _SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("max_position_embeddings", "max_seq_len", 512),
     ("hidden_size", "dim", 1024),
@@ -36,7 +35,7 @@ _SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("hidden_dropout_prob", "dropout", 0.1),
     ("attention_probs_dropout_prob", "attention_dropout", 0.1),
 )
-_PADDING = 0  # where a side does not say its pad_token_id
+_PADDING = 0  # transformers' default of pad_token_id
 
 
 def _embeddings(theirs: str, ours: str, tokens: str) -> Iterator[Row]:
@@ -93,12 +92,13 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
             )
     settings: dict[str, Any] = {}
     for key, ours, default in (*_SETTINGS, ("pad_token_id", "padding_idx", _PADDING)):
-        read, written = encoder.get(key, default), decoder.get(key, default)
-        if read != written:
+        values = encoder.get(key, default), decoder.get(key, default)
+        if values[0] != values[1]:
             raise CheckpointError(
-                f"its encoder has {key} {read!r} and its decoder {written!r}; only one of both is computed"
+                f"its encoder has {key} {values[0]!r} and its decoder {values[1]!r}; only equal values are "
+                "supported"
             )
-        settings[ours] = written
+        settings[ours] = values[1]
     return {
         **settings,
         "vocab_size": decoder.get("vocab_size", 50358),
@@ -122,7 +122,7 @@ def _config_to(config: BertGenerationConfig) -> dict[str, Any] | None:
     side = {
         "model_type": _SIDE,
         **{key: values[ours] for key, ours, _ in _SETTINGS},
-        "bos_token_id": None,  # transformers would take the released models'
+        "bos_token_id": None,  # otherwise transformers takes the released models'
         "eos_token_id": None,
         "pad_token_id": c.padding_idx,
     }
@@ -147,7 +147,7 @@ def _config_to(config: BertGenerationConfig) -> dict[str, Any] | None:
 
 
 def _token_settings(ids: Mapping[str, int | None]) -> dict[str, int]:
-    """What is written begins with bos, a BERT's [CLS], or where the tokenizer has none with padding."""
+    """The prefix starts with bos (BERT's [CLS]), or with padding if the tokenizer has no bos."""
     start = ids.get("pad_token_id") if ids.get("bos_token_id") is None else ids.get("bos_token_id")
     return {} if start is None else {"decoder_start_token_id": start}
 
@@ -155,12 +155,10 @@ def _token_settings(ids: Mapping[str, int | None]) -> dict[str, int]:
 FORMAT = Format(
     model_type="encoder-decoder",
     architecture="EncoderDecoderModel",
-    prefixes=("",),
-    table=(),
     ignored=_IGNORED,
     config_from=_config_from,
     config_to=_config_to,
-    begins_with_bos=True,
+    starts_with_bos=True,
     token_settings=_token_settings,
     renaming=_renaming,
 )

@@ -1,4 +1,4 @@
-"""The 2018 GPT as transformers stores it (model_type ``openai-gpt``): GPT-2's rows, norms placed after."""
+"""GPT as transformers stores it (model_type ``openai-gpt``): the rows of GPT-2's blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IGNORED = (
     *heads_beside("openai-gpt"),
 )
 
-# Theirs -> ours: what this family calls "gelu" is the tanh approximation.
+# Theirs -> ours: "gelu" is the tanh approximation in this family.
 _ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 

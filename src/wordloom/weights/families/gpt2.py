@@ -1,4 +1,4 @@
-"""GPT-2 as transformers stores it (model_type ``gpt2``): Conv1D layout [in, out], q, k, v in one."""
+"""GPT-2 as transformers stores it (model_type ``gpt2``): Conv1D layout [in, out], q, k, v in one tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "FORMAT", "dropouts_from"]
 
 
 def _layer(theirs: str, *ours: str, layout: str) -> tuple[Row, Row]:
-    """The rows of a layer's weight and bias."""
+    """Return the rows of a layer's weight and bias."""
     weight = Row(f"{theirs}.weight", tuple(f"{name}.weight" for name in ours), layout)
     return weight, Row(f"{theirs}.bias", tuple(f"{name}.bias" for name in ours), layout)
 
@@ -53,7 +53,7 @@ _IGNORED = (
 
 
 def dropouts_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The three dropouts of a GPT or GPT-2; theirs default to 0.1."""
+    """Return the three dropouts of a GPT or GPT-2; transformers' defaults are 0.1."""
     return {
         "dropout": theirs.get("resid_pdrop", 0.1),
         "embedding_dropout": theirs.get("embd_pdrop", 0.1),
@@ -90,7 +90,7 @@ def _config_to(config: GPT2Config) -> dict[str, Any] | None:
     return {
         "vocab_size": c.vocab_size,
         "n_positions": c.max_seq_len,
-        "n_ctx": c.max_seq_len,  # not read by transformers any more, but by converters
+        "n_ctx": c.max_seq_len,  # still read by converters
         "n_embd": c.dim,
         "n_layer": c.n_layers,
         "n_head": c.n_heads,

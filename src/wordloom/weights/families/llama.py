@@ -42,7 +42,7 @@ _IGNORED = (
     *heads_beside("llama"),
 )
 
-_GELU_TANH = "gelu_pytorch_tanh"  # what recent configs call it; the GPTs' configs say gelu_new
+_GELU_TANH = "gelu_pytorch_tanh"  # in recent configs; GPT-2's say gelu_new
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,38 +69,38 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_from(theirs: Mapping[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """rope_theta and our ``rope_scaling``, from ``rope_parameters`` or the older two keys.
+    """Return rope_theta and our ``rope_scaling``, from ``rope_parameters`` or the two older keys.
 
     Defaults and precedence are those of transformers 5's ``convert_rope_params_to_dict``.
     """
-    given = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
-    if not isinstance(given, Mapping):
-        raise CheckpointError(f"rope_parameters must be a table of settings, not {given!r}")
-    scaling = dict(given)
+    parameters = theirs.get("rope_scaling") or theirs.get("rope_parameters") or {}
+    if not isinstance(parameters, Mapping):
+        raise CheckpointError(f"rope_parameters must be a table of settings, not {parameters!r}")
+    scaling = dict(parameters)
     kind = scaling.pop("rope_type", None) or scaling.get("type", "default")
     scaling.pop("type", None)
     if kind not in ROPE_SCALINGS:
         raise CheckpointError(f"unsupported rope_type {kind!r}; {did_you_mean(str(kind), ROPE_SCALINGS)}")
     refuse_unless({**theirs, **scaling}, partial_rotary_factor=1.0)
     scaling.pop("partial_rotary_factor", None)
-    theta = _first_given(scaling.pop("rope_theta", None), theirs.get("rope_theta", 10000.0))
+    theta = _first_set(scaling.pop("rope_theta", None), theirs.get("rope_theta", 10000.0))
     context = theirs.get("max_position_embeddings", 2048)
-    if kind == "dynamic":  # transformers looks at the model's context alone
+    if kind == "dynamic":  # transformers reads only the model's context
         scaling["original_max_position_embeddings"] = context
     elif kind == "llama3":
         key = "original_max_position_embeddings"
-        scaling[key] = _first_given(theirs.get(key), scaling.get(key), context)
+        scaling[key] = _first_set(theirs.get(key), scaling.get(key), context)
     if kind == "default":
         return theta, None
     return theta, {"rope_type": kind, **scaling}
 
 
-def _first_given(*values: Any) -> Any:
+def _first_set(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
 def _rope_to(config: LlamaConfig) -> dict[str, Any] | None:
-    """``rope_parameters``, or None when transformers would turn otherwise."""
+    """Return ``rope_parameters``, or None if transformers would rotate differently."""
     scaling = dict(config.rope_scaling or {})
     kind = scaling.pop("rope_type", None) or scaling.get("type", "default")
     scaling.pop("type", None)
@@ -131,7 +131,7 @@ def _config_to(config: LlamaConfig) -> dict[str, Any] | None:
         "attention_dropout": dropout_or(c.attention_dropout, c.dropout),
         "rms_norm_eps": c.norm_eps,
         "rope_parameters": rope,
-        # the same for readers older than transformers 5, which would fall back to 10,000 without a word
+        # for readers older than transformers 5, which would silently fall back to 10,000
         "rope_theta": c.rope_theta,
         "rope_scaling": scaling if scaling["rope_type"] != "default" else None,
         "tie_word_embeddings": c.tie_embeddings,

@@ -1,10 +1,11 @@
 """The 2017 Transformer as transformers stores it (model_type ``marian``).
 
-Marian's sinusoids are in halves, all sines before all cosines.  A model whose sines and cosines alternate is
-the same model with the components of its model dimension in another order, so that is how it is stored: every
-axis that is ``dim`` long has its even places first.  Nothing between looks at the order, so it computes the
-same, but for the last bits of the norms' sums.  A table of positions is never stored: transformers drops it
-when it saves.  Biases that a model of ours lacks are zeros there.
+Marian's sinusoids are in halves: all sines, then all cosines.  A model whose sines and cosines alternate
+equals a Marian model with the components of its model dimension permuted.  It is stored that way: along every
+axis of length ``dim``, the even places come first.  No layer depends on the order, so the function stays
+equal but for rounding in the norms' sums.
+
+Position tables are not stored, as in transformers.  Biases that our model lacks are stored as zeros.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["FORMAT"]
 
 _SHARED = "model.shared.weight"
 _SOURCE, _TARGET = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-_NORM_EPS = 1e-5  # of PyTorch's LayerNorm; their config has no key for it
+_NORM_EPS = 1e-5  # PyTorch's default; Marian's config has no key for it
 
 _IGNORED = (
     Ignored(r"(encoder|decoder)\.embed_positions\.weight", "sinusoidal positions"),
@@ -30,10 +31,10 @@ _IGNORED = (
 
 
 def _attention(theirs: str, ours: str, dim: int) -> Iterator[Row]:
-    for name in ("q_proj", "k_proj", "v_proj"):  # these read the model dimension ...
+    for name in ("q_proj", "k_proj", "v_proj"):  # input axis is dim
         yield Row(f"{theirs}.{name}.weight", (f"{ours}.{name}.weight",), halves=1)
         yield Row(f"{theirs}.{name}.bias", (f"{ours}.{name}.bias",), zeros=(dim,))
-    yield Row(f"{theirs}.out_proj.weight", (f"{ours}.o_proj.weight",), halves=0)  # ... and this one writes it
+    yield Row(f"{theirs}.out_proj.weight", (f"{ours}.o_proj.weight",), halves=0)  # output axis is dim
     yield Row(f"{theirs}.out_proj.bias", (f"{ours}.o_proj.bias",), halves=0, zeros=(dim,))
 
 
@@ -92,8 +93,8 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, decoder_attention_heads=heads, decoder_ffn_dim=hidden, is_causal=True)
     if start is not None and theirs.get("pad_token_id") is not None and start != theirs["pad_token_id"]:
         raise CheckpointError(
-            f"unsupported setting decoder_start_token_id = {start!r}; what is written begins with "
-            f"pad_token_id {theirs['pad_token_id']!r} here"
+            f"unsupported setting decoder_start_token_id = {start!r}; the decoder starts with pad_token_id "
+            f"{theirs['pad_token_id']!r} here"
         )
     return {
         "vocab_size": theirs.get("decoder_vocab_size") or source,
@@ -142,7 +143,7 @@ def _config_to(config: TransformerConfig) -> dict[str, Any] | None:
         "dropout": c.dropout,
         "attention_dropout": c.attention_dropout,
         "activation_dropout": c.activation_dropout,
-        "decoder_start_token_id": 0,  # a number must stand here, also where no tokenizer says which
+        "decoder_start_token_id": 0,  # transformers needs a number even without a tokenizer
         "forced_eos_token_id": None,
     }
 
@@ -159,7 +160,6 @@ FORMAT = Format(
     model_type="marian",
     architecture="MarianMTModel",
     prefixes=("model.",),
-    table=(),
     ignored=_IGNORED,
     config_from=_config_from,
     config_to=_config_to,

@@ -1,8 +1,8 @@
-"""Bodies with a head for a task as transformers stores them: ``BertForSequenceClassification`` and its kin.
+"""Models with a task head as transformers stores them: ``BertForSequenceClassification`` and its siblings.
 
-The class in ``architectures`` names the task, and ``id2label`` the classes.  What it cannot say is under
-``"wordloom": {"head": {...}}``: a multiple choice by a causal model, for one, is stored as the sequence
-classification with one label that it is to transformers.
+The class in ``architectures`` names the task, and ``id2label`` the classes.  Settings that no class expresses
+go under ``"wordloom": {"head": {...}}``.  For example, multiple choice by a causal model is stored as a
+sequence classification with one label.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = [
     "HEAD",
-    "config_of_head",
-    "headed",
+    "config_with_head",
     "heads_beside",
     "is_head",
-    "language_model_in",
+    "json_with_head",
     "renaming_of_head",
     "task_of",
+    "with_stored_language_model",
 ]
 
 log = logging.getLogger(__name__)
 
-_OF_MASKED_HEAD = re.compile(r"cls\.predictions\.transform|lm_head\.dense|mlm_transform")
-HEAD = "head"  # in config.json: our table of what its other keys do not say
+_MASKED_HEAD = re.compile(r"cls\.predictions\.transform|lm_head\.dense|mlm_transform")
+HEAD = "head"  # key of our settings in config.json
 
 
 class _Kind(NamedTuple):
-    """How models of a family are called, and what their head is, by the end of the class's name."""
+    """The class names of a family, and the head's tensor name by the end of the class name."""
 
     stem: str
     heads: Mapping[str, str]
@@ -62,7 +62,7 @@ _KINDS = {
 
 
 _SUMMARY = Ignored(r"multiple_choice_head\.summary\.(weight|bias)", "a multiple choice head")  # double heads
-_SAID = {
+_TASK_NAMES = {
     _SEQUENCE: "sequence classification",
     _TOKENS: "token classification",
     _ANSWERS: "question answering",
@@ -71,24 +71,24 @@ _SAID = {
 
 
 def heads_beside(model_type: str) -> tuple[Ignored, ...]:
-    """The task heads that may be stored beside a body and that its loader leaves out.
+    """Return the task heads that may be stored beside a body and that its loader ignores.
 
-    One name can stand for the heads of several tasks.
+    One tensor name can serve the heads of several tasks.
     """
     tasks: dict[str, list[str]] = {}
     for end, head in _KINDS[model_type].heads.items():
-        tasks.setdefault(head.replace(".out_proj", r"\.(dense|out_proj)"), []).append(_SAID[end])
+        tasks.setdefault(head.replace(".out_proj", r"\.(dense|out_proj)"), []).append(_TASK_NAMES[end])
     heads = [Ignored(rf"{head}\.(weight|bias)", f"a {' or '.join(of)} head") for head, of in tasks.items()]
     return (*heads, _SUMMARY)
 
 
 def is_head(what: str) -> bool:
-    """Whether a tensor that is left out, and is called ``what``, belongs to a task head."""
+    """Return whether an ignored tensor with the description ``what`` belongs to a task head."""
     return what.endswith(" head")
 
 
 def _end(model_type: str, task: str) -> str:
-    """The end of the class that has ``task``, or the nearest that there is."""
+    """Return the end of the class name for ``task``, or the nearest one that the family has."""
     heads = _KINDS[model_type].heads
     return _ENDS[task] if _ENDS[task] in heads else _SEQUENCE
 
@@ -96,11 +96,11 @@ def _end(model_type: str, task: str) -> str:
 # -- config.json -----------------------------------------------------------------------------------------
 
 
-def headed(theirs: Mapping[str, Any], config: TaskConfig) -> dict[str, Any]:
-    """config.json of ``config`` from ``theirs``, that of its body."""
-    told = {name: getattr(config, name) for name in ("task", "head_dropout", "language_model", "both_orders")}
+def json_with_head(theirs: Mapping[str, Any], config: TaskConfig) -> dict[str, Any]:
+    """Return config.json for ``config``; ``theirs`` is that of its body."""
+    ours = {name: getattr(config, name) for name in ("task", "head_dropout", "language_model", "both_orders")}
     if theirs["model_type"] not in _KINDS:
-        return {**theirs, HEAD: {**told, "id2label": dict(config.id2label)}}
+        return {**theirs, HEAD: {**ours, "id2label": dict(config.id2label)}}
     labels = dict(config.id2label)
     written: dict[str, Any] = {
         **theirs,
@@ -112,15 +112,15 @@ def headed(theirs: Mapping[str, Any], config: TaskConfig) -> dict[str, Any]:
         written["label2id"] = {name: int(number) for number, name in written["id2label"].items()}
     if config.task == "regression":
         written["problem_type"] = "regression"
-    read = config_of_head(written, config.body)
-    extra = {key: value for key, value in told.items() if getattr(read, key) != value}
+    read = config_with_head(written, config.body)
+    extra = {key: value for key, value in ours.items() if getattr(read, key) != value}
     if extra:
         written["wordloom"] = {**(theirs.get("wordloom") or {}), HEAD: extra}
     return written
 
 
 def task_of(theirs: Mapping[str, Any]) -> str | None:
-    """The task that a config.json names; None where it is of a model without a head."""
+    """Return the task that a config.json names; None for a model without a head."""
     own = _table(theirs)
     if "task" in own:
         return str(own["task"])
@@ -132,11 +132,11 @@ def task_of(theirs: Mapping[str, Any]) -> str | None:
     if end == _SEQUENCE:
         one = len(_labels(theirs)) == 1
         return "regression" if one or theirs.get("problem_type") == "regression" else "classification"
-    return next((task for task, its in _ENDS.items() if its == end), None)
+    return next((task for task, known in _ENDS.items() if known == end), None)
 
 
-def config_of_head(theirs: Mapping[str, Any], body: Any) -> TaskConfig:
-    """The config of ``body``, read from ``theirs``, with the head that it names; raises CheckpointError."""
+def config_with_head(theirs: Mapping[str, Any], body: Any) -> TaskConfig:
+    """Return the config of ``body`` with the head that ``theirs`` names; raise CheckpointError if wrong."""
     task, own = task_of(theirs), _table(theirs)
     assert task is not None
     if unknown := set(own) - {field.name for field in fields(TaskConfig)}:
@@ -155,32 +155,34 @@ def config_of_head(theirs: Mapping[str, Any], body: Any) -> TaskConfig:
 
 
 def _table(theirs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Our table in config.json, which stands under "wordloom" beside keys of transformers."""
-    given = theirs.get(HEAD)
-    if given is None and isinstance(theirs.get("wordloom"), Mapping):
-        given = theirs["wordloom"].get(HEAD)
-    if given is not None and not isinstance(given, Mapping):
-        raise CheckpointError(f'"{HEAD}" must be a table of settings, not {given!r}')
-    return given or {}
+    """Return our settings in config.json; beside transformers' keys they are under "wordloom"."""
+    table = theirs.get(HEAD)
+    if table is None and isinstance(theirs.get("wordloom"), Mapping):
+        table = theirs["wordloom"].get(HEAD)
+    if table is not None and not isinstance(table, Mapping):
+        raise CheckpointError(f'"{HEAD}" must be a table of settings, not {table!r}')
+    return table or {}
 
 
 def _labels(theirs: Mapping[str, Any]) -> dict[str, str]:
-    """``id2label``; without it transformers has as many classes as ``num_labels`` says, else two."""
-    given = theirs.get("id2label")
-    if given is not None and not isinstance(given, Mapping):
-        raise CheckpointError(f"id2label must be a table of names by number, not {given!r}")
-    if given:
-        numbered = {str(number): str(name) for number, name in given.items()}
-        if all(number.isdecimal() for number in numbered):  # in any order: JSON's keys may be sorted as text
+    """Return ``id2label``; without it, as many classes as ``num_labels`` says, or two, like transformers."""
+    names = theirs.get("id2label")
+    if names is not None and not isinstance(names, Mapping):
+        raise CheckpointError(f"id2label must be a table of names by number, not {names!r}")
+    if names:
+        numbered = {str(number): str(name) for number, name in names.items()}
+        if all(number.isdecimal() for number in numbered):  # JSON's keys may be sorted as text
             numbered = dict(sorted(numbered.items(), key=lambda item: int(item[0])))
         return numbered
     return {str(number): f"LABEL_{number}" for number in range(theirs.get("num_labels") or 2)}
 
 
-def language_model_in(config: TaskConfig, stored: Collection[str]) -> TaskConfig:
-    """``config`` with a causal body's own head where that is among the ``stored`` tensors, and without an
-    encoder's where that is not: another tool leaves it out."""
-    if config.encodes and config.language_model and not any(map(_OF_MASKED_HEAD.search, stored)):
+def with_stored_language_model(config: TaskConfig, stored: Collection[str]) -> TaskConfig:
+    """Return ``config`` with ``language_model`` as the names of the ``stored`` tensors show it.
+
+    Another tool may have left out an encoder's masked-LM head, or kept a causal body's ``lm_head``.
+    """
+    if config.encodes and config.language_model and not any(map(_MASKED_HEAD.search, stored)):
         return replace(config, language_model=False, body=replace(config.body, masked_lm_head=False))
     kept = not config.encodes and not config.body.tie_embeddings and "lm_head.weight" in stored
     return replace(config, language_model=kept or config.language_model)
@@ -192,15 +194,16 @@ def language_model_in(config: TaskConfig, stored: Collection[str]) -> TaskConfig
 def renaming_of_head(
     config: TaskConfig, names: Collection[str], body: Renaming, model_type: str | None
 ) -> Renaming:
-    """The table of a model with a head: ``names`` are its parameters, ``body`` the table of its body.
+    """Return the table of a model with a head.
 
-    ``model_type`` is that of transformers, None for our own names.
+    ``names`` are its parameters, and ``body`` is the table of its body.  ``model_type`` is transformers';
+    None for our own names.
     """
     rows = []
     for row in body.rows:
         ours = tuple(f"body.{name}" for name in row.ours)
-        if set(ours) <= set(names):  # a causal body may come without the head of its language model
-            rows.append(row._replace(ours=ours, theirs=_place(row.theirs, config, model_type)))
+        if set(ours) <= set(names):  # a causal body may lack its lm_head
+            rows.append(row._replace(ours=ours, theirs=_stored_name(row.theirs, config, model_type)))
     head = "classifier" if model_type is None else _KINDS[model_type].heads[_end(model_type, config.task)]
     rows += [
         Row(f"{head}.{part}", (f"classifier.{part}",))
@@ -211,22 +214,24 @@ def renaming_of_head(
     prefixes = body.prefixes
     if model_type is None:
         prefixes = ("",)
-    elif _answers_of_llama(config, model_type):
+    elif _renames_llama(config, model_type):
         prefixes = ("transformer.", *prefixes)
     return replace(body, rows=tuple(rows), tied_ours=tied or None, prefixes=prefixes)
 
 
-def _place(theirs: str, config: TaskConfig, model_type: str | None) -> str:
-    """The name of a tensor of the body where there is a head."""
+def _stored_name(theirs: str, config: TaskConfig, model_type: str | None) -> str:
+    """Return the stored name of a body's tensor in a model with a head."""
     if model_type is None:
         return f"body.{theirs}"
     if model_type == "roberta" and config.task in ("classification", "regression"):
-        return theirs.replace("roberta.pooler.dense.", "classifier.dense.")  # the same layer
-    if _answers_of_llama(config, model_type) and theirs.startswith("model."):
+        return theirs.replace(
+            "roberta.pooler.dense.", "classifier.dense."
+        )  # RoBERTa's head calls the pooler so
+    if _renames_llama(config, model_type) and theirs.startswith("model."):
         return "transformer." + theirs.removeprefix("model.")
     return theirs
 
 
-def _answers_of_llama(config: TaskConfig, model_type: str | None) -> bool:
-    """transformers calls its body otherwise here."""
+def _renames_llama(config: TaskConfig, model_type: str | None) -> bool:
+    """Return whether transformers calls the body "transformer" in place of "model"."""
     return model_type == "llama" and config.task == "question_answering"

@@ -36,7 +36,7 @@ from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import load_config, start_from
-from wordloom.weights.framing import pads_with_its_end
+from wordloom.weights.special_tokens import pads_with_end_token
 
 __all__ = [
     "check_body",
@@ -108,7 +108,7 @@ def head_parts(
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
         if given is not None:
-            progress.say(start_from(model, given, more_tokens=_has_task_tokens(recipe)).lines())
+            progress.say(start_from(model, given, extra_tokens=_has_task_tokens(recipe)).lines())
         set_attention_backend(model, s.attention_backend)
         return model
 
@@ -186,7 +186,7 @@ def head_config(
         language_model=kept,
         both_orders=both_orders,
     )
-    if tokenizer.pad_id is not None and pads_with_its_end(config, tokenizer):
+    if tokenizer.pad_id is not None and pads_with_end_token(config, tokenizer):
         log.warning(
             "the tokenizer pads with %s, on which the model answers; config.json will name no pad token, so "
             "that transformers reads one text at a time rather than answer on another token "

@@ -200,7 +200,7 @@ def test_what_others_change_in_a_heads_tokenizer_is_read(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("task", SUMMARIES)
 @pytest.mark.parametrize("marks", [False, True])
-def test_a_head_on_a_model_that_pads_with_its_end(marks: bool, task: str, tmp_path: Path) -> None:
+def test_a_head_on_a_model_that_pads_with_end_token(marks: bool, task: str, tmp_path: Path) -> None:
     """transformers looks for the last token that is no padding: if the end is, for the one before it."""
     learnt = Tokenizer.train([TEXT * 9], kind="bpe", vocab_size=300, special_tokens=["<|endoftext|>"])
     tokenizer = edited(learnt, tmp_path, pad_token="<|endoftext|>")

@@ -1,4 +1,4 @@
-"""What a folder's tokenizer files tell other tools of the marks around texts: what the model here reads."""
+"""Write into a folder's tokenizer files the special tokens that its model reads around texts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from wordloom.errors import DataError
 from wordloom.models import RobertaConfig, body_config, encodes
 from wordloom.models.task_model import SUMMARIES, TaskConfig
 
-__all__ = ["framed", "pads_with_its_end"]
+__all__ = ["pads_with_end_token", "with_special_tokens"]
 
 
-def framed(config: Any, tokenizer: Any) -> Any:
-    """``tokenizer``, with the same ids, as the model of ``config`` reads texts and pairs.
+def with_special_tokens(config: Any, tokenizer: Any) -> Any:
+    """Return ``tokenizer``, with its ids, for the texts and pairs that the model of ``config`` reads.
 
     A tokenizer for an encoder that already states the special tokens around texts keeps them.  An encoder
     with one segment gets a tokenizer that puts both texts of a pair into it.  A causal model with a head
@@ -32,24 +32,26 @@ def framed(config: Any, tokenizer: Any) -> Any:
             segment = 0 if roberta or body.type_vocab_size == 1 else 1
             tokenizer = tokenizer.with_frame(frame.start, frame.between, frame.end, second_segment=segment)
         return tokenizer.with_one_segment() if body.type_vocab_size == 1 else tokenizer
-    marks = _marks_of_causal(config, tokenizer)
-    if marks is None:
+    causal = _causal_frame(config, tokenizer)
+    if causal is None:
         return tokenizer
-    return tokenizer.with_frame(marks.start, marks.between, marks.end, instead=True)
+    return tokenizer.with_frame(causal.start, causal.between, causal.end, instead=True)
 
 
-def pads_with_its_end(config: Any, tokenizer: Any) -> bool:
-    """Whether a causal model of ``config`` answers on a token that its tokenizer also pads with: other tools,
-    which look for the last token that is no padding, would take the one before it."""
-    frame = _marks_of_causal(config, tokenizer)
+def pads_with_end_token(config: Any, tokenizer: Any) -> bool:
+    """Return whether a causal model's head reads a token that its tokenizer also pads with.
+
+    Other tools look for the last token that is no padding, and would take the one before it.
+    """
+    frame = _causal_frame(config, tokenizer)
     return frame is not None and config.task in SUMMARIES and frame.end == (tokenizer.pad_id,)
 
 
-def _marks_of_causal(config: Any, tokenizer: Any) -> Frame | None:
-    """What a causal model with a head reads around texts; None for any other model."""
+def _causal_frame(config: Any, tokenizer: Any) -> Frame | None:
+    """Return the special tokens around texts for a causal model with a head; None for any other model."""
     if not isinstance(config, TaskConfig) or config.encodes or not hasattr(tokenizer, "with_frame"):
         return None
     try:
         return Frame.of_causal(tokenizer)
-    except DataError:  # one without an end
+    except DataError:  # the tokenizer has no end token
         return None
