@@ -252,7 +252,7 @@ def test_a_start_that_does_not_fit_is_one_clear_line(folders: dict[str, Path], t
     with pytest.raises(ConfigError, match="cross_attention is 'copy'; did you mean 'copied'"):
         start_from_bert(model, folders["all"], cross_attention="copy")  # type: ignore[arg-type]
     save_model(model, tmp_path)
-    with pytest.raises(CheckpointError, match="holds a bert_generation; only a bert or roberta can begin"):
+    with pytest.raises(CheckpointError, match="holds a bert_generation; only a bert or roberta can start"):
         config_from_bert(tmp_path)
 
 

@@ -324,7 +324,7 @@ def test_what_is_printed_of_it_says_what_is_counted() -> None:
 @pytest.mark.parametrize("scorer", ["dot", "general", "additive"])
 @pytest.mark.parametrize("query", ["previous", "current"])
 def test_operations_are_those_of_the_matrices_and_of_attention(scorer: str, query: str) -> None:
-    model = made(attention=scorer, query=query, cell="gru", bidirectional=scorer != "dot", deep_output=True)
+    model = made(attention=scorer, query=query, cell="lstm", bidirectional=scorer != "dot", deep_output=True)
     ours = flops_per_token(model, context=S)
     assert ours == flops_per_token(model.config, context=S)
     M, H = model.config.memory_dim, 5

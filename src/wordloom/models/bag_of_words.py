@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_labels, check_positive
+from wordloom.models.checks.settings import check_labels, check_settings
 from wordloom.nn.bags import bag_products
 from wordloom.nn.unmodified import modification
 
@@ -44,7 +44,7 @@ class BagOfWordsConfig:
     max_ngram: int = 1  # most words in one feature
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "max_ngram")
+        check_settings(self)
         if self.features not in FEATURES:
             raise ConfigError(
                 f"unknown features {self.features!r}; {did_you_mean(str(self.features), FEATURES)}"

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within, segments_within
-from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout
@@ -64,11 +64,7 @@ class BertConfig:
     position_offset: ClassVar[int] = 0  # row of the first position in position_embedding
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "max_seq_len", "type_vocab_size", "dim", "n_layers", "n_heads")
-        check_positive(self, "hidden_dim")
-        check_dropout(self)
-        check_eps(self)
-        check_heads(self)
+        check_settings(self)
         if self.next_sentence_head and not self.pooler:
             raise ConfigError("next_sentence_head reads the pooler's vector; set pooler to true")
 

@@ -34,7 +34,7 @@ from wordloom.errors import ConfigError
 from wordloom.models.bert import BertConfig, Block
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
@@ -67,11 +67,7 @@ class BertGenerationConfig:
     norm_place: ClassVar[str] = "post"  # the Transformer's setting of that name
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "source_vocab_size", "max_seq_len", "dim", "n_layers")
-        check_positive(self, "n_decoder_layers", "n_heads", "hidden_dim")
-        check_dropout(self)
-        check_eps(self)
-        check_heads(self)
+        check_settings(self)
         smaller = min(self.vocab_size, self.source_vocab)
         if self.padding_idx is not None and not 0 <= self.padding_idx < smaller:
             raise ConfigError(
@@ -81,20 +77,8 @@ class BertGenerationConfig:
     @property
     def as_bert(self) -> BertConfig:
         """The BERT config whose blocks both sides use."""
-        return BertConfig(
-            vocab_size=self.vocab_size,
-            max_seq_len=self.max_seq_len,
-            type_vocab_size=1,
-            dim=self.dim,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
-            hidden_dim=self.hidden_dim,
-            activation=self.activation,
-            norm_eps=self.norm_eps,
-            pooler=False,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-        )
+        shared = {name: value for name, value in vars(self).items() if name in vars(BertConfig())}
+        return BertConfig(**shared, type_vocab_size=1, pooler=False)
 
     @property
     def source_vocab(self) -> int:

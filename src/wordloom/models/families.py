@@ -6,19 +6,20 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from wordloom.models import bert, bert_generation, gpt, gpt2, llama, rnn, roberta, transformer
-from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
-from wordloom.models.bert import Bert, BertConfig
-from wordloom.models.bert_generation import BertGeneration, BertGenerationConfig
-from wordloom.models.gpt import GPT, GPTConfig
-from wordloom.models.gpt2 import GPT2, GPT2Config
-from wordloom.models.llama import Llama, LlamaConfig
-from wordloom.models.rnn import RNN, RNNConfig
-from wordloom.models.rnn_classifier import RNNClassifier, RNNClassifierConfig
-from wordloom.models.roberta import Roberta, RobertaConfig
-from wordloom.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from wordloom.models.task_model import TaskConfig, TaskModel
-from wordloom.models.transformer import Transformer, TransformerConfig
+from wordloom.models import (
+    bag_of_words,
+    bert,
+    bert_generation,
+    gpt,
+    gpt2,
+    llama,
+    rnn,
+    rnn_classifier,
+    roberta,
+    seq2seq,
+    task_model,
+    transformer,
+)
 
 __all__ = [
     "MODELS",
@@ -40,18 +41,18 @@ class Family(NamedTuple):
 
 
 MODELS: dict[str, Family] = {
-    "gpt": Family(GPTConfig, GPT),
-    "gpt2": Family(GPT2Config, GPT2),
-    "llama": Family(LlamaConfig, Llama),
-    "rnn": Family(RNNConfig, RNN),
-    "seq2seq": Family(Seq2SeqConfig, Seq2Seq),
-    "transformer": Family(TransformerConfig, Transformer),
-    "bert": Family(BertConfig, Bert),
-    "roberta": Family(RobertaConfig, Roberta),
-    "bert_generation": Family(BertGenerationConfig, BertGeneration),
-    "bag_of_words": Family(BagOfWordsConfig, BagOfWords),
-    "rnn_classifier": Family(RNNClassifierConfig, RNNClassifier),
-    "task_model": Family(TaskConfig, TaskModel),
+    "gpt": Family(gpt.GPTConfig, gpt.GPT),
+    "gpt2": Family(gpt2.GPT2Config, gpt2.GPT2),
+    "llama": Family(llama.LlamaConfig, llama.Llama),
+    "rnn": Family(rnn.RNNConfig, rnn.RNN),
+    "seq2seq": Family(seq2seq.Seq2SeqConfig, seq2seq.Seq2Seq),
+    "transformer": Family(transformer.TransformerConfig, transformer.Transformer),
+    "bert": Family(bert.BertConfig, bert.Bert),
+    "roberta": Family(roberta.RobertaConfig, roberta.Roberta),
+    "bert_generation": Family(bert_generation.BertGenerationConfig, bert_generation.BertGeneration),
+    "bag_of_words": Family(bag_of_words.BagOfWordsConfig, bag_of_words.BagOfWords),
+    "rnn_classifier": Family(rnn_classifier.RNNClassifierConfig, rnn_classifier.RNNClassifier),
+    "task_model": Family(task_model.TaskConfig, task_model.TaskModel),
 }
 
 PRESETS: dict[str, Any] = {
@@ -73,7 +74,7 @@ def family_of(config: Any) -> str:
 
 def body_config(config: Any) -> Any:
     """Return the config of the model below the head of a :class:`TaskConfig`; any other config unchanged."""
-    return config.body if isinstance(config, TaskConfig) else config
+    return config.body if isinstance(config, task_model.TaskConfig) else config
 
 
 def context_limit(config: Any) -> int | None:
@@ -83,7 +84,7 @@ def context_limit(config: Any) -> int | None:
 
 def encodes(config: Any) -> bool:
     """Return whether a model of ``config`` reads texts in both directions (:class:`Encoder`)."""
-    return isinstance(config, BertConfig)
+    return isinstance(config, bert.BertConfig)
 
 
 def translates(config: Any) -> bool:

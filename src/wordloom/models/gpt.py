@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish, sinusoidal_positions
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
@@ -55,10 +55,7 @@ class GPTConfig:
     attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
-        check_dropout(self)
-        check_eps(self)
-        check_heads(self)
+        check_settings(self)
         if self.positions not in ("learned", "sinusoidal"):
             allowed = ["learned", "sinusoidal"]
             raise ConfigError(

@@ -29,9 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_dropout, check_eps, check_positive, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn import Attention, GatedFeedForward, RMSNorm, Rotary, Swish
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
@@ -65,14 +64,7 @@ class LlamaConfig:
     attention_dropout: float | None = None  # of the attention weights; None: dropout
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "max_seq_len", "dim", "n_layers", "n_heads", "hidden_dim")
-        check_positive(self, "n_kv_heads", "head_dim")
-        check_dropout(self)
-        check_eps(self)
-        if self.n_heads % self.kv_heads:
-            raise ConfigError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.kv_heads}")
-        if self.head_dim is None and self.dim % self.n_heads:
-            raise ConfigError(f"dim {self.dim} does not divide into {self.n_heads} heads; give head_dim")
+        check_settings(self)
         # raises ConfigError for an odd head_dim and for unknown or impossible scaling
         Rotary(head_dim=self.head_width, theta=self.rope_theta, scaling=self.rope_scaling)
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
@@ -70,12 +70,7 @@ class RNNConfig:
     weight_drop: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "dim", "hidden_dim", "n_layers", "projection")
-        check_dropout(self)
-        if not 0.0 <= self.weight_drop < 1.0:
-            raise ConfigError(f"RNNConfig.weight_drop is a share from 0 up to, not including, 1; "
-                              f"not {self.weight_drop!r}")  # fmt: skip
-        check_recurrence(self)
+        check_settings(self)
         for name in ("peephole", "projection"):
             if getattr(self, name) and not self.cell.startswith("lstm"):
                 raise ConfigError(f"{name} belongs to an LSTM; cell {self.cell!r} has none")

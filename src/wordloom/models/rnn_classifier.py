@@ -30,13 +30,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import (
-    check_dropout,
-    check_labels,
-    check_positive,
-    check_recurrence,
-    dropout_or,
-)
+from wordloom.models.checks.settings import check_labels, check_settings, dropout_or
 from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
@@ -66,13 +60,8 @@ class RNNClassifierConfig:
     weight_drop: float = 0.0  # see wordloom.nn.recurrent
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "dim", "hidden_dim", "n_layers")
-        check_dropout(self)
+        check_settings(self)
         check_labels(self)
-        check_recurrence(self)
-        if not 0.0 <= self.weight_drop < 1.0:
-            raise ConfigError(f"RNNClassifierConfig.weight_drop is a share from 0 up to, not including, 1; "
-                              f"not {self.weight_drop!r}")  # fmt: skip
         if self.pooling not in POOLINGS:
             raise ConfigError(f"unknown pooling {self.pooling!r}; {did_you_mean(self.pooling, POOLINGS)}")
 

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_dropout, check_positive, check_recurrence, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn.bidirectional import ReadingLayer
 from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout
@@ -82,10 +82,7 @@ class Seq2SeqConfig:
     teacher_forcing: float = 1.0  # in training, the share of prefix tokens that are the true ones
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "source_vocab_size", "dim", "hidden_dim", "n_layers", "attention_dim")
-        check_positive(self, *sizes)
-        check_dropout(self)
-        check_recurrence(self)
+        check_settings(self)
         for name, allowed in (("attention", ("none", *SCORERS)), ("query", ("previous", "current"))):
             value = getattr(self, name)
             if value not in allowed:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.bert import Bert, BertConfig
 from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_dropout, check_labels, dropout_or
+from wordloom.models.checks.settings import check_labels, check_settings, dropout_or
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig
@@ -70,7 +70,7 @@ class TaskConfig:
             raise ConfigError(f"no head goes on a {type(self.body).__name__}; take an encoder, GPT or LLaMA")
         if self.task not in TASKS:
             raise ConfigError(f"unknown task {self.task!r}; {did_you_mean(self.task, TASKS)}")
-        check_dropout(self)
+        check_settings(self)
         if self.classifies:
             check_labels(self)
         elif self.id2label:
@@ -104,25 +104,11 @@ class TaskConfig:
         """Outputs of the head for one vector."""
         return {"question_answering": 2}.get(self.task, len(self.id2label) or 1)
 
-    @property
-    def vocab_size(self) -> int:
-        size: int = self.body.vocab_size
-        return size
-
-    @property
-    def max_seq_len(self) -> int:
-        length: int = self.body.max_seq_len
-        return length
-
-    @property
-    def dim(self) -> int:
-        width: int = self.body.dim
-        return width
-
-    @property
-    def n_layers(self) -> int:
-        number: int = self.body.n_layers
-        return number
+    # settings of the body that are read without regard to a head
+    vocab_size = property(lambda self: self.body.vocab_size)
+    max_seq_len = property(lambda self: self.body.max_seq_len)
+    dim = property(lambda self: self.body.dim)
+    n_layers = property(lambda self: self.body.n_layers)
 
 
 class TaskModel(nn.Module):

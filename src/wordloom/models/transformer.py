@@ -43,7 +43,7 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_dropout, check_eps, check_heads, check_positive, dropout_or
+from wordloom.models.checks.settings import check_settings, dropout_or
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout
@@ -83,11 +83,7 @@ class TransformerConfig:
     activation_dropout: float = 0.0  # within feed_forward; the paper has none
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_size", "source_vocab_size", "max_seq_len", "dim", "n_layers")
-        check_positive(self, "n_decoder_layers", "n_heads", "hidden_dim")
-        check_dropout(self)
-        check_eps(self)
-        check_heads(self)
+        check_settings(self)
         for name, allowed in (("positions", POSITIONS), ("norm_place", ("post", "pre"))):
             value = getattr(self, name)
             if value not in allowed:

@@ -1,4 +1,4 @@
-"""What an encoder leaves for its decoder."""
+"""The output of an encoder that its decoder reads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Memory"]
 
 
 class Memory(NamedTuple):
-    """A batch of sources, read.  B rows, S source positions.
+    """A batch of encoded sources: B rows, S source positions.
 
     Attributes:
-        values: ``[B, S, D]`` a vector for each source token.
-        attend: ``[B, S]`` True where a token is real; ``None``: everywhere.
-        state: what a recurrent decoder begins with: ``[B, R]``, or ``[B, S, A]`` by source token.
+        values: ``[B, S, D]``, a vector for each source token.
+        attend: ``[B, S]``, True for real tokens; ``None``: all are real.
+        state: the initial state of a recurrent decoder: ``[B, R]``, or ``[B, S, A]`` by source token.
     """
 
     values: Tensor

@@ -202,7 +202,7 @@ def test_mistakes_are_told(tmp_path):
     assert "val.tsv:2, column 'text': the text is empty" in refused(*validation)
     assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])
     assert "model.pooler is settled by train.objective 'classification'" in refused("model.pooler=false")
-    assert "'num_labels'; the labels are those of the training rows" in refused("model.num_labels=3")
+    assert "'num_labels'; the labels are read from the training rows" in refused("model.num_labels=3")
     (tmp_path / "own.tsv").write_text("text\tlabel\nyes\tthe cat\nno\ta dog\nyes\tdogs\n")
     own = (f'data.train="{tmp_path}/own.tsv"', "data.validation_fraction=0", "train.evaluate_every=0")
     assert "each of the 3 training rows has a label of its own" in refused(*own)

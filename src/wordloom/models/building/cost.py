@@ -1,7 +1,7 @@
-"""What one token costs a model: floating-point operations and key/value cache bytes.
+"""The cost of one token: floating-point operations and bytes of key/value cache.
 
-Counted from the modules of the real model, built on the meta device, so a family needs no formula of
-its own.  A multiply and an add count as two operations, as in the papers.
+Both are counted from the modules of the model, built on the meta device, so a family needs no formula of its
+own.  A multiply and an add count as two operations, as in the papers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token"]
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """Operations for one token, by what they multiply; the three add up to :attr:`forward`."""
+    """Operations for one token, by kind; the three add up to :attr:`forward`."""
 
     layers: int  # 2 per weight of the blocks' matrices
     attention: int  # 4 per query element and key: q k^T, then weights times v; recurrent: score, then mean
-    head: int  # 2 per weight of lm_head, tied or not; of a classifier or pooler, which a text needs once
+    head: int  # 2 per weight of lm_head, classifier, pooler and next_sentence
 
     @property
     def forward(self) -> int:
@@ -40,16 +40,16 @@ class Flops:
 
 
 def flops_per_token(model: Any, *, context: int) -> Flops:
-    """Operations to predict one token, given ``model`` (or its config) and ``context`` keys per query.
+    """Return the operations for one token of ``model`` (or of its config) with ``context`` keys per query.
 
-    forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x context.  Embedding
-    look-ups, biases, norms and softmax are not counted; heads are, of every token, also those that one
-    token of a text is asked with.  ``context`` set to the sequence length is the
-    convention of model FLOP utilisation (Chowdhery et al. 2022, arXiv:2204.02311, appendix B); the mean
-    over a causal sequence is about half of it, since query t has t + 1 keys.
+    forward = 2 x matrix weights + sum over layers of 4 x n_heads x head_dim x context.  Embedding look-ups,
+    biases, norms and softmax are not counted.  Heads count for every token, also those that read one token
+    of a text.  ``context`` equal to the sequence length is the convention of model FLOP utilisation
+    (Chowdhery et al. 2022, arXiv:2204.02311, appendix B).  The mean over a causal sequence is about half of
+    that, since query t has t + 1 keys.
 
-    An encoder-decoder reads one text and writes another: there this is the price of a source token and a
-    target token together, both texts ``context`` long.
+    For an encoder-decoder the result covers a source token and a target token, with both texts ``context``
+    long.
 
     Raises ConfigError for a context below 1.
     """
@@ -63,17 +63,16 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
             layers += 2 * linear.weight.numel()
     attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _attentions(_module(model)))
     for module in _module(model).modules():
-        if isinstance(module, DotScorer | GeneralScorer | AdditiveScorer):  # each key's score, and its share
+        if isinstance(module, DotScorer | GeneralScorer | AdditiveScorer):  # score and mean
             attention += 2 * (module.score_dim + module.memory_dim) * context
     return Flops(layers=layers, attention=attention, head=head)
 
 
 def kv_cache_bytes_per_token(model: Any, *, element_bytes: int, n_kv_heads: int | None = None) -> int:
-    """Bytes that decoding keeps per token: a key and a value of head_dim elements per kv head and layer.
+    """Return the cache bytes per token: a key and a value of head_dim elements per kv head and layer.
 
-    In an encoder-decoder, of a source token and a target token together; its encoder keeps none.
-    ``n_kv_heads`` asks what it would be with another number of kv heads: n_heads is multi-head, 1 is
-    multi-query.
+    For an encoder-decoder the result covers a source token and a target token; its encoder keeps none.
+    ``n_kv_heads`` asks for another number of kv heads: n_heads is multi-head, 1 is multi-query.
     """
     return sum(
         2 * (n_kv_heads or attention.n_kv_heads) * attention.head_dim * element_bytes

@@ -20,7 +20,7 @@ from wordloom.nn.unmodified import FORWARD_HOOKS
 
 __all__ = ["deviation"]
 
-# Attributes that PyTorch keeps on a module, and three that change nothing of what inference computes.
+# Attributes that PyTorch keeps on a module, and three that do not change what inference computes.
 _INTERNAL = {*vars(nn.Module()), "_compiled_call_impl", "product_dtype", "_sinusoidal"}
 
 
@@ -28,7 +28,9 @@ class _Built(NamedTuple):
     """A module as the config builds it."""
 
     kind: type
-    settings: dict[str, Any]  # its attributes that are neither PyTorch's own nor tensors nor modules
+    settings: dict[
+        str, Any
+    ]  # attributes of the module that are neither PyTorch's own nor tensors nor modules
     known: frozenset[str]  # the names of all attributes that it may have
     shapes: dict[str, torch.Size | None]  # of its parameters
     buffers: set[str]

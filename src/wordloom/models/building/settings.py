@@ -25,20 +25,20 @@ _FOREIGN = {
     "wdrop": "weight_drop", "hidden_act": "activation", "activation_function": "activation",
 }  # fmt: skip
 
-_FOREIGN_OF_RNN = {
+_FOREIGN_RNN = {
     "hidden_size": "hidden_dim", "d_model": "hidden_dim", "nhid": "hidden_dim", "emsize": "dim",
 }  # fmt: skip
-_FOREIGN_OF_BERT = {
+_FOREIGN_BERT = {
     "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
     "layer_norm_eps": "norm_eps", "add_pooling_layer": "pooler", "n_segments": "type_vocab_size",
     "num_token_types": "type_vocab_size",
 }  # fmt: skip
-_FOREIGN_OF = {
-    "bert": _FOREIGN_OF_BERT,
-    "roberta": _FOREIGN_OF_BERT,
-    "bert_generation": {**_FOREIGN_OF_BERT, "pad_token_id": "padding_idx"},
-    "rnn": _FOREIGN_OF_RNN,
-    "rnn_classifier": _FOREIGN_OF_RNN,
+_FOREIGN_BY_FAMILY = {
+    "bert": _FOREIGN_BERT,
+    "roberta": _FOREIGN_BERT,
+    "bert_generation": {**_FOREIGN_BERT, "pad_token_id": "padding_idx"},
+    "rnn": _FOREIGN_RNN,
+    "rnn_classifier": _FOREIGN_RNN,
     "seq2seq": {
         "hidden_size": "hidden_dim", "d_model": "hidden_dim", "rnn_size": "hidden_dim",
         "word_vec_size": "dim", "input_feed": "input_feeding", "global_attention": "attention",
@@ -55,25 +55,27 @@ _FOREIGN_OF = {
 }  # fmt: skip
 
 
-# What other tools ask for beside the data, which says it here.
-_OF_LABELS = ("num_labels", "n_classes", "num_classes", "id2label", "label2id")
+# Settings of other tools for the labels, which are read from the training rows here.
+_LABEL_SETTINGS = ("num_labels", "n_classes", "num_classes", "id2label", "label2id")
 
 
 def config_from(family: str, **settings: Any) -> Any:
-    """The config of ``family`` from plain values; raises ConfigError naming what is unknown or mistyped."""
-    if family not in MODELS or family == "task_model":  # a body and a head, which a task puts on it
+    """Return the config of ``family`` from plain values; raise ConfigError for an unknown or mistyped one."""
+    if family not in MODELS or family == "task_model":  # task models are built from a body's config
         known = [name for name in MODELS if name != "task_model"]
         raise ConfigError(f"unknown model family {family!r}; {did_you_mean(family, known)}")
     allowed = {field.name: field for field in fields(MODELS[family].config)}
     for key, value in settings.items():
         if key not in allowed:
-            ours = _FOREIGN_OF.get(family, {}).get(key, _FOREIGN.get(key))
+            ours = _FOREIGN_BY_FAMILY.get(family, {}).get(key, _FOREIGN.get(key))
             if ours in allowed:
                 raise ConfigError(f"unknown model setting '{key}'; it is called '{ours}' here")
-            if key in _OF_LABELS:
-                raise ConfigError(f"unknown model setting '{key}'; the labels are those of the training rows")
-            having = [name for name in MODELS if key in {f.name for f in fields(MODELS[name].config)}]
-            elsewhere = f" ('{key}' belongs to {', '.join(having)})" if having else ""
+            if key in _LABEL_SETTINGS:
+                raise ConfigError(
+                    f"unknown model setting '{key}'; the labels are read from the training rows"
+                )
+            owners = [name for name in MODELS if key in {f.name for f in fields(MODELS[name].config)}]
+            elsewhere = f" ('{key}' belongs to {', '.join(owners)})" if owners else ""
             hint = did_you_mean(key, allowed) + elsewhere
             raise ConfigError(f"unknown setting '{key}' of model family '{family}'; {hint}")
         _check_type(key, value, str(allowed[key].type))

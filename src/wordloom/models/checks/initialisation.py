@@ -1,4 +1,4 @@
-"""Initialisation that covers everything: what no rule fills is an error, not memory as it was found."""
+"""Check that initialisation fills every tensor: a tensor that no rule covers is an error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["fills_everything"]
 
 
 def fills_everything(init_weights: Callable[..., None]) -> Callable[..., None]:
-    """Decorate ``init_weights`` so that it raises ConfigError if it leaves a tensor as it was.
+    """Decorate ``init_weights`` to run without gradients and to raise ConfigError if it skips a tensor.
 
-    It runs without gradients, and every parameter and buffer must be written to.  Inference tensors, which do
-    not count their changes, and tensors on the meta device, which hold nothing, are not checked.
+    Every parameter and buffer must be written.  Inference tensors do not count writes and meta tensors hold
+    nothing, so neither is checked.
     """
 
     @functools.wraps(init_weights)
@@ -26,10 +26,10 @@ def fills_everything(init_weights: Callable[..., None]) -> Callable[..., None]:
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         before = {name: t._version for name, t in tensors.items() if not (t.is_inference() or t.is_meta)}
         init_weights(model, generator)
-        left = [name for name, version in before.items() if tensors[name]._version == version]
-        if left:
+        skipped = [name for name, version in before.items() if tensors[name]._version == version]
+        if skipped:
             raise ConfigError(
-                f"init_weights of {type(model).__name__} has no rule for {', '.join(left)}; fill what was "
+                f"init_weights of {type(model).__name__} has no rule for {', '.join(skipped)}; fill what was "
                 "added to the model, or add it after initialisation"
             )
 

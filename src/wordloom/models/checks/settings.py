@@ -8,57 +8,58 @@ from typing import Any
 from wordloom.errors import ConfigError
 from wordloom.nn.recurrent import CELLS, unknown_cell
 
-__all__ = [
-    "check_dropout",
-    "check_eps",
-    "check_heads",
-    "check_labels",
-    "check_positive",
-    "check_recurrence",
-    "dropout_or",
-]
+__all__ = ["check_labels", "check_settings", "dropout_or"]
 
-# No model comes near.  Beyond, building one would hang or overflow before anything could refuse it.
-_MOST = {
+# The largest allowed sizes.  Beyond them, building a model would hang or overflow.
+_LARGEST = {
     **dict.fromkeys(("vocab_size", "source_vocab_size", "max_seq_len"), 2**31 - 1),
     **dict.fromkeys(("n_layers", "n_decoder_layers"), 2_000),
-}
-_WIDEST = 2**20  # all other settings: widths, and numbers of heads
+    **dict.fromkeys(
+        ("type_vocab_size", "dim", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "projection",
+         "attention_dim", "max_ngram"),
+        2**20,
+    ),
+}  # fmt: skip
 
 
-def check_positive(config: Any, *names: str) -> None:
-    """Raise ConfigError unless each named field is a whole number above zero (or None) of sensible size."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ConfigError(f"{type(config).__name__}.{name} must be a whole number above 0, not {value!r}")
-        most = _MOST.get(name, _WIDEST)
-        if value is not None and value > most:
-            raise ConfigError(f"{type(config).__name__}.{name} can be {most:,} at most, not {value:,}")
+def check_settings(config: Any) -> None:
+    """Raise ConfigError unless the fields that families share have sensible values.
 
-
-def check_eps(config: Any) -> None:
-    """Raise ConfigError unless ``norm_eps`` keeps a norm from dividing by zero, and no more than that."""
-    if not 0.0 < config.norm_eps < 1.0:
-        raise ConfigError(
-            f"{type(config).__name__}.norm_eps must be a number above 0 and below 1, such as 1e-5; "
-            f"not {config.norm_eps!r}"
-        )
-
-
-def check_dropout(config: Any) -> None:
-    """Raise ConfigError unless every field whose name ends in ``dropout`` lies in [0, 1)."""
-    for name in vars(config):
-        value = getattr(config, name)
-        if name.endswith("dropout") and value is not None and not 0.0 <= value < 1.0:
-            kind = type(config).__name__
+    Checked are sizes, dropouts, ``norm_eps``, numbers of heads, and the settings of recurrent layers.
+    """
+    kind, values = type(config).__name__, vars(config)
+    for name, value in values.items():
+        if name in _LARGEST and value is not None:
+            _check_size(f"{kind}.{name}", value, _LARGEST[name])
+    for name, value in values.items():
+        share = name.endswith("dropout") or name == "weight_drop"
+        if share and value is not None and not 0.0 <= value < 1.0:
             raise ConfigError(f"{kind}.{name} is a share from 0 up to, not including, 1; not {value!r}")
+    if not 0.0 < values.get("norm_eps", 0.5) < 1.0:
+        raise ConfigError(
+            f"{kind}.norm_eps must be a number above 0 and below 1, such as 1e-5; not {config.norm_eps!r}"
+        )
+    if "n_heads" in values:
+        _check_heads(config)
+    if "cell" in values:
+        _check_recurrence(config)
 
 
-def check_heads(config: Any) -> None:
-    """Raise ConfigError unless ``dim`` divides into ``n_heads``."""
-    if config.dim % config.n_heads:
-        raise ConfigError(f"dim {config.dim} does not divide into {config.n_heads} heads")
+def _check_size(name: str, value: Any, largest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} must be a whole number above 0, not {value!r}")
+    if value > largest:
+        raise ConfigError(f"{name} can be {largest:,} at most, not {value:,}")
+
+
+def _check_heads(config: Any) -> None:
+    """Raise ConfigError unless heads divide into key/value heads, and ``dim`` into heads."""
+    n_kv_heads = getattr(config, "n_kv_heads", None) or config.n_heads
+    if config.n_heads % n_kv_heads:
+        raise ConfigError(f"n_heads {config.n_heads} is not a multiple of n_kv_heads {n_kv_heads}")
+    if config.dim % config.n_heads and getattr(config, "head_dim", None) is None:
+        advice = "; give head_dim" if hasattr(config, "head_dim") else ""
+        raise ConfigError(f"dim {config.dim} does not divide into {config.n_heads} heads{advice}")
 
 
 def check_labels(config: Any) -> None:
@@ -72,9 +73,8 @@ def check_labels(config: Any) -> None:
         raise ConfigError(f"id2label gives two classes one name: {', '.join(names)}")
 
 
-def check_recurrence(config: Any) -> None:
-    """Raise ConfigError unless ``cell`` is one of CELLS, and ``init_scale``, ``projection`` and
-    ``forget_bias`` are for it."""
+def _check_recurrence(config: Any) -> None:
+    """Raise ConfigError unless ``cell`` is known and the settings of its layers fit it."""
     kind = type(config).__name__
     if config.cell not in CELLS:
         raise ConfigError(unknown_cell(config.cell))
@@ -96,5 +96,5 @@ def check_recurrence(config: Any) -> None:
 
 
 def dropout_or(value: float | None, default: float) -> float:
-    """``value``, or ``default`` where the config leaves it open."""
+    """Return ``value``, or ``default`` if the config leaves it open."""
     return default if value is None else value
