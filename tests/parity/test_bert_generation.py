@@ -202,7 +202,7 @@ def test_what_the_folder_says(tmp_path: Path) -> None:
         ("decoder", {"add_cross_attention": None}, "add_cross_attention = None of the decoder"),
         ("encoder", {"is_decoder": True}, "is_decoder = True; only False"),
         ("decoder", {"tie_word_embeddings": False}, "tie_word_embeddings = False; only True"),
-        ("encoder", {"hidden_size": 48}, "its encoder has hidden_size 48 and its decoder 24; only one of"),
+        ("encoder", {"hidden_size": 48}, "its encoder has hidden_size 48 and its decoder 24; only equal"),
         ("decoder", {"pad_token_id": 3}, "its encoder has pad_token_id 0 and its decoder 3"),
     ],
 )
