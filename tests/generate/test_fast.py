@@ -20,7 +20,7 @@ from wordloom.generate import Sampling, fast, generate
 from wordloom.generate.engine import next_logits
 from wordloom.generate.fast import FastModel, Team, accelerate
 from wordloom.kernels import acceptance
-from wordloom.kernels.barrier import meet
+from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding import leaves as kernels
 from wordloom.models import GPT2Config, GPTConfig, Llama, LlamaConfig, build
 from wordloom.nn import LayerNorm, Linear, RMSNorm, Rotary, set_attention_backend
@@ -372,12 +372,12 @@ def test_a_team_survives_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -
     def program(counters: np.ndarray, thread: int) -> None:
         if thread == 0:
             raise KeyboardInterrupt
-        meet(counters, 2, 200)  # would wait for ever
+        barrier(counters, 2, 200)  # would wait for ever
 
     with pytest.raises(KeyboardInterrupt):
         team.run(program)
     met = []
-    team.run(lambda counters, thread: (meet(counters, 2, 200), met.append(thread)))
+    team.run(lambda counters, thread: (barrier(counters, 2, 200), met.append(thread)))
     assert sorted(met) == [0, 1]
 
 

@@ -12,7 +12,8 @@ from tests.kernels.cases import Drawn, size
 from tests.kernels.guarded import Guarded
 
 from wordloom.kernels import rows
-from wordloom.kernels.registers import LANES, panel, tile
+from wordloom.kernels.products import panel, tile
+from wordloom.kernels.registers import LANES
 
 FLOATS, BITS = np.zeros(1, np.float32), np.zeros(1, np.uint16)
 _tiles = {shape: tile(*shape) for shape in ((1, 1), (2, 3, 8))}

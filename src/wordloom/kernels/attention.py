@@ -13,22 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.primitives import (
-    bounds,
-    exact,
-    exp,
-    f4,
-    float_of,
-    gemm,
-    highest,
-    leaf,
-    load,
-    pointer,
-    scrambled,
-    store,
-    ticket,
-)
-from wordloom.kernels.registers import LANES, panel
+from wordloom.kernels.arithmetic import exp, f4, hashed, highest
+from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.memory import float_of, load, pointer, store, ticket
+from wordloom.kernels.packets import bounds
+from wordloom.kernels.products import gemm, panel
+from wordloom.kernels.registers import LANES
 
 __all__ = ["BLOCK", "PROGRAMS", "scratch_elements"]
 
@@ -158,7 +148,7 @@ def _dropped(scores: Any, first: int, n: int, place: int, packet: Any) -> None:
     low, high = np.uint32(packet[16]), np.uint32(packet[16] >> 32)
     chance, kept = np.uint32(packet[17]), float_of(np.uint32(packet[18]))
     for i in range(n):
-        factor = kept if scrambled(np.uint32(place + i), low, high) >= chance else f4(0.0)
+        factor = kept if hashed(np.uint32(place + i), low, high) >= chance else f4(0.0)
         scores[first + i] = scores[first + i] * factor
 
 
@@ -174,7 +164,7 @@ def _errors(p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, place: 
             d_p[i] = weight * (d_p[i] - less)
         return
     for i in range(n):
-        factor = kept if scrambled(np.uint32(place + i), low, high) >= chance else f4(0.0)
+        factor = kept if hashed(np.uint32(place + i), low, high) >= chance else f4(0.0)
         weight = exp(p[first + i] - total)
         p[first + i] = weight * factor
         d_p[first + i] = weight * (d_p[first + i] * factor - less)

@@ -10,20 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.primitives import (
-    bounds,
-    exact,
-    exp,
-    f4,
-    float_of,
-    highest,
-    leaf,
-    load,
-    pointer,
-    scrambled,
-    store,
-    ticket,
-)
+from wordloom.kernels.arithmetic import exp, f4, hashed, highest
+from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.memory import float_of, load, pointer, store, ticket
+from wordloom.kernels.packets import bounds
 
 __all__ = ["PROGRAMS"]
 
@@ -182,7 +172,7 @@ def _dropout(packet: Any, like: Any, share: int) -> None:
     x, y = pointer(packet[7], like), pointer(packet[8], like)
     start, stop = bounds(packet, share)
     for i in range(start, stop):
-        h = scrambled(np.uint32(i), low, high)
+        h = hashed(np.uint32(i), low, high)
         store(y, i, load(x, i) * scale if h >= chance else f4(0.0))
 
 

@@ -39,7 +39,7 @@ def ready() -> bool:
         return False
     try:
         _openmp()
-        importlib.import_module("wordloom.kernels.primitives")
+        importlib.import_module("wordloom.kernels.memory")
     except (ImportError, OSError, AttributeError) as error:
         log.info("elementwise layers run as PyTorch's separate kernels: %s", error)
         return False
@@ -92,7 +92,7 @@ def run(name: str, dtype: torch.dtype, *arguments: Tensor | int) -> None:
     from wordloom.kernels import attention as attention_programs
     from wordloom.kernels import elementwise as fused_programs
     from wordloom.kernels import recurrent as recurrent_programs
-    from wordloom.kernels.primitives import machine_code
+    from wordloom.kernels.packets import machine_code
 
     every = (fused_programs.PROGRAMS, attention_programs.PROGRAMS, recurrent_programs.PROGRAMS)
     program = next(programs[name] for programs in every if name in programs)

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.primitives import bounds, exact, exp, f4, load, pointer, store, ticket
+from wordloom.kernels.arithmetic import f4, sigmoid, tanh
+from wordloom.kernels.machine_code import exact
+from wordloom.kernels.memory import load, pointer, store, ticket
+from wordloom.kernels.packets import bounds
 
 __all__ = ["PROGRAMS"]
 
@@ -22,25 +25,15 @@ TANH, RELU, LSTM, LSTM_1997, GRU_GATES, GRU_STATE, GRU_AFTER = range(7)  # as in
 
 
 @exact
-def _sigmoid(x: Any) -> Any:
-    return f4(1.0) / (f4(1.0) + exp(-x))
-
-
-@exact
-def _tanh(x: Any) -> Any:
-    return f4(2.0) / (f4(1.0) + exp(f4(-2.0) * x)) - f4(1.0)
-
-
-@exact
 def _sigmoids(x: Any, first: int, n: int) -> None:
     for i in range(first, first + n):
-        store(x, i, _sigmoid(load(x, i)))
+        store(x, i, sigmoid(load(x, i)))
 
 
 @exact
 def _tanhs(x: Any, first: int, n: int) -> None:
     for i in range(first, first + n):
-        store(x, i, _tanh(load(x, i)))
+        store(x, i, tanh(load(x, i)))
 
 
 @exact
@@ -61,7 +54,7 @@ def _elman(packet: Any, like: Any, share: int) -> None:
     start, stop = bounds(packet, share)
     if packet[4] == TANH:
         for i in range(start * H, stop * H):
-            store(h, i, _tanh(load(sums, i)))
+            store(h, i, tanh(load(sums, i)))
     else:
         for i in range(start * H, stop * H):
             x = load(sums, i)
@@ -97,7 +90,7 @@ def _lstm(packet: Any, like: Any, share: int) -> None:
             _add_products(gates, own + inner + H, peephole, inner, c, at, H)
         _sigmoids(gates, own + inner + H, H)
         for j in range(H):
-            store(h, at + j, load(gates, own + inner + H + j) * _tanh(c[at + j]))
+            store(h, at + j, load(gates, own + inner + H + j) * tanh(c[at + j]))
 
 
 @exact
@@ -136,9 +129,9 @@ def _gru_after(packet: Any, like: Any, share: int) -> None:
     for row in range(start, stop):
         own, at = row * 3 * H, row * H
         for j in range(own, own + 2 * H):
-            store(gates, j, _sigmoid(load(gates, j) + load(inner, j)))
+            store(gates, j, sigmoid(load(gates, j) + load(inner, j)))
         for j in range(own, own + H):
-            store(gates, j + 2 * H, _tanh(load(gates, j + 2 * H) + load(gates, j) * load(inner, j + 2 * H)))
+            store(gates, j + 2 * H, tanh(load(gates, j + 2 * H) + load(gates, j) * load(inner, j + 2 * H)))
         for j in range(H):
             z, n = load(gates, own + H + j), load(gates, own + 2 * H + j)
             store(h, at + j, z * load(before, at + j) + (f4(1.0) - z) * n)
@@ -177,11 +170,11 @@ def _lstm_back(packet: Any, like: Any, share: int) -> None:
         i, at = row * (inner + 2 * H), row * H
         g, o = i + inner, i + inner + H
         for j in range(H):
-            shown = _tanh(c[at + j])
+            shown = tanh(c[at + j])
             d_c[at + j] += d_h[at + j] * load(gates, o + j) * (f4(1.0) - shown * shown)
         for j in range(H):
             open_ = load(gates, o + j)
-            store(gates, o + j, d_h[at + j] * _tanh(c[at + j]) * open_ * (f4(1.0) - open_))
+            store(gates, o + j, d_h[at + j] * tanh(c[at + j]) * open_ * (f4(1.0) - open_))
         if packet[11]:
             for j in range(H):
                 d_c[at + j] += load(gates, o + j) * peephole[inner + j]

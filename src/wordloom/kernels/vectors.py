@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.cache import compiled
-from wordloom.kernels.primitives import exact, f4, leaf, pointer
-from wordloom.kernels.registers import tile
+from wordloom.kernels.arithmetic import f4
+from wordloom.kernels.machine_code import exact, exact_routine, leaf
+from wordloom.kernels.memory import pointer
+from wordloom.kernels.products import tile
 
 __all__ = [
-    "F4", "F8", "FLOATS", "I4", "I8", "PATIENCE", "U1", "U4", "U8", "below", "negative", "products",
+    "F4", "F8", "I4", "I8", "PATIENCE", "U1", "U4", "U8", "below", "negative", "products",
     "program", "random", "rows_of", "whose",
 ]  # fmt: skip
 
 PATIENCE = 20_000  # looks for the other threads, some 100 microseconds: a batch takes about as long
 
-program: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
+program = exact_routine
 
 # what ``pointer`` is told the type of elements by
 I4, I8, U1, U4, U8 = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
 F4, F8 = f4(0), np.float64(0)
-FLOATS = np.zeros(1, dtype=np.float32)  # ... and what works on vector registers, by this
 
 
 # -- random numbers: SplitMix64 (Steele, Lea and Flood 2014) ----------------------------------------------
@@ -90,14 +90,14 @@ def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
     while r + 4 <= m:
         for c in range(0, n, 2):
             place = g + 4 * (r * n + c)
-            _four_by_two(FLOATS, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _four_by_two(F4, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 4
     if r + 2 <= m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _two_by_four(FLOATS, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _two_by_four(F4, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 2
     if r < m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _one_by_four(FLOATS, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _one_by_four(F4, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)

@@ -1,7 +1,7 @@
 """A few tokens through a whole model, one compiled program per family: read beside ``models/*.py``.
 
 Every thread runs a program from its first line to its last.  It writes only its own share of columns or
-heads, and ``meet`` stands wherever one thread reads what another wrote.
+heads, and ``barrier`` stands wherever one thread reads what another wrote.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wordloom.kernels.barrier import meet
-from wordloom.kernels.cache import compiled
+from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
@@ -22,12 +21,11 @@ from wordloom.kernels.decoding.leaves import (
     rotate,
     share,
 )
+from wordloom.kernels.machine_code import program
 
 __all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
 
 PATIENCE = 200  # looks for the other threads before another program may have the core: some microseconds
-
-_program = compiled(nogil=True, error_model="numpy")
 
 
 class Weights(NamedTuple):
@@ -73,7 +71,7 @@ class Room(NamedTuple):
     scores: np.ndarray  # [threads, S]
 
 
-@_program
+@program
 def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team: Any, thread: int) -> None:
     """x += attention(h) in layer i; ends with all threads together."""
     threads, H, K, E = room.normed.shape[0], w.heads, w.kv_heads, w.head_dim
@@ -82,7 +80,7 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
     project(q, h, matrix[0], bias[0][i], False, w.like, thread, threads)
     project(k, h, matrix[1], bias[1][i], False, w.like, thread, threads)
     project(v, h, matrix[2], bias[2][i], False, w.like, thread, threads)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
 
     keys, values = memory.layers[i, 0], memory.layers[i, 1]
     for item in range(thread, rows.shape[0] * K, threads):
@@ -92,7 +90,7 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
         place = ((rows[r, 0] * K + group) * memory.capacity + rows[r, 1]) * E
         remember(w.like, keys, place, k, r, group * E, E)
         remember(w.like, values, place, v, r, group * E, E)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * H, threads):
         r, head = item // H, item % H
@@ -103,12 +101,12 @@ def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team
             room.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
             room.scores[thread], w.like,
         )  # fmt: skip
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
     project(room.x, room.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
 
 
-@_program
+@program
 def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
     x, h, gate, up = room.x, room.normed[thread], room.gate, room.wide
     threads = room.normed.shape[0]
@@ -125,14 +123,14 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
             mine, other = gate[r, first:last], up[r, first:last]
             for f in range(last - first):
                 mine[f] *= other[f]
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
     _hand_back(room, h, team, thread)
 
 
-@_program
+@program
 def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
     x, h, wide = room.x, room.normed[thread], room.wide
     threads = room.normed.shape[0]
@@ -144,14 +142,14 @@ def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> Non
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
     _hand_back(room, h, team, thread)
 
 
-@_program
+@program
 def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
     x, h, wide = room.x, room.normed[thread], room.wide
     threads = room.normed.shape[0]
@@ -165,25 +163,25 @@ def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None
         _hand_back(room, h, team, thread)
         project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         _hand_back(room, h, team, thread)
 
 
-@_program
+@program
 def _hand_back(room: Room, h: Any, team: Any, thread: int) -> None:
     """x = h, once every thread has read the old x; each writes the columns that it alone adds to."""
     threads = room.normed.shape[0]
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
     first, last = share(h.shape[1], thread, threads)
     for r in range(h.shape[0]):
         for d in range(first, last):
             room.x[r, d] = h[r, d]
 
 
-@_program
+@program
 def head(like: Any, address: int, bias: Any, out: Any, x: Any, threads: int, team: Any, thread: int) -> None:
     """out [R, V] = x [R, D] @ lm_head^T + bias."""
     project(out, x, address, bias, False, like, thread, threads)

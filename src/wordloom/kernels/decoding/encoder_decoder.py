@@ -17,38 +17,27 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from torch import Tensor
 
-from wordloom.kernels.cache import compiled
+from wordloom.kernels.arithmetic import exp, highest
 from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
     layer_norm,
-    load,
     remember,
     rotate,
     share,
     softmax,
 )
-from wordloom.kernels.primitives import exp
-from wordloom.kernels.registers import LANES, panel
+from wordloom.kernels.machine_code import compiled, exact_routine, leaf, program, routine
+from wordloom.kernels.memory import FLOAT, load, pointer, prefetch_far
+from wordloom.kernels.products import panel
+from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import dot_at, mix_at
 
 __all__ = [
     "LANES", "PANEL", "Choice", "Head", "Room", "Step", "Weights", "decode", "likeliest", "logits", "pack",
 ]  # fmt: skip
-
-_SUMS = {"contract", "reassoc", "nsz", "arcp"}  # as in wordloom.kernels.decoding.leaves
-_leaf: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
-_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
-_inlined: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
-_unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
-_intrinsic: Any = intrinsic
-_program: Any = compiled(nogil=True, error_model="numpy")
 
 VECTORS = 4 if LANES == 16 else 2  # of a panel: beside 4 rows, as many as registers hold sums of
 PANEL = VECTORS * LANES  # columns
@@ -57,21 +46,6 @@ LOWEST = np.float32(-3e38)
 
 _four_wide, _one_wide = panel(4, VECTORS), panel(1, VECTORS)
 _four_narrow, _one_narrow = panel(4, 1), panel(1, 1)
-
-
-@_intrinsic
-def _fetch(_typing: Any, address: Any) -> Any:
-    """Ask for what lies at ``address``, which need not be memory of ours, to be brought near."""
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        i8, i32 = ir.IntType(8), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [i8.as_pointer(), i32, i32, i32])
-        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")  # type: ignore[no-untyped-call]
-        place = builder.inttoptr(args[0], i8.as_pointer())
-        builder.call(prefetch, [place, *(ir.Constant(i32, flag) for flag in (0, 2, 1))])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
 
 
 def _width(N: int) -> int:
@@ -128,7 +102,7 @@ class Room(NamedTuple):
 # -- products ------------------------------------------------------------------------------------------------
 
 
-@_leaf
+@routine
 def _multiply(out: int, out_row: int, x: int, R: int, K: int, matrix: int, N: int) -> None:
     """out [R, N] += x [R, K] times panels of N columns; by address.  The next panel is fetched meanwhile."""
     one, width = np.float32(1), _panel_width(N)
@@ -142,7 +116,7 @@ def _multiply(out: int, out_row: int, x: int, R: int, K: int, matrix: int, N: in
             at = x + 4 * r * K, to + 4 * r * out_row
             first = r // 4 * share_of
             for line in range(first, min(first + share_of, lines)):
-                _fetch(ahead + LINE * line)
+                prefetch_far(ahead + LINE * line)
             if width == PANEL:
                 _four_wide(at[0], K, 1, here, width, K, one, True, at[1], out_row)
             else:
@@ -155,7 +129,7 @@ def _multiply(out: int, out_row: int, x: int, R: int, K: int, matrix: int, N: in
                 _one_narrow(at[0], K, 1, here, width, K, one, True, at[1], out_row)
 
 
-@_exact
+@exact_routine
 def project(out: Any, x: Any, matrix: int, bias: Any, add: bool) -> None:
     """out [R, N] = (out +) x [R, K] @ weight^T + bias, the weight as :func:`pack` lays it out."""
     R, N = out.shape
@@ -173,7 +147,7 @@ def project(out: Any, x: Any, matrix: int, bias: Any, add: bool) -> None:
 # -- the decoder ---------------------------------------------------------------------------------------------
 
 
-@_leaf
+@routine
 def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weights: Any) -> None:
     """Every row's new query on its own tokens' keys; the new token's are written first."""
     R, D = mixed.shape
@@ -191,16 +165,16 @@ def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weigh
             dot_at(factors, there, T, offset + at, query + at, whole)
             for e in range(h * E + whole, (h + 1) * E):
                 for t in range(T):
-                    head[t] += qkv[r, e] * load(like, places[r, t] + offset, e)
+                    head[t] += qkv[r, e] * load(pointer(places[r, t] + offset, like), e)
             softmax(head, T, w.scale)
             mix_at(out + at, there, T, offset + 4 * D + at, factors, whole)
             for e in range(h * E + whole, (h + 1) * E):
                 mixed[r, e] = np.float32(0)
                 for t in range(T):
-                    mixed[r, e] += head[t] * load(like, places[r, t] + offset + 4 * D, e)
+                    mixed[r, e] += head[t] * load(pointer(places[r, t] + offset + 4 * D, like), e)
 
 
-@_program
+@program
 def _read(mixed: Any, queries: Any, step: Step, sources: Any, i: int, w: Weights, weights: Any) -> None:
     """Every row's query on the keys of its source in layer i."""
     H, E, S, like = w.heads, w.head_dim, step.source_length, mixed[0, :0]
@@ -214,7 +188,7 @@ def _read(mixed: Any, queries: Any, step: Step, sources: Any, i: int, w: Weights
             )  # fmt: skip
 
 
-@_program
+@program
 def decode(w: Weights, step: Step, room: Room, team: Any, thread: int) -> None:
     """x [R, D] through all layers; this thread's share of the rows."""
     first, last = share(step.places.shape[0], thread, room.weights.shape[0])
@@ -269,7 +243,7 @@ class Choice(NamedTuple):
     tiles: np.ndarray  # [threads, R, PANEL] logits
 
 
-@_program
+@program
 def logits(head: Head, hidden: Any, out: Any, threads: int, team: Any, thread: int) -> None:
     """out [R, V] = the logits of hidden [R, D]; this thread's share of the rows."""
     first, last = share(out.shape[0], thread, threads)
@@ -282,7 +256,7 @@ def logits(head: Head, hidden: Any, out: Any, threads: int, team: Any, thread: i
         _multiply(to, out.shape[1], here, R, K, head.matrix[p].ctypes.data, PANEL)
 
 
-@_program
+@program
 def likeliest(head: Head, hidden: Any, choice: Choice, team: Any, thread: int) -> None:
     """Logits, their softmax and its largest in one pass: panel by panel, none kept; a share of the rows."""
     first, last = share(hidden.shape[0], thread, choice.tiles.shape[0])
@@ -298,35 +272,26 @@ def likeliest(head: Head, hidden: Any, choice: Choice, team: Any, thread: int) -
                 tile[r, c] = bias[c]
         _multiply(tile.ctypes.data, PANEL, here, R, K, head.matrix[p].ctypes.data, PANEL)
         for r in range(R):
-            highest = _highest(tile[r])
-            _add_exponentials(tile[r], highest, largest, total, r)
-            if highest > values[r, k - 1]:
+            top = highest(pointer(tile[r].ctypes.data, FLOAT), 0, PANEL)
+            _add_exponentials(tile[r], top, largest, total, r)
+            if top > values[r, k - 1]:
                 _choose(tile[r], p * PANEL, head.forbidden, values[r], ids[r])
     for r in range(R):
         _finish(values[r], ids[r], largest[r], total[r])
 
 
-@_unordered
-def _highest(logits: Any) -> Any:
-    """The largest; where there is a NaN, any number: the sum of exponentials tells."""
-    largest = logits[0]
-    for c in range(PANEL):
-        largest = logits[c] if logits[c] > largest else largest
-    return largest
-
-
-@_inlined
-def _add_exponentials(logits: Any, highest: Any, largest: Any, total: Any, r: int) -> None:
-    if highest > largest[r]:
-        total[r] *= exp(largest[r] - highest)
-        largest[r] = highest
+@leaf
+def _add_exponentials(logits: Any, top: Any, largest: Any, total: Any, r: int) -> None:
+    if top > largest[r]:
+        total[r] *= exp(largest[r] - top)
+        largest[r] = top
     base, more = largest[r], np.float32(0)
     for c in range(PANEL):
         more += exp(logits[c] - base)
     total[r] += more
 
 
-@_program
+@program
 def _choose(logits: Any, before: int, forbidden: Any, values: Any, ids: Any) -> None:
     """Put what is above the least of ``values`` among them, the largest first, of equals the lowest id."""
     k = values.shape[0]
@@ -340,7 +305,7 @@ def _choose(logits: Any, before: int, forbidden: Any, values: Any, ids: Any) -> 
             values[place], ids[place] = value, before + c
 
 
-@_program
+@program
 def _finish(values: Any, ids: Any, largest: Any, total: Any) -> None:
     """Make log-probabilities of logits, NaN where none is finite, and put them in the order of their ids."""
     base = largest + np.float32(math.log(total))

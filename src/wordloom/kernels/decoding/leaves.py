@@ -15,13 +15,13 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
-from numba.extending import intrinsic as numba_intrinsic
 
-from wordloom.kernels.cache import compiled
-from wordloom.kernels.primitives import exp
-from wordloom.kernels.registers import LANES, tile
+from wordloom.kernels import arithmetic
+from wordloom.kernels.arithmetic import exp, highest, rms_scale, silu
+from wordloom.kernels.machine_code import exact_routine, routine
+from wordloom.kernels.memory import FLOAT, load, pointer, store
+from wordloom.kernels.products import tile
+from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import add_rows
 
 __all__ = [
@@ -29,50 +29,10 @@ __all__ = [
     "remember", "rms_norm", "rotate", "share", "softmax",
 ]  # fmt: skip
 
-# sums may be reordered, which vectors need, but NaN and infinity stay what they are
-_SUMS = {"contract", "reassoc", "nsz", "arcp"}
-# (types end where numba's begin: what these decorate is Any)
-_leaf: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
-_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
-_unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
-
-_intrinsic: Any = numba_intrinsic
-
 RELU, GELU, GELU_TANH, SILU = range(4)
 
 
-def _element(builder: Any, like: Any, address: Any, index: Any) -> Any:
-    stored = ir.FloatType() if like.dtype == types.float32 else ir.IntType(16)
-    return builder.gep(builder.inttoptr(address, stored.as_pointer()), [index])
-
-
-@_intrinsic
-def load(_typing: Any, like: Any, address: Any, index: Any) -> Any:
-    """Element ``index`` of the tensor at ``address``, as float32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        value = builder.load(_element(builder, like, args[1], args[2]))
-        if like.dtype == types.float32:
-            return value
-        # a bfloat16 is the upper half of a float32
-        wide = builder.shl(builder.zext(value, ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
-        return builder.bitcast(wide, ir.FloatType())
-
-    return types.float32(like, types.int64, types.int64), generate
-
-
-@_intrinsic
-def _store(_typing: Any, like: Any, address: Any, index: Any, value: Any) -> Any:
-    """Put a stored value: a float32, or the 16 bits of a bfloat16."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        builder.store(args[3], _element(builder, like, args[1], args[2]))
-        return builder.bitcast(ir.Constant(ir.IntType(32), 0), ir.IntType(32))
-
-    return types.uint32(like, types.int64, types.int64, like.dtype), generate
-
-
-@_exact
+@exact_routine
 def share(n: int, thread: int, threads: int) -> tuple[int, int]:
     """The part of range(n) that is this thread's; bounds are multiples of four, as rows are computed."""
     fours = (n + 3) // 4
@@ -88,7 +48,7 @@ _eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ah
 _two_by_four, _one_by_four = tile(2, 4), tile(1, 4)
 
 
-@_leaf
+@routine
 def project(
     out: Any, x: Any, address: int, bias: Any, add: bool, like: Any, thread: int, threads: int
 ) -> None:
@@ -133,20 +93,17 @@ def project(
                 out[r, n] += bias[n]
 
 
-@_leaf
+@routine
 def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
     """out [R, D] = x / sqrt(mean(x^2) + eps) * gain; every thread does it all, into a buffer of its own."""
     R, D = x.shape
     for r in range(R):
-        squares = np.float32(0)
-        for d in range(D):
-            squares += x[r, d] * x[r, d]
-        scale = np.float32(1) / np.float32(math.sqrt(squares / np.float32(D) + np.float32(eps)))
+        scale = rms_scale(pointer(x.ctypes.data, FLOAT), r * D, D, np.float32(eps))
         for d in range(D):
             out[r, d] = x[r, d] * scale * gain[d]
 
 
-@_leaf
+@routine
 def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
     """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`.
 
@@ -174,7 +131,7 @@ def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
                 out[r, d] = (out[r, d] - mean) * scale * gain[d]
 
 
-@_exact
+@exact_routine
 def activate(x: Any, kind: int, first: int, last: int) -> None:
     """x [R, F] = activation(x) in columns first to last, in place."""
     one, half, n = np.float32(1), np.float32(0.5), last - first
@@ -182,7 +139,7 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
         row = x[r, first:last]  # from zero on: numba tests any other start for being negative, one by one
         if kind == SILU:
             for f in range(n):
-                row[f] = row[f] / (one + exp(-row[f]))
+                row[f] = silu(row[f])
         elif kind == GELU_TANH:
             for f in range(n):
                 v = row[f]
@@ -197,51 +154,22 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
                 row[f] = np.float32(0) if row[f] < np.float32(0) else row[f]  # NaN stays, and max() no vector
 
 
-@_exact
+@exact_routine
 def rotate(x: Any, r: int, offset: int, cos: Any, sin: Any) -> None:
     """Turn the halves of one head, x[r, offset : offset + E], by angles cos and sin [E/2]."""
-    half = cos.shape[0]
-    for i in range(half):
-        a, b = x[r, offset + i], x[r, offset + half + i]
-        x[r, offset + i] = a * cos[i] - b * sin[i]
-        x[r, offset + half + i] = b * cos[i] + a * sin[i]
+    row = pointer(x[r].ctypes.data, FLOAT)
+    arithmetic.rotate(row, offset, cos.shape[0], cos, sin, 0, row)
 
 
-@_exact
+@exact_routine
 def remember(like: Any, address: int, index: int, x: Any, r: int, offset: int, E: int) -> None:
     """Write x[r, offset : offset + E] into the cache from element ``index`` on, rounded to nearest even."""
+    cache = pointer(address, like)
     for e in range(E):
-        _store(like, address, index + e, _stored(like, x[r, offset + e]))
+        store(cache, index + e, x[r, offset + e])
 
 
-@_intrinsic
-def _stored(_typing: Any, like: Any, value: Any) -> Any:
-    """A float32 as it is stored: itself, or the bits of the nearest bfloat16 (of a tie, the even one)."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        if like.dtype == types.float32:
-            return args[1]
-        i32 = ir.IntType(32)
-        bits = builder.bitcast(args[1], i32)
-        odd = builder.and_(builder.lshr(bits, ir.Constant(i32, 16)), ir.Constant(i32, 1))
-        rounded = builder.add(bits, builder.add(odd, ir.Constant(i32, 0x7FFF)))
-        is_nan = builder.fcmp_unordered("uno", args[1], args[1])
-        rounded = builder.select(is_nan, ir.Constant(i32, 0x7FC00000), rounded)
-        return builder.trunc(builder.lshr(rounded, ir.Constant(i32, 16)), ir.IntType(16))
-
-    return like.dtype(like, types.float32), generate
-
-
-@_unordered
-def _highest(weights: Any, n: int) -> Any:
-    """The largest; where there is a NaN, any number: their softmax is NaN whatever was taken off."""
-    highest = weights[0]
-    for s in range(n):
-        highest = weights[s] if weights[s] > highest else highest
-    return highest
-
-
-@_leaf
+@routine
 def softmax(weights: Any, n: int, scale: float) -> None:
     """weights [n] = softmax(weights * scale), scale > 0; ``weights`` is a whole number of vectors long.
 
@@ -251,15 +179,16 @@ def softmax(weights: Any, n: int, scale: float) -> None:
     whole = (n + LANES - 1) // LANES * LANES
     for s in range(n, whole):
         weights[s] = -np.inf
-    highest, factor, total = _highest(weights, whole), np.float32(scale), np.float32(0)
+    top = highest(pointer(weights.ctypes.data, FLOAT), 0, whole)
+    factor, total = np.float32(scale), np.float32(0)
     for s in range(whole):
-        weights[s] = exp((weights[s] - highest) * factor)
+        weights[s] = exp((weights[s] - top) * factor)
         total += weights[s]
     for s in range(whole):
         weights[s] /= total
 
 
-@_leaf
+@routine
 def attend(
     out: Any, q: Any, r: int, head: int, E: int, keys: int, values: int, start: int, stop: int,
     scale: float, weights: Any, like: Any,
@@ -281,4 +210,4 @@ def attend(
     add_rows(like, mixed, first, n, E, factors, 1, whole)
     for e in range(whole, E):
         for s in range(n):
-            out[r, at + e] += weights[s] * load(like, first, s * E + e)
+            out[r, at + e] += weights[s] * load(pointer(first, like), s * E + e)

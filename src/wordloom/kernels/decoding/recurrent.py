@@ -1,7 +1,7 @@
 """A token through a whole recurrent model, compiled: read beside ``nn/recurrent.py``.
 
 As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last,
-writes its own share of columns only, and ``meet`` stands where one thread reads what another wrote.
+writes its own share of columns only, and ``barrier`` stands where one thread reads what another wrote.
 """
 
 from __future__ import annotations
@@ -10,19 +10,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wordloom.kernels.barrier import meet
-from wordloom.kernels.cache import compiled
+from wordloom.kernels.arithmetic import sigmoid, tanh
+from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding.leaves import project, share
-from wordloom.kernels.primitives import exp
+from wordloom.kernels.machine_code import exact_routine, program
 
 __all__ = ["State", "Weights", "step"]
 
 PATIENCE = 200  # as in wordloom.kernels.decoding.causal
 
 RNN_TANH, RNN_RELU, LSTM, LSTM_1997, GRU, GRU_RESET_AFTER = range(6)  # in the order of nn.recurrent.CELLS
-
-_program: Any = compiled(nogil=True, error_model="numpy")
-_exact: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")
 
 
 class Weights(NamedTuple):
@@ -54,17 +51,7 @@ class State(NamedTuple):
     wide: np.ndarray  # [B, H] what is projected to h, or r * h
 
 
-@_exact
-def _sigmoid(x: Any) -> Any:
-    return np.float32(1) / (np.float32(1) + exp(-x))
-
-
-@_exact
-def _tanh(x: Any) -> Any:
-    return np.float32(2) / (np.float32(1) + exp(np.float32(-2) * x)) - np.float32(1)
-
-
-@_program
+@program
 def step(w: Weights, s: State, threads: int, team: Any, thread: int) -> None:
     """x through every layer, whose next states are new_h and new_c."""
     for layer in range(s.h.shape[0]):
@@ -74,10 +61,10 @@ def step(w: Weights, s: State, threads: int, team: Any, thread: int) -> None:
             _gru_reset_after(w, s, layer, threads, team, thread)
         else:
             _one_product(w, s, layer, threads, team, thread)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
 
 
-@_program
+@program
 def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, threads: int) -> None:
     """out [B, N] = W x + b, of the gates' rows from ``first`` on; this thread's share."""
     bias = w.biases[layer]
@@ -91,28 +78,28 @@ def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, 
         project(out, s.new_h[layer - 1], w.matrices[layer, 0] + row, bias, False, w.like, thread, threads)
 
 
-@_program
+@program
 def _one_product(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
     """Elman's network and LSTMs, whose sums are W x + U h + b."""
     none = w.biases[layer, :0]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.gates, s.h[layer], w.matrices[layer, 1], none, True, w.like, thread, threads)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
     if w.cell == RNN_TANH or w.cell == RNN_RELU:
         first, last = share(s.gates.shape[1], thread, threads)
         for b in range(s.gates.shape[0]):
             for j in range(first, last):
                 x = s.gates[b, j]
-                s.new_h[layer, b, j] = _tanh(x) if w.cell == RNN_TANH else max(x, np.float32(0))
+                s.new_h[layer, b, j] = tanh(x) if w.cell == RNN_TANH else max(x, np.float32(0))
         return
     out = s.wide if w.matrices[layer, 2] else s.new_h[layer]
     _lstm(w, s, layer, out, threads, thread)
     if w.matrices[layer, 2]:
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         project(s.new_h[layer], s.wide, w.matrices[layer, 2], none, False, w.like, thread, threads)
 
 
-@_exact
+@exact_routine
 def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int) -> None:
     H = w.hidden_dim
     forgets, sees = w.cell == LSTM, w.peepholes.shape[2] > 0
@@ -129,16 +116,16 @@ def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int)
                 f = gates[H + j]
                 if sees:
                     f += w.peepholes[layer, 1, j] * old
-                kept = _sigmoid(f) * old
-            new = kept + _sigmoid(i) * _tanh(gates[at_g + j])
+                kept = sigmoid(f) * old
+            new = kept + sigmoid(i) * tanh(gates[at_g + j])
             o = gates[at_g + H + j]
             if sees:
                 o += w.peepholes[layer, w.peepholes.shape[1] - 1, j] * new
             new_c[j] = new
-            out[b, j] = _sigmoid(o) * _tanh(new)
+            out[b, j] = sigmoid(o) * tanh(new)
 
 
-@_program
+@program
 def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
     """The reset gate before the product: r and z first, then n."""
     none, H = w.biases[layer, :0], w.hidden_dim
@@ -146,34 +133,34 @@ def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int)
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.gates, h, w.matrices[layer, 1], none, True, w.like, thread, threads)
     _input(s.n, w, s, layer, 2 * H, thread, threads)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
     first, last = share(H, thread, threads)
     for b in range(h.shape[0]):
         for j in range(first, last):
-            s.wide[b, j] = _sigmoid(s.gates[b, j]) * h[b, j]
-    meet(team, threads, PATIENCE)
+            s.wide[b, j] = sigmoid(s.gates[b, j]) * h[b, j]
+    barrier(team, threads, PATIENCE)
     of_n = w.matrices[layer, 1] + 2 * H * H * w.like.itemsize
     project(s.n, s.wide, of_n, none, True, w.like, thread, threads)
     for b in range(h.shape[0]):
         for j in range(first, last):
-            z = _sigmoid(s.gates[b, H + j])
-            new_h[b, j] = (np.float32(1) - z) * h[b, j] + z * _tanh(s.n[b, j])
+            z = sigmoid(s.gates[b, H + j])
+            new_h[b, j] = (np.float32(1) - z) * h[b, j] + z * tanh(s.n[b, j])
 
 
-@_program
+@program
 def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
     none, H = w.biases[layer, :0], w.hidden_dim
     h, new_h = s.h[layer], s.new_h[layer]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.inner, h, w.matrices[layer, 1], none, False, w.like, thread, threads)
-    meet(team, threads, PATIENCE)
+    barrier(team, threads, PATIENCE)
     first, last = share(H, thread, threads)
     for b in range(h.shape[0]):
         gates, inner = s.gates[b], s.inner[b]
         for j in range(first, last):
-            r, z = _sigmoid(gates[j] + inner[j]), _sigmoid(gates[H + j] + inner[H + j])
+            r, z = sigmoid(gates[j] + inner[j]), sigmoid(gates[H + j] + inner[H + j])
             candidate = inner[2 * H + j]
             if w.candidates.shape[1]:
                 candidate += w.candidates[layer, j]
-            n = _tanh(gates[2 * H + j] + r * candidate)
+            n = tanh(gates[2 * H + j] + r * candidate)
             new_h[b, j] = z * h[b, j] + (np.float32(1) - z) * n

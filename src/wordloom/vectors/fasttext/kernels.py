@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.kernels.barrier import add_atomically, meet
-from wordloom.kernels.primitives import exact, exp, f4, leaf, pointer
+from wordloom.kernels.arithmetic import exp, f4
+from wordloom.kernels.barrier import barrier
+from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.memory import pointer, ticket
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.kernels.vectors import (
     F4,
     F8,
-    FLOATS,
     I4,
     I8,
     PATIENCE,
@@ -286,7 +287,7 @@ def _work(line: int, desk: Desks, tables: Tables, method: Method, most: Any, rat
         _softmax(g, goal, k, rate, figures, look)
     else:
         _logistic(g, goal, k, rate, figures, look)
-    add_rows(FLOATS, desk.change, t, k, S, desk.g, 1, S)
+    add_rows(F4, desk.change, t, k, S, desk.g, 1, S)
     for e in range(S):
         change[e] *= share
     figures[1] += 1
@@ -309,7 +310,7 @@ def _move(desk: Desks, tables: Tables, method: Method, most: Any, thread: int, t
     for c in range(k):
         row = targets[c] if listed else c
         if whose(row, threads) == thread:
-            add_rows(FLOATS, tables.outputs + 4 * S * row, desk.x, 1, S, desk.g + 4 * c, 1, S)
+            add_rows(F4, tables.outputs + 4 * S * row, desk.x, 1, S, desk.g + 4 * c, 1, S)
     at_inputs = desk.inputs + 8 * slot * most_inputs
     if threads == 1:
         spread(tables.inputs, at_inputs, n, desk.change, S)
@@ -359,13 +360,13 @@ def apart(
     """
     desk, counter = _desk(table, thread), team.ctypes.data
     at = pointer(desk.at, I8)
-    job = add_atomically(counter, 1)
+    job = ticket(counter)
     while job < jobs:
         _begin(job, desk, tables, known, method, most, part)
         while at[1] < at[2]:
             _next(desk, tables, known, method, most, part)
             _move(desk, tables, method, most, 0, 1)
-        job = add_atomically(counter, 1)
+        job = ticket(counter)
 
 
 @program
@@ -389,10 +390,10 @@ def together(
                     _begin(at[0], desk, tables, known, method, most, part)
             if at[0] < jobs:
                 _next(desk, tables, known, method, most, part)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         working = False
         for d in range(DESKS):
             desk = _desk(table, d)
             _move(desk, tables, method, most, thread, threads)
             working = working or pointer(desk.at, I8)[0] < jobs
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from wordloom.kernels.cache import compiled
+from wordloom.kernels.machine_code import compiled
 
 __all__ = ["average", "hash_ngrams", "hash_words"]
 

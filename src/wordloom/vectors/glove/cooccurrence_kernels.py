@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from wordloom.kernels.cache import compiled
-from wordloom.kernels.prefetch import lowest_bit, prefetch
-from wordloom.kernels.primitives import bits_of
+from wordloom.kernels.machine_code import compiled
+from wordloom.kernels.memory import bits_of, lowest_bit, prefetch
 
 __all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
 

@@ -18,9 +18,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wordloom.kernels.cache import compiled
-from wordloom.kernels.prefetch import prefetch
-from wordloom.kernels.primitives import float_of
+from wordloom.kernels.machine_code import compiled
+from wordloom.kernels.memory import float_of, prefetch
 from wordloom.kernels.registers import LANES
 
 __all__ = ["count_blocks", "descend", "fill_blocks"]

@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.barrier import add_atomically, meet
-from wordloom.kernels.primitives import exact, exp, f4, leaf, pointer
+from wordloom.kernels.arithmetic import exp, f4
+from wordloom.kernels.barrier import barrier
+from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.memory import pointer, ticket
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.kernels.vectors import (
     F4,
     F8,
-    FLOATS,
     I4,
     I8,
     PATIENCE,
@@ -299,13 +300,13 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
     else:
         for c in range(k):
             place = _moving(desk, tables, targets[c], 1, S, held)
-            add_rows(FLOATS, place, desk.x, m, S, desk.g + 4 * c, k, S)
+            add_rows(F4, place, desk.x, m, S, desk.g + 4 * c, k, S)
     if method.joined:
         for e in range(S):
             x[e] = f4(0.0)
         for c in range(k):
             g[c] *= share
-        add_rows(FLOATS, desk.x, desk.t, k, S, desk.g, 1, S)
+        add_rows(F4, desk.x, desk.t, k, S, desk.g, 1, S)
         if held and not method.sliding:
             _hold(desk, rows, n, desk.x, S)
         else:
@@ -313,7 +314,7 @@ def _act(i: int, desk: Desks, tables: Tables, method: Method, most: Any, rate: A
         return
     for r in range(m):
         place = _moving(desk, tables, rows[r], 0, S, held)
-        add_rows(FLOATS, place, desk.t, k, S, desk.g + 4 * r * k, 1, S)
+        add_rows(F4, place, desk.t, k, S, desk.g + 4 * r * k, 1, S)
 
 
 # -- programs ----------------------------------------------------------------------------------------------
@@ -353,12 +354,12 @@ def apart(
     """
     desk, counter = desk_of(table, thread), team.ctypes.data
     at = pointer(desk.at, I8)
-    job = add_atomically(counter, 1)
+    job = ticket(counter)
     while job < jobs:
         _begin(desk, part, job, words)
         rate = pointer(part.rates, F4)[job]
         _windows(0, at[2], desk, tables, words, method, most, rate, False)
-        job = add_atomically(counter, 1)
+        job = ticket(counter)
 
 
 @program
@@ -374,13 +375,13 @@ def together(
     while working:
         for d in range(thread, DESKS, threads):
             _batch(desk_of(table, d), tables, words, method, most, part, jobs)
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
         working = False
         for d in range(DESKS):
             desk = desk_of(table, d)
             _move(desk, tables, method.stride, thread, threads)
             working = working or pointer(desk.at, I8)[0] < jobs
-        meet(team, threads, PATIENCE)
+        barrier(team, threads, PATIENCE)
 
 
 @exact
@@ -415,4 +416,4 @@ def _move(desk: Desks, tables: Tables, S: int, thread: int, threads: int) -> Non
         row = moved[3 * i]
         if whose(row, threads) == thread:
             place = (tables.outputs if moved[3 * i + 1] else tables.inputs) + 4 * S * row
-            add_rows(FLOATS, place, desk.changes + 4 * S * moved[3 * i + 2], 1, S, desk.factors + 4 * i, 1, S)
+            add_rows(F4, place, desk.changes + 4 * S * moved[3 * i + 2], 1, S, desk.factors + 4 * i, 1, S)

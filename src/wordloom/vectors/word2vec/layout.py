@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.kernels.primitives import exact, f4, pointer
+from wordloom.kernels.arithmetic import f4
+from wordloom.kernels.machine_code import exact
+from wordloom.kernels.memory import pointer
 
 __all__ = [
     "DESKS", "Desks", "Method", "Part", "Tables", "Words", "addresses", "aligned", "desk_of", "desk_table",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.batches.order import keyed
 from wordloom.errors import NonFiniteError, VectorError
-from wordloom.kernels.cache import compiled
+from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
 from wordloom.text.cores import cores
 from wordloom.vectors.word2vec.kernels import MOST, apart, together

@@ -1,8 +1,21 @@
-"""Compiled functions on disk, which are compiled again when any file that they inline changes.
+"""From Python functions to machine code: the decorators of kernels, and the cache of compiled code on disk.
 
-numba keeps machine code until the file of the function itself changes.  Our kernels inline functions of other
-files, and intrinsics whose code is written by other files, so their key is a hash of all of these: the
-function's file and every file of the package that it imports, directly or not.
+numba reuses machine code on disk until the file of the function changes.  Our kernels inline functions of
+other files, and intrinsics whose code other files write.  So their key is a hash of the function's file and
+of every file of the package that it imports, directly or indirectly.
+
+Decorators, by what the compiler may do with the arithmetic and by where the code ends up:
+
+    exact       inlined     products and sums may be fused into one instruction
+    leaf        inlined     sums may also be reordered, which vectors of them need; NaN and infinity are kept
+    unordered   inlined     NaN may be taken for any number: only for the search for a maximum
+    program     on disk     arithmetic in order; releases the interpreter's lock
+    routine     on disk     a program with the arithmetic of ``leaf``
+    exact_routine  on disk  a program with the arithmetic of ``exact``
+
+Inlined functions are inlined by force.  Otherwise a process that compiles and a process that reads code from
+disk would link different copies of a function, whose sums round differently, and a run resumed in a second
+process would not end with the bits of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -20,7 +33,10 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 
-__all__ = ["compiled", "compiled_callback", "inlined_files", "stamp"]
+__all__ = [
+    "compiled", "compiled_callback", "exact", "exact_routine", "inlined_files", "leaf", "program", "routine",
+    "stamp", "unordered",
+]  # fmt: skip
 
 # A word too many, from a comment or a docstring, names no file or one more file to hash.
 _IMPORT = re.compile(
@@ -29,36 +45,46 @@ _IMPORT = re.compile(
 _NAME = re.compile(r"[\w.]+")
 
 
+_SUMS = {"contract", "reassoc", "nsz", "arcp"}
+
+# numba's decorators have no types: whatever they decorate is Any
+exact: Any = njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
+leaf: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
+unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
+
+
 def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As ``numba.njit(signature, cache=True, **options)``, with the key of this module."""
+    """Decorate as ``numba.njit(signature, cache=True, **options)`` does, with the key of this module."""
 
     def compile_later(function: Callable[..., Any]) -> Any:
-        made: Any = njit(**options)(function)
-        _keep(made, function)
+        dispatcher: Any = njit(**options)(function)
+        _keep(dispatcher, function)
         if signature is not None:
-            made.compile(signature)
-            made.disable_compile()
-        return made
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+        return dispatcher
 
     return compile_later
 
 
 def compiled_callback(signature: Any, function: Callable[..., Any]) -> Any:
-    """As ``numba.cfunc(signature, cache=True)(function)``, with the key of this module."""
-    made: Any = CFunc(function, normalize_signature(signature), locals={}, options={})  # type: ignore[no-untyped-call]
-    _keep(made, function)
-    made.compile()
-    return made
+    """Return ``numba.cfunc(signature, cache=True)(function)``, with the key of this module."""
+    dispatcher: Any = CFunc(function, normalize_signature(signature), locals={}, options={})  # type: ignore[no-untyped-call]
+    _keep(dispatcher, function)
+    dispatcher.compile()
+    return dispatcher
 
 
-def _keep(made: Any, function: Callable[..., Any]) -> None:
+def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
     try:
-        made._cache = _Cache(function)
+        dispatcher._cache = _Cache(function)
     except RuntimeError:  # no folder can be written to: each process compiles for itself
         return
 
 
 class _Cache(FunctionCache):
+    """numba's cache of one function, keyed by :func:`stamp`."""
+
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
@@ -110,3 +136,8 @@ def _contents(file: Path, _changed: int, _size: int) -> tuple[bytes, tuple[str, 
         names += [module, *(f"{module}.{name}" for name in _NAME.findall(those))] if module else []
         names += _NAME.findall(plainly)
     return hashlib.sha256(source).digest(), tuple(dict.fromkeys(names))
+
+
+program: Any = compiled(nogil=True, error_model="numpy")
+routine: Any = compiled(nogil=True, fastmath=_SUMS, error_model="numpy")
+exact_routine: Any = compiled(nogil=True, fastmath={"contract"}, error_model="numpy")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wordloom.kernels import cache
+from wordloom.kernels import machine_code
 
 INLINED = (
     "from numba import njit\n\nleaf = njit(forceinline=True)\n\n\n@leaf\ndef grown(x):\n    return x + 1\n"
@@ -21,7 +21,7 @@ import numpy as np
 from numba import types
 
 from kernel_package import between
-from wordloom.kernels.cache import compiled, compiled_callback
+from wordloom.kernels.machine_code import compiled, compiled_callback
 
 grown = between.grown
 
@@ -85,15 +85,15 @@ def test_where_nothing_can_be_written_it_is_compiled_all_the_same(package, monke
     def nowhere(*_given):
         raise RuntimeError("cannot cache function: no locator available")
 
-    monkeypatch.setattr(cache.FunctionCache, "__init__", nowhere)
+    monkeypatch.setattr(machine_code.FunctionCache, "__init__", nowhere)
     assert answers() == ((2, 2, 2), 0)
 
 
 def test_every_kernel_is_kept_by_this_key_and_names_its_files():
-    source = Path(cache.__file__).parents[1]
-    files = [path for path in source.rglob("*.py") if path.name != "cache.py"]
+    source = Path(machine_code.__file__).parents[1]
+    files = [path for path in source.rglob("*.py") if path.name != "machine_code.py"]
     plain = [path for path in files if re.search(r"cache=True|\bcfunc\(", path.read_text(encoding="utf-8"))]
     assert plain == []
-    names = {path.name for path in cache.inlined_files(source / "kernels" / "attention.py")}
-    assert names == {"attention.py", "primitives.py", "registers.py", "cache.py"}
-    assert np.all([path.is_file() for path in cache.inlined_files(source / "kernels" / "vectors.py")])
+    names = {path.name for path in machine_code.inlined_files(source / "kernels" / "attention.py")}
+    assert names == {"attention.py", "primitives.py", "registers.py", "machine_code.py"}
+    assert np.all([path.is_file() for path in machine_code.inlined_files(source / "kernels" / "vectors.py")])

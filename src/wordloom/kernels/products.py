@@ -1,0 +1,195 @@
+"""Matrix products in float32, called from inside a program on one thread: our own, and the BLAS's.
+
+Tensors are given by address; ``like`` (:mod:`wordloom.kernels.memory`) says how a weight is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from wordloom.kernels.memory import write_prefetch
+from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
+
+__all__ = ["gemm", "panel", "tile"]
+
+_intrinsic: Any = intrinsic
+_CPointer: Any = types.CPointer
+
+
+def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
+    """Make a kernel for the products of ``tokens`` rows of x with ``rows`` rows of a weight.
+
+    Each product has a vector register for its sum; vectors that the compiler makes of the plain loop spill
+    them and run at half the speed.  tokens * rows + rows + 1 registers are in use.  Elements ``ahead`` of
+    the current ones in each row of the weight are prefetched.
+    """
+
+    def tile_kernel(
+        w: VectorWriter, like: Any, weight: int, weight_row: int, there: int, x: int, K: int, out: int,
+        out_row: int, out_column: int, add: bool,
+    ) -> None:  # fmt: skip
+        """out [tokens, rows] (+)= float32 x [tokens, K] times rows of K elements at ``weight``.
+
+        The next row of the weight follows after ``weight_row`` elements, the next row and column of ``out``
+        after ``out_row`` and ``out_column``.  Only the first ``there`` rows exist; no others are written.
+        """
+        b, stored = w.builder, w.pointer(weight, like)
+        last = b.sub(there, w.number(1))
+        weights = []
+        for j in range(rows):  # a row that does not exist reads the last one
+            row = b.select(b.icmp_signed("<", w.number(j), last), w.number(j), last)
+            weights.append(w.at(stored, b.mul(row, weight_row)))
+        xs = [w.at(w.pointer(x), b.mul(w.number(t), K)) for t in range(tokens)]
+        pairs = [(t, j) for t in range(tokens) for j in range(rows)]
+        sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
+        w.zeroed(list(sums.values()))
+        whole = b.and_(K, w.number(-LANES))
+        with w.steps(w.number(0), whole, LANES) as (k, _):
+            if ahead:
+                later = b.add(k, w.number(ahead))
+                for j in range(rows):
+                    write_prefetch(b, w.at(weights[j], later))
+            side = [w.load(weights[j], k) for j in range(rows)]
+            for t in range(tokens):
+                value = w.load(xs[t], k)
+                for j in range(rows):
+                    b.store(w.multiply_add(side[j], value, b.load(sums[t, j])), sums[t, j])
+        totals = dict(zip(pairs, w.variables(len(pairs), ir.FloatType()), strict=True))
+        for pair in pairs:
+            b.store(w.total(b.load(sums[pair])), totals[pair])
+        with w.steps(whole, K, 1) as (k, _):
+            for t, j in pairs:
+                value, element = w.one(xs[t], k), w.one(weights[j], k)
+                b.store(w.multiply_add(element, value, b.load(totals[t, j])), totals[t, j])
+        (nowhere,) = w.variables(1, ir.FloatType())
+        for t, j in pairs:
+            element = b.add(b.mul(w.number(t), out_row), b.mul(w.number(j), out_column))
+            exists = b.icmp_signed("<", w.number(j), there)
+            place = b.select(exists, w.at(w.pointer(out), element), nowhere)
+            total = b.load(totals[t, j])
+            b.store(b.select(add, b.fadd(b.load(place), total), total), place)
+
+    return vector_kernel(tile_kernel)
+
+
+def panel(rows: int, vectors: int) -> Any:
+    """Make a kernel for a product of ``rows`` rows with a panel of ``vectors`` * LANES columns.
+
+    rows * vectors + vectors + 1 registers are in use.
+    """
+
+    def panel_kernel(
+        w: VectorWriter, a: int, a_row: int, a_column: int, b: int, b_row: int, K: int, scale: float,
+        add: bool, out: int, out_row: int,
+    ) -> None:  # fmt: skip
+        """out [rows, columns] = scale * a [rows, K] b [K, columns], added to ``out`` where ``add``.
+
+        The steps of a are free, so that it may lie transposed.
+        """
+        build, left, right, to = w.builder, w.pointer(a), w.pointer(b), w.pointer(out)
+        pairs = [(r, v) for r in range(rows) for v in range(vectors)]
+        sums = dict(zip(pairs, w.variables(len(pairs)), strict=True))
+        w.zeroed(list(sums.values()))
+        lines = [w.at(left, build.mul(w.number(r), a_row)) for r in range(rows)]
+        with w.times(K) as loop:
+            at_a, at_b = build.mul(loop.index, a_column), build.mul(loop.index, b_row)
+            side = [w.load(right, at_b, v) for v in range(vectors)]
+            for r in range(rows):
+                factor = w.repeated(w.one(lines[r], at_a))
+                for v in range(vectors):
+                    build.store(w.multiply_add(factor, side[v], build.load(sums[r, v])), sums[r, v])
+        factor = w.repeated(scale)
+        for r, v in pairs:
+            line = build.mul(w.number(r), out_row)
+            total = build.fmul(factor, build.load(sums[r, v]))
+            with build.if_else(add) as (then, otherwise):
+                with then:
+                    w.store(build.fadd(w.load(to, line, v), total), to, line, v)
+                with otherwise:
+                    w.store(total, to, line, v)
+
+    return vector_kernel(panel_kernel)
+
+
+@_intrinsic
+def gemm(
+    _typing: Any,
+    routine: Any,
+    left_t: Any,
+    right_t: Any,
+    M: Any,
+    N: Any,
+    K: Any,
+    scale: Any,
+    left: Any,
+    left_row: Any,
+    right: Any,
+    right_row: Any,
+    keep: Any,
+    out: Any,
+    out_row: Any,
+) -> Any:
+    """out [M, N] = scale * left [M, K] @ right [K, N] + keep * out, in float32, by ``sgemm``.
+
+    ``routine`` is the address of BLAS's; ``left_t`` and ``right_t`` say that a side lies transposed;
+    ``*_row`` is the step from row to row.
+    """
+    wide, single, place = types.int64, types.float32, _CPointer(types.float32)
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        at, left_flag, right_flag, m, n, k, alpha, a, a_row, b, b_row, beta, c, c_row = args
+        char, integer = ir.IntType(8), ir.IntType(32)
+
+        def kept(value: Any, kind: Any) -> Any:
+            slot = cgutils.alloca_once(builder, kind)  # type: ignore[no-untyped-call]
+            builder.store(value, slot)
+            return slot
+
+        def letter(flag: Any) -> Any:
+            return kept(builder.select(flag, ir.Constant(char, ord("T")), ir.Constant(char, ord("N"))), char)
+
+        def size(value: Any) -> Any:
+            return kept(builder.trunc(value, integer), integer)
+
+        # Fortran reads rows as columns: out^T [N, M] = right^T [N, K] left^T [K, M]
+        given = [
+            letter(right_flag),
+            letter(left_flag),
+            size(n),
+            size(m),
+            size(k),
+            kept(alpha, ir.FloatType()),
+            b,
+            size(b_row),
+            a,
+            size(a_row),
+            kept(beta, ir.FloatType()),
+            c,
+            size(c_row),
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+        builder.call(builder.inttoptr(at, kind.as_pointer()), given)
+        return _context.get_dummy_value()
+
+    signature = types.void(
+        wide,
+        types.boolean,
+        types.boolean,
+        wide,
+        wide,
+        wide,
+        single,
+        place,
+        wide,
+        place,
+        wide,
+        single,
+        place,
+        wide,
+    )
+    return signature, generate
