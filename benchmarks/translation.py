@@ -35,7 +35,7 @@ from turns import in_turns
 from wordloom.data import PairCorpus
 from wordloom.generate import Conditioned, Hypothesis, beam_search, score_targets
 from wordloom.generate.fast import accelerate
-from wordloom.run import Translator, load_translator
+from wordloom.run import Translator, load_as
 
 TIE = 1e-4
 
@@ -104,7 +104,7 @@ def speed_of_products(clock: Callable[[], float], size: int = 2048, rounds: int 
 
 class Ours:
     def __init__(self, given: argparse.Namespace) -> None:
-        self.translator: Translator = load_translator(given.run, device="cpu", dtype="fp32")
+        self.translator: Translator = load_as(Translator, given.run, device="cpu", dtype="fp32")
         self.limit = given.max_new_tokens
 
     def texts(self, batches: list[list[str]], beams: int) -> list[str]:

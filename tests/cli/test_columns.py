@@ -254,9 +254,9 @@ def test_advice_is_not_refused_where_it_is_given(folder, tmp_path):
 def test_views_of_causal_models_say_so(folder, view):
     for model, kind in (
         ("encoder", "an encoder"),
-        ("names", "a classifier"),
+        ("names", "a bag-of-words classifier"),
         ("regression", "a model for regression"),
     ):
-        says = f"the view '{view}' is for causal language models.*holds {kind}"
+        says = f"holds {kind}, and the view '{view}' needs a causal language model; try `wordloom "
         with pytest.raises(WordloomError, match=says):
             run("inspect", folder / model, view, "--prompt", "so warm")

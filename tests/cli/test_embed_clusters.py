@@ -70,9 +70,7 @@ def test_groups_of_a_table(folder: Path, tmp_path: Path) -> None:
         row["distance"] for row in rows if row["cluster"] == 1
     )
     assert nearest[0]["text"] == TEXTS[nearest[0]["number"] - 1]
-    with pytest.raises(
-        WordloomError, match="is there already; choose another name, or replace it with --force"
-    ):
+    with pytest.raises(WordloomError, match="exists; choose another name, or replace it with --force"):
         run(*asked, "--plot", tmp_path / "c.svg")
 
 

@@ -77,7 +77,7 @@ def test_numbers(place, tmp_path):
     given = ("--text-column", "text,other", "--label-column", "score", "--json")
     told = json.loads(ran("evaluate", place / "regression", tmp_path / "scored.tsv", *given))
     assert (told["task"], told["counts"]["rows"]) == ("regression", 4)
-    with pytest.raises(CheckpointError, match=r"has no recipe\.toml that says what is held out"):
+    with pytest.raises(CheckpointError, match=r"has no recipe\.toml that names validation data"):
         ran("evaluate", place / "regression")
     with pytest.raises(WordloomError, match="leave out --top-k"):
         ran("predict", place / "regression", place / "texts.txt", "--top-k", 2)
@@ -111,7 +111,7 @@ def test_longer_texts_are_windows_for_labels_of_words_alone(place):
             app, ["predict", str(place / task), "-", "--too-long", "window"], input=words
         )
         assert done.exit_code == 2
-        assert "window is for labels of words" in done.stderr
+        assert "allowed: error, cut" in done.stderr
 
 
 def test_labels_of_words(place, tmp_path):
@@ -184,7 +184,7 @@ def test_texts_that_are_too_long_are_refused_or_cut_and_named(place, task):
     with pytest.raises(DataError, match=r"^standard input:2: .*(the model reads 24|has room for 22).*cut"):
         ran("predict", place / task, text=texts)
     told, said = both("predict", place / task, "--too-long", "cut", text=texts)
-    assert said == "cut: 1 text is longer than the model reads and lost its end: 2\n"
+    assert said == "note: 1 text is longer than the model reads and was truncated: 2\n"
     assert told
     first, second = map(
         json.loads, ran("predict", place / task, "--too-long", "cut", "--json", text=texts).splitlines()
@@ -202,7 +202,7 @@ def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
         ran("predict", place / "multiple_choice", "-", text=lines)
     told, said = both("predict", place / "multiple_choice", "-", "--too-long", "cut", "--json", text=lines)
     assert ["cut" in json.loads(line) for line in told.splitlines()] == [False, True, False]
-    assert said == "cut: 1 question is longer than the model reads and lost its end: 2\n"
+    assert said == "note: 1 question is longer than the model reads and was truncated: 2\n"
     chooser = wordloom.load(place / "multiple_choice")
     chooser.too_long = "cut"
     assert [chooser.ask(query, QUESTION["choices"]).cut for query in ("the cat", LONG)] == [False, True]
@@ -232,7 +232,7 @@ def test_what_is_scored_and_too_long_is_refused_or_read_as_asked(place, tmp_path
     else:
         done = CliRunner().invoke(app, [*map(str, given), "--too-long", "window"])
         assert done.exit_code == 2
-        assert "give error or cut" in " ".join(done.stderr.replace("│", " ").split())
+        assert "allowed: error, cut" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_rows_are_scored_as_they_were_learnt_from(place, tmp_path):
@@ -338,7 +338,7 @@ def test_a_question_that_is_none_is_one_clear_line(place, tmp_path, line, says):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_head_is_no_embedder(place, task):
-    with pytest.raises(CheckpointError, match="makes no vectors of texts"):
+    with pytest.raises(CheckpointError, match="embeds no texts"):
         ran("embed", place / task, place / "texts.txt")
 
 
@@ -373,7 +373,7 @@ def test_predict_takes_a_batch_size_and_a_dtype(place, tmp_path, monkeypatch):
         sizes = [both(*given, *size) for size in ((), *(("--batch-size", n) for n in (1, 2, 7)))]
         assert len(set(sizes)) == 1
         if task not in files:
-            assert sizes[0][1] == "cut: 1 text is longer than the model reads and lost its end: 4\n"
+            assert sizes[0][1] == "note: 1 text is longer than the model reads and was truncated: 4\n"
         assert ran(*given, "--dtype", "fp32") == sizes[0][0]
         assert len(ran(*given, "--dtype", "bf16").splitlines()) == len(sizes[0][0].splitlines())
         with pytest.raises(WordloomError, match="fp64"):

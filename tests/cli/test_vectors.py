@@ -410,9 +410,7 @@ def test_a_models_tokens_embed_texts(checkpoint, tmp_path):
 def test_mistakes_in_embedding(vectors, lines, tmp_path):
     with pytest.raises(WordloomError, match="--method mean weighs no frequencies: leave out --a, --fit-on"):
         run("embed", vectors, lines, "--a", 0.1, "--fit-on", lines)
-    with pytest.raises(
-        WordloomError, match="is there already; choose another name, or replace it with --force"
-    ):
+    with pytest.raises(WordloomError, match="exists; choose another name, or replace it with --force"):
         run("embed", vectors, lines, "--out", lines)
     assert lines.read_text().startswith("The king")
     with pytest.raises(VectorError, match=r"does not say how to write vectors by its ending"):

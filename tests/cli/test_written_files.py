@@ -67,9 +67,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone(folder, monkeypatch, na
     path.write_text("mine")
     refused = CliRunner().invoke(app, arguments)
     assert isinstance(refused.exception, WordloomError)
-    assert f"'{path.name}' is there already; choose another name, or replace it with --force" in str(
-        refused.exception
-    )
+    assert f"'{path.name}' exists; choose another name, or replace it with --force" in str(refused.exception)
     assert path.read_text() == "mine"
     done = CliRunner().invoke(app, [*arguments, "--force"], catch_exceptions=False)
     assert done.exit_code == 0, done.stderr

@@ -243,7 +243,7 @@ def test_the_command_prints_and_draws(tmp_path) -> None:
     for wrong, says in (
         (["inspect", names[0], "gradients"], "has no recipe.toml"),
         (["inspect", names[0], "gradients", "--prompt", "a", "--file", "b"], "give one of them"),
-        (["inspect", names[0], "parameters", "--distance", "3"], "no such option: leave out --distance"),
+        (["inspect", names[0], "parameters", "--distance", "3"], "No such option: --distance"),
     ):
         failed = CliRunner().invoke(app, wrong)
         assert failed.exit_code != 0

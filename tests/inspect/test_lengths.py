@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from wordloom.cli.inspect.pairs import print_lengths
+from wordloom.cli.inspect.translation import print_lengths
 from wordloom.evaluate import bleu_by_length
 from wordloom.inspect.lengths import lengths_figure
 

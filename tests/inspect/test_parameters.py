@@ -108,7 +108,7 @@ def test_context_sets_the_attention_term_alone():
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_printed_numbers_are_whole_at_80_columns(preset):
-    from wordloom.cli.inspect.command import print_parameters
+    from wordloom.cli.inspect.parameters import print_parameters
 
     table = parameter_table(PRESETS[preset])
     console = Console(width=80, record=True, file=StringIO())

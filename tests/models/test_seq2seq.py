@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from wordloom.cli.inspect.command import print_parameters
+from wordloom.cli.inspect.parameters import print_parameters
 from wordloom.errors import ConfigError
 from wordloom.inspect import parameter_table
 from wordloom.models import Seq2Seq, Seq2SeqConfig, build, config_from, context_limit, skeleton

@@ -365,8 +365,10 @@ def test_a_header_that_promises_more_than_the_file_holds(folder: Path) -> None:
 
 def test_a_translation_model_continues_no_text(tmp_path: Path) -> None:
     from wordloom.models import TransformerConfig
-    from wordloom.run import load_language_model
+    from wordloom.run import LanguageModel, load_as
 
     save_model(build(TransformerConfig(vocab_size=11, dim=8, n_layers=1, n_heads=2)), tmp_path)
-    with pytest.raises(CheckpointError, match="turns one text into another, and continues none"):
-        load_language_model(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="holds a translation model, and this command needs a causal language model"
+    ):
+        load_as(LanguageModel, tmp_path)

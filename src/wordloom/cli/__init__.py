@@ -50,7 +50,7 @@ app.add_typer(data.app, name="data", help="Named data sets, and text prepared in
 app.add_typer(vectors.app, name="vectors", help="Ask word vectors, and the token vectors of any model.")
 app.command("embed")(embed.command)
 app.command("average")(average.command)
-app.command("inspect")(inspect.command)
+app.add_typer(inspect.app, name="inspect")
 app.command("demo")(demo.command)
 use_help_pages(app)
 

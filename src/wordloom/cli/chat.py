@@ -47,7 +47,7 @@ def command(
     """
     from wordloom.errors import GenerationError, WordloomError
     from wordloom.generate import settings, stream_text
-    from wordloom.run import load_language_model
+    from wordloom.run import LanguageModel, load_as
     from wordloom.training.stopping import stop_on_signals
 
     given = sampling_flags(
@@ -58,7 +58,7 @@ def command(
         seed=seed,
         past=past,
     )
-    lm = load_language_model(checkpoint, device=device, dtype=dtype)
+    lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
     settled = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)

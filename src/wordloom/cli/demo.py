@@ -23,7 +23,7 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
-    from wordloom.run import load_language_model
+    from wordloom.run import LanguageModel, load_as
     from wordloom.run.demo import DEMO_PROMPT, compare, train_demo
     from wordloom.run.progress import TrainingProgress
 
@@ -38,7 +38,7 @@ def command(
         return
     if result is None:
         progress.say(f"{folder} holds a finished run; --force trains it anew")
-    lm = load_language_model(folder)
+    lm = load_as(LanguageModel, folder)
 
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -81,7 +81,7 @@ def command(
 ) -> None:
     """Continue a prompt, streamed; or score given continuations, or show the next tokens."""
     from wordloom.errors import GenerationError
-    from wordloom.run import load_language_model
+    from wordloom.run import LanguageModel, load_as
 
     if prompt and ids:
         raise GenerationError("give --prompt or --ids, not both")
@@ -110,7 +110,7 @@ def command(
         useless = "--specials" if specials is not None else flags[-1]
         raise GenerationError(f"--ids are not text and are not echoed: leave out {useless}")
     specials = specials or "refuse"
-    lm = load_language_model(checkpoint, device=device, dtype=dtype)
+    lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     prompts: list[Any]
     if ids:
         prompts = [_parsed_ids(text) for text in ids]

@@ -49,13 +49,6 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "Sampling": ("temperature", "top_k", "top_p", "seed"),
         "Device": _DEVICES,
     },
-    "inspect": {
-        "parameters": ("context",),
-        "attention and alignment": ("prompt", "target", "layer", "head"),
-        "gradients": ("distance", "windows"),
-        "lengths": ("targets", "beams", "width"),
-        "forgetting and top-words": ("metric", "top_k"),
-    },
     "tokenize train": {
         "Vocabulary": (
             *("kind", "vocab_size", "lower", "min_frequency", "special_token", "no_special_tokens", "split"),
@@ -93,11 +86,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "embed runs/sentences table.csv --text-column text --cluster 8 --plot clusters.png",
     ),
     "average": ("average runs/llama --last 5 --out runs/llama-average",),
-    "inspect": (
-        "inspect llama-7b",
-        'inspect runs/llama attention --prompt "The cat sat" --plot heads.png',
-        'inspect runs/translation alignment "Ein Hund." --plot alignment.svg',
-    ),
+    "inspect parameters": ("inspect llama-7b", "inspect runs/llama parameters --context 512"),
+    "inspect attention": ('inspect runs/llama attention --prompt "The cat sat" --plot heads.png',),
+    "inspect alignment": ('inspect runs/translation alignment "Ein Hund." --plot alignment.svg',),
+    "inspect gradients": ("inspect runs/lstm gradients --file book.txt --beside runs/gru",),
+    "inspect lengths": ("inspect runs/translation lengths --file test.de --targets test.en",),
+    "inspect top-words": ("inspect runs/reviews top-words --top-k 20",),
+    "inspect forgetting": ("inspect runs/tuned forgetting --beside runs/tuned-l2 --plot forgetting.png",),
     "demo": ("demo",),
     "tokenize train": ("tokenize train book.txt --out tokenizers/book --vocab-size 4000",),
     "tokenize encode": ('tokenize encode tokenizers/book "The cat sat"',),

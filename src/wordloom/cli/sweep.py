@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wordloom.cli.tables import plain_table
+from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.errors import WordloomError
 
 __all__ = ["command"]
@@ -95,7 +95,6 @@ def command(
 
 def _print(result: Any) -> None:
     """The runs, and what they come to over the key of ``--median``; the best are marked."""
-    from rich.console import Console
     from rich.text import Text
 
     keys = list(result.runs[0].settings)
@@ -133,12 +132,10 @@ def _print(result: Any) -> None:
                 style="bold" if best else None,
             )  # fmt: skip
         tables.append(groups)
-    width = Console().width
-    for number, table in enumerate(tables):  # whole, also where the window is narrow or a pipe has no width
+    for number, table in enumerate(tables):
         if number:
             print()
-        whole = Console(width=1000).measure(table).maximum
-        Console(width=max(width, whole), highlight=False).print(table)
+        print_unwrapped(table)
 
 
 def _short(key: str, keys: list[str]) -> str:

@@ -1,21 +1,28 @@
-"""How tables and tokens look on a terminal."""
+"""Tables and tokens on a terminal."""
 
 from __future__ import annotations
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
-__all__ = ["plain_table", "visible"]
+__all__ = ["plain_table", "print_unwrapped", "visible"]
 
 
 def plain_table(title: str | None, *columns: str) -> Table:
-    """A plain table: the first column names, the others hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    """Return a table whose first column holds names and the others numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     for i, column in enumerate(columns):
-        made.add_column(column, justify="right" if i else "left", no_wrap=True)
-    return made
+        table.add_column(column, justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def print_unwrapped(table: Table) -> None:
+    """Print a table at its full width, also in a narrow window or a pipe without a width."""
+    full = Console(width=1000).measure(table).maximum
+    Console(width=max(Console().width, full), highlight=False).print(table)
 
 
 def visible(token: str) -> str:
-    """A token with its white space to be seen."""
+    """Return a token with visible white space."""
     return token.replace(" ", "␣").replace("\n", "↵") or "∅"

@@ -85,9 +85,9 @@ def command(
         refuse(ctx, "with --temperature translations are drawn, not searched for", *search)
         how = {"sampling": _sampling(drawing, n_best, max_new_tokens)}
 
-    from wordloom.run import load_translator
+    from wordloom.run import Translator, load_as
 
-    translator = load_translator(checkpoint, device=device, dtype=dtype)
+    translator = load_as(Translator, checkpoint, device=device, dtype=dtype)
     untold: deque[Document] = deque()  # read, and their translations not yet printed
     told = 0
 

@@ -1,45 +1,117 @@
-"""How a command was called: options that do nothing there are refused, and usage errors are one line."""
+"""How a command was called: refuse options that have no effect, and report usage errors in one line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from wordloom.errors import WordloomError
 
-__all__ = ["UsageError", "is_given", "names_of", "refuse", "usage_line"]
+if TYPE_CHECKING:
+    from wordloom.run.checkpoint.contents import Checkpoint
+    from wordloom.run.checkpoint.kinds import Kind, Use
 
-# typer brings a click of its own (older ones import click) and exports of its errors only this one's child
+__all__ = [
+    "UsageError",
+    "check_options",
+    "check_plot",
+    "is_given",
+    "refuse",
+    "refuse_existing",
+    "short_names",
+    "usage_line",
+]
+
+# typer brings its own click (older versions import click) and exports only this subclass of its errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def is_given(ctx: typer.Context, name: str) -> bool:
-    """Whether the parameter stands on the command line, even with its default value."""
+    """Return whether the option is on the command line, even with its default value."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refuse(ctx: typer.Context, why: str, *names: str) -> None:
-    """Raise WordloomError naming those of these options that were given; ``why`` says why they do nothing."""
-    flags = [f"--{name.replace('_', '-')}" for name in names if is_given(ctx, name)]
-    if flags:
-        raise WordloomError(f"{why}: leave out {', '.join(flags)}")
+    """Raise WordloomError if one of these options is given; ``why`` says why they have no effect."""
+    if flags := _flags(name for name in names if is_given(ctx, name)):
+        raise WordloomError(f"{why}: leave out {flags}")
 
 
-def names_of(folders: list[str]) -> dict[str, str]:
-    """The last part of each path where these differ, else the paths themselves; raises WordloomError for one
-    folder that is given twice."""
+def _flags(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def check_options(
+    ctx: typer.Context, checkpoint: Checkpoint, kind: Kind, use: Use, uses: Iterable[Use], *, files: bool
+) -> None:
+    """Raise WordloomError for an option that has no effect on ``use`` of this kind of checkpoint.
+
+    An option of another of ``uses`` is refused, and without ``files`` an option that describes a file.
+    """
+    folder = checkpoint.folder
+    given = [name for name in ctx.params if is_given(ctx, name)]
+    options_of_kinds = {name for other in uses for name in other.options}
+    unused = [name for name in given if name in options_of_kinds.difference(use.options)]
+    if unused:
+        raise WordloomError(
+            f"{folder} holds {kind.description}, which {use.reads}: leave out {_flags(unused)}; allowed: "
+            f"{_flags(use.options)}"
+        )
+    if not files:
+        why = f"without a FILE, the recipe in {folder} says what to read and how"
+        refuse(ctx, why, *use.file_options)
+    if "too_long" in given and ctx.params["too_long"] not in use.too_long:
+        raise UsageError(
+            f"--too-long {ctx.params['too_long']} is not for {kind.description} ({folder}); allowed: "
+            f"{', '.join(use.too_long)}"
+        )
+    columns = ctx.params.get("text_column") or ()
+    if len(columns) > use.most_texts:
+        number = "one" if use.most_texts == 1 else "one or two"
+        raise UsageError(
+            f"--text-column: {folder} reads rows of {number} text{'s' * (use.most_texts > 1)}, and "
+            f"{len(columns)} columns are given; name {number}"
+        )
+
+
+def refuse_existing(*paths: Path | None, force: bool, plot: Path | None = None) -> None:
+    """Raise WordloomError if a file to write exists, unless ``force``, or if ``plot`` has no known format."""
+    if plot is not None:
+        from wordloom.inspect.figures import check_format
+
+        check_format(plot)
+    for path in (*paths, plot):
+        if path is not None and path.is_dir():
+            raise WordloomError(f"'{path}' is a folder; name a file")
+        if path is not None and path.exists() and not force:
+            raise WordloomError(f"'{path}' exists; choose another name, or replace it with --force")
+
+
+def check_plot(ctx: typer.Context, plot: Path | None, *, force: bool) -> None:
+    """Raise WordloomError if ``plot`` cannot be written, or if ``force`` has nothing to replace."""
+    if plot is None:
+        refuse(ctx, "without --plot no file is written", "force")
+    refuse_existing(plot=plot, force=force)
+
+
+def short_names(folders: list[str]) -> dict[str, str]:
+    """Return the last part of each path if these differ, else the paths themselves.
+
+    Raises WordloomError for a folder that is given twice.
+    """
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
-        raise WordloomError(f"one folder is given twice: {', '.join(folders)}; name each once")
+        raise WordloomError(f"a folder is given twice: {', '.join(folders)}; name each once")
     last = [Path(folder).resolve().name for folder in folders]
-    apart = len(folders) > 1 and len(set(last)) == len(last)
-    return dict(zip(folders, last if apart else folders, strict=True))
+    unique = len(folders) > 1 and len(set(last)) == len(last)
+    return dict(zip(folders, last if unique else folders, strict=True))
 
 
 def usage_line(error: Any) -> str:
-    """A UsageError in one line: what was given, what is allowed or near, else where the help is."""
+    """Return a UsageError in one line: what was given, what is allowed or similar, else where the help is."""
     close = getattr(error, "possibilities", None)
     if close:
         message = f"{error.message}; did you mean {' or '.join(close)}?"

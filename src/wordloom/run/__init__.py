@@ -1,17 +1,7 @@
-"""Where the parts of the house meet: load a folder, train a recipe.  The command line calls these."""
+"""Load a checkpoint, train a recipe, evaluate and predict: the functions that the command line calls."""
 
 from wordloom.run.checkpoint.average import average
-from wordloom.run.checkpoint.load import (
-    is_classifier,
-    is_encoder,
-    is_translator,
-    load,
-    load_classifier,
-    load_encoder,
-    load_language_model,
-    load_translator,
-    save,
-)
+from wordloom.run.checkpoint.load import load, load_as, save
 from wordloom.run.models.clusters import Clusters, cluster_texts
 from wordloom.run.models.embedder import Embedded, Embedder
 from wordloom.run.models.language_model import LanguageModel
@@ -33,14 +23,8 @@ __all__ = [
     "Translator",
     "average",
     "cluster_texts",
-    "is_classifier",
-    "is_encoder",
-    "is_translator",
     "load",
-    "load_classifier",
-    "load_encoder",
-    "load_language_model",
-    "load_translator",
+    "load_as",
     "save",
     "train",
     "translation_scores",

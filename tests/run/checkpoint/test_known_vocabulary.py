@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.run.translators import write_translator
 
 import wordloom
-from wordloom.cli.usage import names_of
+from wordloom.cli.usage import short_names
 from wordloom.data import PairCorpus
 from wordloom.errors import CheckpointError, DataError, WordloomError
 from wordloom.models import build, config_from
@@ -106,9 +106,9 @@ def test_transformers_ends_texts_as_the_model_learnt_them(tmp_path: Path) -> Non
 def test_folders_are_named_apart(folders: list[str]) -> None:
     if len(set(folders)) < len(folders):
         with pytest.raises(WordloomError, match="given twice"):
-            names_of(folders)
+            short_names(folders)
         return
-    names = names_of(folders)
+    names = short_names(folders)
     assert list(names) == folders
     assert len(set(names.values())) == len(folders)
 

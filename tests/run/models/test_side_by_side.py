@@ -12,7 +12,7 @@ from tests.run.translators import PAIRS, write_translator
 from torch import nn
 
 from wordloom.generate import Sampling
-from wordloom.run import load_translator
+from wordloom.run import Translator, load_as
 from wordloom.run.models.side_by_side import side_by_side
 
 
@@ -27,7 +27,7 @@ def two_threads():
 @pytest.mark.parametrize("family", ["transformer", "seq2seq"])
 def test_translations_are_those_of_one_batch_after_another(tmp_path, two_threads, family):
     write_translator(tmp_path / "run", family, separate=False)
-    translator = load_translator(tmp_path / "run", device="cpu")
+    translator = load_as(Translator, tmp_path / "run", device="cpu")
     sources = [source for source, _ in PAIRS]
     drawn = Sampling(max_new_tokens=6, seed=3, samples=2)
 

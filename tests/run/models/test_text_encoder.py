@@ -21,7 +21,7 @@ import wordloom
 from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, NonFiniteError
 from wordloom.models import build, config_from
-from wordloom.run import Embedder, TextEncoder, load_encoder
+from wordloom.run import Embedder, TextEncoder, load_as
 from wordloom.run.models.embedder import EmbedLedger
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.text import Tokenizer
@@ -261,7 +261,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_masks_are_filled_as_transformers_fills_them(masked: Path) -> None:
-    encoder = load_encoder(masked)
+    encoder = load_as(TextEncoder, masked)
     text = "the cat [MASK] on the [MASK]"
     found = encoder.fill(text, k=4)
     model = transformers.AutoModelForMaskedLM.from_pretrained(masked).eval()
@@ -285,7 +285,7 @@ def test_masks_are_filled_as_transformers_fills_them(masked: Path) -> None:
 
 
 def test_a_damaged_model_fills_nothing(masked: Path) -> None:
-    encoder = load_encoder(masked)
+    encoder = load_as(TextEncoder, masked)
     with torch.no_grad():
         encoder.model.mlm_norm.weight.fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="no finite probability; its weights are damaged"):
@@ -294,7 +294,7 @@ def test_a_damaged_model_fills_nothing(masked: Path) -> None:
 
 def test_pseudo_perplexity_hides_each_token_in_turn(masked: Path) -> None:
     """By the plainest loop: one token hidden at a time, the others all there."""
-    encoder = load_encoder(masked)
+    encoder = load_as(TextEncoder, masked)
     texts = ["the cat sat on the mat", "the dog ran under the old tree and the cat sat on", "the"]
     scores = encoder.pseudo_perplexity(texts)
     tokenizer, model = encoder.tokenizer, encoder.model
@@ -315,7 +315,7 @@ def test_pseudo_perplexity_hides_each_token_in_turn(masked: Path) -> None:
     with pytest.raises(EvaluationError, match="3 to its max_seq_len 12"):
         encoder.pseudo_perplexity(texts, window=13)
     with pytest.raises(EvaluationError, match="no head"):
-        load_encoder(minilm.MODEL_DIR).pseudo_perplexity(texts)
+        load_as(TextEncoder, minilm.MODEL_DIR).pseudo_perplexity(texts)
 
 
 def test_at_the_command(masked: Path, tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     run = CliRunner()
     texts = ["the cat sat", "", "the dog ran under the old tree"]
     (tmp_path / "t.txt").write_text("".join(f"{text}\n" for text in texts))
-    want = load_encoder(masked).embed(texts, pooling="max", layer=1).vectors
+    want = load_as(TextEncoder, masked).embed(texts, pooling="max", layer=1).vectors
 
     def embed(*given: str, folder: Path = masked, text: str = "t.txt") -> Any:
         return run.invoke(app, ["embed", str(folder), str(tmp_path / text), *given])
@@ -375,8 +375,8 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     assert [group["nearest"][0]["text"] for group in groups] == [texts[0], texts[2], "the cat"]
     assert "3 texts, " in grouped.stderr
     with pytest.raises(DataError, match=r"one text was given where a list of texts is expected"):
-        load_encoder(masked).embed_tokens("He sat")  # type: ignore[arg-type]
-    tokens = load_encoder(masked).embed_tokens(texts)
+        load_as(TextEncoder, masked).embed_tokens("He sat")  # type: ignore[arg-type]
+    tokens = load_as(TextEncoder, masked).embed_tokens(texts)
     for name in ("t.parquet", "t.jsonl"):
         embed("--level", "token", "--out", str(tmp_path / name))
     rows = parquet.read_table(tmp_path / "t.parquet").to_pydict()
@@ -409,12 +409,12 @@ def test_tokens_beyond_the_tokenizers_are_never_filled_in(tmp_path: Path) -> Non
     config = config_from("bert", vocab_size=tokenizer.vocab_size + 70, **sizes)
     model = build(config, generator=torch.Generator().manual_seed(0))
     save_model(model, tmp_path, tokenizer=tokenizer)
-    found = load_encoder(tmp_path).fill("the [MASK] sat", k=tokenizer.vocab_size)[0]
+    found = load_as(TextEncoder, tmp_path).fill("the [MASK] sat", k=tokenizer.vocab_size)[0]
     assert sum(one.probability for one in found) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_damaged_weights_are_told(tmp_path: Path) -> None:
-    encoder = load_encoder(folder_of(tmp_path / "m", "bert", masked_lm_head=True))
+    encoder = load_as(TextEncoder, folder_of(tmp_path / "m", "bert", masked_lm_head=True))
     with torch.no_grad():
         encoder.model.blocks[0].ffn_norm.weight.fill_(torch.nan)
     for call in (encoder.embed, encoder.embed_tokens, encoder.pseudo_perplexity):
@@ -423,10 +423,10 @@ def test_damaged_weights_are_told(tmp_path: Path) -> None:
 
 
 def test_what_made_vectors_of_another_model_goes_when_it_is_overwritten(tmp_path: Path) -> None:
-    encoder = load_encoder(folder_of(tmp_path / "m", "bert"))
+    encoder = load_as(TextEncoder, folder_of(tmp_path / "m", "bert"))
     write_pooling(tmp_path / "m", SentenceSettings("cls", True, 8))
     encoder.save_pretrained(tmp_path / "m", overwrite=True)  # which has that pooling now
     assert pooling_of(tmp_path / "m") == SentenceSettings("cls", True, 8)
-    plain = load_encoder(folder_of(tmp_path / "plain", "bert"))
+    plain = load_as(TextEncoder, folder_of(tmp_path / "plain", "bert"))
     plain.save_pretrained(tmp_path / "m", overwrite=True)
     assert pooling_of(tmp_path / "m") is None

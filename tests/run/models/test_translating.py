@@ -21,8 +21,8 @@ import wordloom
 from wordloom.cli import app
 from wordloom.errors import DataError, GenerationError, TokenizerError
 from wordloom.generate import Sampling
-from wordloom.run import Translation, Translator, load_translator
-from wordloom.run.models.live_input import arriving
+from wordloom.run import Translation, Translator, load_as
+from wordloom.run.models.text_stream import available_batches
 
 SOURCES = [source for source, _ in PAIRS[:9]]
 LONG = "eins zwei drei " * 20  # 60 tokens and the end, of 16 that the model takes
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def translator(folder: Path) -> Translator:
-    return load_translator(folder)
+    return load_as(Translator, folder)
 
 
 def run(*arguments: object, text: str = "", code: int = 0):
@@ -65,7 +65,7 @@ def test_what_is_there_is_taken_together():
             yield number
         raise ValueError("behind all others")
 
-    pools = arriving(items(), 8)
+    pools = available_batches(items(), 8)
     assert next(pools) == [0]
     go.set()
     assert full.wait(60)
@@ -88,7 +88,7 @@ def test_nothing_is_taken_for_one_who_has_left():
         finally:
             given.set()
 
-    pools = arriving(items(), 2)
+    pools = available_batches(items(), 2)
     next(pools)
     pools.close()
     assert given.wait(60)
@@ -97,8 +97,8 @@ def test_nothing_is_taken_for_one_who_has_left():
 def test_a_program_ends_while_its_standard_input_is_waited_for():
     code = f"""
 import runpy, sys
-arriving = runpy.run_path({arriving.__code__.co_filename!r})["arriving"]
-print(next(arriving(iter(sys.stdin.buffer.readline, b""), 4)))
+available_batches = runpy.run_path({available_batches.__code__.co_filename!r})["available_batches"]
+print(next(available_batches(iter(sys.stdin.buffer.readline, b""), 4)))
 sys.exit(3)
 """
     command = [sys.executable, "-S", "-c", code]
@@ -175,7 +175,7 @@ def test_at_the_limit_hypotheses_are_transformers(folder, tmp_path, name):
     transformers = pytest.importorskip("transformers")
     if name == "two":
         write_translator(folder := tmp_path / "two", seed=3)
-    translator = load_translator(folder)
+    translator = load_as(Translator, folder)
     theirs = transformers.MarianMTModel.from_pretrained(folder).eval()
     settings = {"beams": 3, "n_best": 3, "max_new_tokens": 5}
     for row in translator.source_rows(SOURCES[:4]):
@@ -195,12 +195,12 @@ def test_a_folder_that_forces_no_end_is_searched_without(folder, tmp_path):
     write_translator(tmp_path / "free", separate=False)
     path = tmp_path / "free/generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"forced_eos_token_id": None}))
-    free, forced = load_translator(tmp_path / "free"), load_translator(folder)
+    free, forced = load_as(Translator, tmp_path / "free"), load_as(Translator, folder)
     row = free.source_rows(["eins"])
     assert free.search(row, beams=1, max_new_tokens=2)[0][0].ids[-1] != free.eos_id
     assert forced.search(row, beams=1, max_new_tokens=2)[0][0].ids[-1] == free.eos_id
     path.unlink()  # then config.json is asked
-    assert load_translator(tmp_path / "free").forced_eos_id == free.eos_id
+    assert load_as(Translator, tmp_path / "free").forced_eos_id == free.eos_id
 
 
 # -- what is too long ------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_word_that_is_too_long_is_cut_between_tokens(tmp_path):
     shape = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "max_seq_len": 6}
     model = build(config_from("transformer", vocab_size=tokenizer.vocab_size, **shape))
     save_model(model, tmp_path, tokenizer=tokenizer)
-    translator = load_translator(tmp_path)
+    translator = load_as(Translator, tmp_path)
     rows = translator._divided("abcdefghabcdefg")
     assert [tokenizer.decode(row[:-1]) for row in rows] == ["abcde", "fghab", "cdefg"]
     assert {row[-1] for row in rows} == {translator.source_eos_id}
@@ -326,7 +326,7 @@ def test_early_stopping_and_dtype_at_the_command(folder, translator):
         found = translator.translate(SOURCES[:3], beams=4, length_penalty=3, early_stopping=meant)
         assert scores == pytest.approx([best[0].score for best in found], rel=1e-5)
     low = json.loads(run(folder, "--dtype", "bf16", "--json", text="eins").stdout)["translations"][0]
-    half = load_translator(folder, dtype="bf16")
+    half = load_as(Translator, folder, dtype="bf16")
     assert low["score"] == next(half.translate(["eins"]))[0].score
     assert low["score"] != next(translator.translate(["eins"]))[0].score
     assert "[default: stdin]" in (said := " ".join(run("--help").stdout.split()))

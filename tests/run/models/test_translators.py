@@ -19,7 +19,7 @@ from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, GenerationError
 from wordloom.models import build, config_from
 from wordloom.recipe import load_recipe
-from wordloom.run import load_translator, translation_scores
+from wordloom.run import Translator, load_as, translation_scores
 from wordloom.run.checkpoint.load import next_command
 from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.progress import TrainingProgress
@@ -70,7 +70,7 @@ def test_scores_are_sacrebleus_and_the_loss_is_that_of_training(place, tmp_path,
     assert found["bleu"] == corpus_bleu(made, [references]).score
     assert found["bleu_lowercase"] == corpus_bleu(made, [references], lowercase=True).score
     assert found["chrf"] == corpus_chrf(made, [references]).score
-    translator = load_translator(place / name)
+    translator = load_as(Translator, place / name)
     assert made == [
         best[0].text
         for best in translator.translate([source for source, _ in PAIRS], beams=2, max_new_tokens=6)
@@ -114,7 +114,7 @@ def test_pairs_are_named_in_every_way(place, tmp_path):
 
 
 def test_what_is_left_out_of_the_loss_is_told(place):
-    translator = load_translator(place / "joint")
+    translator = load_as(Translator, place / "joint")
     odd = [("eins", ""), ("", "one"), ("eins", "one " * 20), ("eins zwei", "one two")]
     pairs = [pair._replace(source=a, target=b) for pair, (a, b) in zip(some(place), odd, strict=False)]
     scores, found = translation_scores(translator, pairs, beams=1, max_new_tokens=2)
@@ -139,7 +139,7 @@ def some(place: Path):
 
 
 def test_what_a_translator_refuses(place, tmp_path):
-    translator = load_translator(place / "joint")
+    translator = load_as(Translator, place / "joint")
     with pytest.raises(GenerationError, match="text 2 has 41 tokens and the model takes 16"):
         list(translator.translate(["eins", "eins " * 40]))
     with pytest.raises(GenerationError, match="batch_size is a number"):
@@ -188,7 +188,10 @@ def test_the_mean_of_checkpoints_is_a_model_like_them(place, tmp_path):
     states = [load_model(tmp_path / f"run/checkpoints/step-{step}").state_dict() for step in steps[1:]]
     for name, tensor in load_model(tmp_path / "mean").state_dict().items():
         torch.testing.assert_close(tensor, (states[0][name] + states[1][name]) / 2)
-    mean, newest = load_translator(tmp_path / "mean"), load_translator(tmp_path / "run/checkpoints/step-21")
+    mean, newest = (
+        load_as(Translator, tmp_path / "mean"),
+        load_as(Translator, tmp_path / "run/checkpoints/step-21"),
+    )
     assert mean.source_tokenizer.fingerprint == newest.source_tokenizer.fingerprint
     assert mean.tokenizer.fingerprint == newest.tokenizer.fingerprint
     for name in ("config.json", "generation_config.json"):
@@ -250,7 +253,7 @@ def test_an_alignment_at_the_command(place, tmp_path):
     shown = run(*command, "--target", "one two three", "--layer", 1, "--head", 0).splitlines()
     assert shown[0].startswith("layer 1, head 0: written (down) from what is read (across), █ up to 0.")
     assert [line.split()[0] for line in shown[-4:]] == ["one", "two", "three", "</s>"]
-    own = align(load_translator(place / "seq2seq"), "eins zwei", beams=2)
+    own = align(load_as(Translator, place / "seq2seq"), "eins zwei", beams=2)
     assert own.weights.shape == (1, 1, len(own.target), 3)
     with pytest.raises(GenerationError, match="alignment needs a source"):
         run("inspect", place / "joint", "alignment")
@@ -301,17 +304,17 @@ def other(place: Path, folder: Path) -> Path:
 def test_each_side_has_its_tokenizer_on_disk(place, tmp_path):
     german, english = tokenizers()
     for name in FAMILIES:
-        translator = load_translator(place / name)
+        translator = load_as(Translator, place / name)
         assert translator.source_tokenizer.fingerprint == german.fingerprint
         assert translator.tokenizer.fingerprint == english.fingerprint
         assert translator.config.source_vocab_size == german.vocab_size > english.vocab_size
         assert len(list(translator.translate(GERMAN[:3], beams=2, max_new_tokens=3))) == 3
     wordloom.save(translator, tmp_path / "again")
-    assert load_translator(tmp_path / "again").source_tokenizer.fingerprint == german.fingerprint
-    joint = load_translator(place / "joint")
+    assert load_as(Translator, tmp_path / "again").source_tokenizer.fingerprint == german.fingerprint
+    joint = load_as(Translator, place / "joint")
     wordloom.save(joint, tmp_path / "again", overwrite=True)
     assert not (tmp_path / "again/source_tokenizer").exists()
-    assert not load_translator(tmp_path / "again").separate
+    assert not load_as(Translator, tmp_path / "again").separate
 
 
 def test_two_tokenizers_are_trained_or_read(place):
@@ -344,17 +347,17 @@ def test_a_tokenizer_of_another_model_is_refused_on_either_side(place, tmp_path)
         shutil.copytree(place / "transformer", folder)
         tokenizer.save_pretrained(folder / below)
         with pytest.raises(CheckpointError, match=says) as caught:
-            load_translator(folder)
+            load_as(Translator, folder)
         assert "\n" not in str(caught.value)
     shutil.rmtree(folder / "source_tokenizer")
     english.save_pretrained(folder)
     with pytest.raises(CheckpointError, match="no tokenizer of its sources; put back its source_tokenizer/"):
-        load_translator(folder)
+        load_as(Translator, folder)
     facts = json.loads((place / "joint/config.json").read_text())
     shutil.copytree(place / "joint", tmp_path / "ends")
     (tmp_path / "ends/config.json").write_text(json.dumps(facts | {"eos_token_id": 5}))
     with pytest.raises(CheckpointError, match="the eos token is 1 in the tokenizer and 5 in the model"):
-        load_translator(tmp_path / "ends")
+        load_as(Translator, tmp_path / "ends")
     model = build(config_from("seq2seq", vocab_size=9, dim=8))
     with pytest.raises(
         CheckpointError, match="the source tokenizer has 10 ids, the model a source_vocab of 9"
@@ -381,4 +384,4 @@ def test_without_attention_nothing_is_aligned(tmp_path):
     save_model(build(config_from("seq2seq", dim=8, **sizes)), tmp_path, tokenizer=english,
                source_tokenizer=german)  # fmt: skip
     with pytest.raises(ConfigError, match="attention is 'none'"):
-        align(load_translator(tmp_path), "eins")
+        align(load_as(Translator, tmp_path), "eins")

@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 import wordloom
 from wordloom.data.rows.labelled import labelled_rows
 from wordloom.errors import CheckpointError, DataError, DeviceError, RecipeError, WordloomError
-from wordloom.run import load_classifier, load_language_model, train
+from wordloom.run import LanguageModel, TextClassifier, load_as, train
 
 WORDS = {
     "sport": ["goal", "team", "match", "ball", "won"],
@@ -264,10 +264,10 @@ def test_texts_are_lists(recipe, tmp_path):
 
 def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
     run = train(recipe, ["train.steps=2"], out=tmp_path / "run").folder
-    with pytest.raises(CheckpointError, match=r"writes no text; use `wordloom predict"):
-        load_language_model(run)
+    with pytest.raises(CheckpointError, match=r"needs a causal language model; try `wordloom predict"):
+        load_as(LanguageModel, run)
     with pytest.raises(DeviceError, match="computes in fp32, not in bf16"):
-        load_classifier(run, dtype="bf16")
+        load_as(TextClassifier, run, dtype="bf16")
     (run / "vocabulary.json").write_text(
         json.dumps({"split": "words", "lower": False, "max_ngram": 1, "terms": ["a"]})
     )

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, TaskConfig, build
-from wordloom.run import load_translator, train
+from wordloom.run import Translator, load_as, train
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.translation import scores as translation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score
@@ -110,7 +110,7 @@ def test_transformers_writes_as_we_do_by_what_the_folder_says(
     """[CLS] begins and [SEP] ends both what is read and what is written; none of it is given here."""
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    translator = load_translator(run[0])
+    translator = load_as(Translator, run[0])
     tokenizer = translator.tokenizer
     assert (translator.start_id, translator.eos_id) == (tokenizer.cls_id, tokenizer.sep_id)
     texts = ["eins zwei", "vier sechs acht null", "drei"]
@@ -123,7 +123,7 @@ def test_transformers_writes_as_we_do_by_what_the_folder_says(
     assert all(ours)
     model.save_pretrained(tmp_path)
     Tokenizer.from_pretrained(place / "bert").save_pretrained(tmp_path)  # a BERT's, as it usually lies there
-    assert [found[0].text for found in load_translator(tmp_path).translate(texts)] == ours
+    assert [found[0].text for found in load_as(Translator, tmp_path).translate(texts)] == ours
     aligned = align(translator, "eins zwei", "one two")
     assert aligned.weights.shape[-2:] == (len(aligned.target), len(aligned.source))
 
@@ -137,17 +137,17 @@ def test_it_is_translated_from_the_command_line_and_saved_again(
     )
     assert done.exit_code == 0, done.output
     assert len(done.stdout.splitlines()) == 3
-    translator = load_translator(run[0])
+    translator = load_as(Translator, run[0])
     long = " ".join(GERMAN * 2)  # 16 words and what stands around them, where 14 places are
     assert all(len(row) <= 14 for row in translator._divided(long))
     translator.save_pretrained(tmp_path / "again")
-    again = load_translator(tmp_path / "again")
+    again = load_as(Translator, tmp_path / "again")
     assert (again.start_id, again.source_start_id) == (translator.start_id, translator.source_start_id)
 
 
 def test_the_loss_of_its_validation_pairs_is_that_of_the_run(run: tuple[Path, list[str]]) -> None:
     pairs = list(pairs_to_score(run[0], []))
-    scores, _ = translation_scores(load_translator(run[0]), pairs, beams=1, max_new_tokens=1)
+    scores, _ = translation_scores(load_as(Translator, run[0]), pairs, beams=1, max_new_tokens=1)
     last = [row["loss"] for row in lines(run[0]) if row["kind"] == "evaluate"][-1]
     assert scores["loss"].value == pytest.approx(last, rel=1e-5)
 
@@ -176,7 +176,7 @@ def test_it_also_begins_with_nothing_and_with_copies(place: Path, tmp_path: Path
     path = tmp_path / "own.toml"
     path.write_text(RECIPE.format(folder=place, more="") + TOKENIZER + more)
     short = ["train.steps=2", "train.evaluate_every=0", "train.save_every=0"]
-    translator = load_translator(train(path, short, out=tmp_path / "fresh").folder)
+    translator = load_as(Translator, train(path, short, out=tmp_path / "fresh").folder)
     assert translator.start_id == translator.source_start_id == translator.tokenizer.cls_id
     assert translator.config.padding_idx == translator.pad_id
     told = Told()
@@ -187,7 +187,7 @@ def test_it_also_begins_with_nothing_and_with_copies(place: Path, tmp_path: Path
     with pytest.raises(CheckpointError, match="has dim 32, the model's encoder has 16"):
         train(path, short, out=tmp_path / "other", start_from=place / "bert")
     words = [*short, "tokenizer.kind=word", "tokenizer.vocab_size=none"]  # which know no beginning
-    translator = load_translator(train(path, words, out=tmp_path / "words").folder)
+    translator = load_as(Translator, train(path, words, out=tmp_path / "words").folder)
     assert (translator.start_id, translator.source_start_id) == (translator.pad_id, None)
 
 
@@ -198,6 +198,6 @@ def test_it_also_begins_with_what_was_tuned(place: Path, tmp_path: Path) -> None
     told = Told()
     short = ["train.steps=2", "train.evaluate_every=0", "train.save_every=0"]
     given = {"start_from": tmp_path / "tuned", "progress": told}
-    translator = load_translator(train(place / "from.toml", short, out=tmp_path / "run", **given).folder)
+    translator = load_as(Translator, train(place / "from.toml", short, out=tmp_path / "run", **given).folder)
     assert any("decoder, left out" in line and line.endswith("pooler, classifier") for line in told.told)
     assert translator.start_id == translator.tokenizer.cls_id

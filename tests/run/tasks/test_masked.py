@@ -16,7 +16,7 @@ from tests.run.test_train import lines
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.errors import CheckpointError, ConfigError, DataError, RecipeError
 from wordloom.objectives import masked_lm
-from wordloom.run import load_encoder, train
+from wordloom.run import TextEncoder, load_as, train
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
 from wordloom.weights import load_config, load_model
@@ -196,7 +196,7 @@ def test_what_learnt_with_the_empty_placeholder_is_asked_with_it(recipe: Path, t
              "train.objective=masked_lm", "data.sentences=none",
              "train.save_every=0", "train.evaluate_every=0"]  # fmt: skip
     train(recipe, given, out=tmp_path / "run")
-    encoder = load_encoder(tmp_path / "run")
+    encoder = load_as(TextEncoder, tmp_path / "run")
     assert len(encoder.fill("the [EMPTY] of the [EMPTY]")) == 2
     with pytest.raises(DataError, match=r"the text has no \[EMPTY\] to fill in"):
         encoder.fill("the [MASK] of the king")
@@ -224,10 +224,10 @@ def test_who_goes_on_by_another_placeholder_is_asked_with_that(recipe: Path, tmp
     assert load_config(tmp_path / "first").empty_id == place
     train(recipe, masks, out=tmp_path / "second", start_from=tmp_path / "first")
     assert load_config(tmp_path / "second").empty_id is None
-    assert load_encoder(tmp_path / "second").fill("the [MASK] of the king")
+    assert load_as(TextEncoder, tmp_path / "second").fill("the [MASK] of the king")
     train(recipe, empty, out=tmp_path / "third", start_from=tmp_path / "second")
     assert load_config(tmp_path / "third").empty_id == place
-    assert load_encoder(tmp_path / "third").fill("the [EMPTY] of the king")
+    assert load_as(TextEncoder, tmp_path / "third").fill("the [EMPTY] of the king")
 
 
 def test_heads_that_a_checkpoint_lacks_begin_afresh_and_are_named(

@@ -25,7 +25,7 @@ from wordloom.data.rows.squad import Answer, Question
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.evaluate.answers import Found, Span
 from wordloom.objectives import question_answering
-from wordloom.run import load_classifier, train
+from wordloom.run import TextClassifier, load_as, train
 from wordloom.run.tasks.heads.question_answering import Answerer
 from wordloom.weights import load_config
 
@@ -96,7 +96,7 @@ def test_a_run_leaves_a_model_that_answers(place):
     ledger = json.loads((place / "run/ledger.json").read_text())
     assert ledger["train"]["questions"] + ledger["validation"]["questions"] == 6
     with pytest.raises(CheckpointError, match="holds a model for question_answering"):
-        load_classifier(place / "run")
+        load_as(TextClassifier, place / "run")
 
 
 def test_signatures_name_the_questions_and_all_their_answers(place):
@@ -264,7 +264,7 @@ def test_at_the_command(place, tmp_path):
     arguments = ["predict", str(place / "run"), str(tmp_path / "long.jsonl"), "--too-long", "cut", "--json"]
     done = CliRunner().invoke(app, arguments)
     assert json.loads(done.stdout)["cut"]
-    assert done.stderr == "cut: 1 question is longer than the model reads and lost its end: 1\n"
+    assert done.stderr == "note: 1 question is longer than the model reads and was truncated: 1\n"
     (tmp_path / "some.jsonl").write_text('{"question": "who", "context": " "}\n')
     with pytest.raises(DataError, match=r"some\.jsonl:1: context: is empty; expected text"):
         ran("predict", place / "run", tmp_path / "some.jsonl")

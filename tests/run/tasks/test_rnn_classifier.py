@@ -14,7 +14,7 @@ from tests.run.test_train import lines
 import wordloom
 from wordloom.data.rows.labelled import labelled_rows
 from wordloom.errors import CheckpointError, DataError, WordloomError
-from wordloom.run import load_classifier, train
+from wordloom.run import TextClassifier, load_as, train
 
 RECIPE = """
 seed = 5
@@ -86,7 +86,7 @@ def test_a_finished_folder(recipe, names, tmp_path):
 
 def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     result = train(recipe, out=tmp_path / "run")
-    classifier = load_classifier(tmp_path / "run")
+    classifier = load_as(TextClassifier, tmp_path / "run")
     from wordloom.recipe import load_recipe
     from wordloom.run.prepare import labelled_corpus
 
@@ -158,7 +158,7 @@ def test_from_a_checkpoint_and_saved_again(recipe, names, tmp_path):
     a.save_pretrained(tmp_path / "copy")
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "copy" / file).read_bytes() == (first / file).read_bytes()
-    narrow = load_classifier(first, dtype="bf16")
+    narrow = load_as(TextClassifier, first, dtype="bf16")
     np.testing.assert_allclose(narrow.probabilities(["kapo"]), a.probabilities(["kapo"]), atol=0.02)
 
 
@@ -212,8 +212,8 @@ def test_what_bags_alone_can_do_is_told(recipe, tmp_path):
                 lambda: classifier.vectorize(["ka"])):  # fmt: skip
         with pytest.raises(CheckpointError, match=r"run is a rnn_classifier, .* what a bag_of_words has"):
             use()
-    with pytest.raises(CheckpointError, match="writes no text; use `wordloom predict"):
-        wordloom.run.load_language_model(run)
+    with pytest.raises(CheckpointError, match="needs a causal language model; try `wordloom predict"):
+        wordloom.run.load_as(wordloom.run.LanguageModel, run)
     other = json.loads((run / "config.json").read_text()) | {"vocab_size": 3}
     (run / "config.json").write_text(json.dumps(other))
     with pytest.raises(CheckpointError):

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import wordloom
 from wordloom.cli import app
 from wordloom.nn.head import linear_cross_entropy
-from wordloom.run import load_translator, train
+from wordloom.run import Translator, load_as, train
 
 NUMBERS = ["null", "eins", "zwei", "drei", "vier", "sechs", "sieben", "acht"]
 ENGLISH = ["zero", "one", "two", "three", "four", "six", "seven", "eight"]
@@ -83,7 +83,7 @@ def test_other_tools_translate_as_we_do_by_what_the_folder_says(recipe, tmp_path
 
     run = train(recipe(), ["train.epochs=3"], out=tmp_path / "run").folder
     texts = ["eins zwei", "vier sechs acht null", "drei"]
-    ours = [found[0].text for found in load_translator(run).translate(texts)]
+    ours = [found[0].text for found in load_as(Translator, run).translate(texts)]
     tokenizer, model = AutoTokenizer.from_pretrained(run), AutoModelForSeq2SeqLM.from_pretrained(run)
     rows = [tokenizer(text, return_tensors="pt") for text in texts]
     made = [model.generate(row["input_ids"], attention_mask=row["attention_mask"]) for row in rows]

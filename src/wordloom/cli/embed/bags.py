@@ -73,9 +73,9 @@ def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
 
         bags = DocumentBags.from_pretrained(folder)
         return bags.vectorizer, bags.weigh
-    from wordloom.run import load_classifier
+    from wordloom.run import TextClassifier, load_as
 
-    classifier = load_classifier(folder, device="cpu")
+    classifier = load_as(TextClassifier, folder, device="cpu")
     return classifier.vectorizer, classifier.weigh
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from wordloom.cli.columns import column_of
+from wordloom.cli.options import parse_column
 from wordloom.cli.vectors.output import made_table, print_json, tell
 from wordloom.errors import DataError, did_you_mean
 
@@ -201,7 +201,9 @@ def _read(
         return list(placed_texts([source], **reading)), None
     field = None if reading["field"] == "text" else reading["field"]
     how = {"header": reading["header"], "encoding_errors": reading["encoding_errors"]}
-    rows = list(labelled_rows(source, text=reading["columns"] or field, label=column_of(label_column), **how))
+    rows = list(
+        labelled_rows(source, text=reading["columns"] or field, label=parse_column(label_column), **how)
+    )
     if rows and len(rows[0].texts) > 1:
         raise DataError(
             f"the rows of '{source}' hold {len(rows[0].texts)} texts each; name one: --text-column"

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wordloom.cli.columns import HEADER, TEXT_COLUMN, columns_of, refuse_columns
 from wordloom.cli.embed.bags import embed_bags, holds_bags
 from wordloom.cli.embed.clusters import OPTIONS, Grouping
 from wordloom.cli.embed.model import Level, embed_model, holds_model
-from wordloom.cli.usage import is_given, refuse
+from wordloom.cli.options import FORCE, HEADER, TEXT_COLUMN
+from wordloom.cli.usage import UsageError, is_given, refuse, refuse_existing
 from wordloom.cli.vectors.output import ROWS, opened, tell
-from wordloom.cli.written import FORCE, refuse_existing
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def command(
         ),
     ] = None,
     field: Annotated[str, typer.Option(help="Where .jsonl and .parquet rows keep their text.")] = "text",
-    text_column: Annotated[list[str] | None, TEXT_COLUMN] = None,
-    header: Annotated[bool | None, HEADER] = None,
+    text_column: TEXT_COLUMN = None,
+    header: HEADER = None,
     encoding_errors: Annotated[
         Literal["strict", "replace"], typer.Option(help="What to do with text that is not UTF-8.")
     ] = "strict",
@@ -167,12 +166,15 @@ def command(
     _refuse_nothing(model)
     if text_column is not None:
         refuse(ctx, "--text-column says where the texts are", "field")
-    columns = columns_of(text_column)
-    refuse_columns(model, columns, 1)
-    if columns is None and label_column is None:
+    if text_column is not None and len(text_column) > 1:
+        raise UsageError(
+            f"--text-column: {model} reads rows of one text, and {len(text_column)} columns are given; name "
+            "one"
+        )
+    if text_column is None and label_column is None:
         refuse(ctx, "without --text-column no table is read", "header")
     reading: dict[str, Any] = {
-        "columns": columns,
+        "columns": text_column,
         "header": header,
         "field": field,
         "encoding_errors": encoding_errors,

@@ -79,20 +79,19 @@ def embed_model(
 
 
 def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
-    from wordloom.run import Embedder, is_classifier, is_encoder, is_translator, load, load_encoder
-    from wordloom.run.checkpoint.headed import is_headed
+    """Load the model in ``folder`` as an embedder; raises CheckpointError if it embeds no texts."""
+    from wordloom.run.checkpoint.contents import read_checkpoint
+    from wordloom.run.checkpoint.kinds import kind_of
 
-    if is_encoder(folder):
-        return load_encoder(folder, device=device, dtype=dtype).embedder(**settings)
-    if is_classifier(folder) or is_translator(folder) or is_headed(folder):
+    checkpoint = read_checkpoint(folder)
+    kind = kind_of(checkpoint)
+    if not kind.embeds:
         raise CheckpointError(
-            f"{folder} makes no vectors of texts: take an encoder, a model that continues text, or with "
-            "--method the vectors of its tokens"
+            f"{folder} holds {kind.description}, which embeds no texts: give an encoder or a language model, "
+            "or --method for the vectors of its tokens"
         )
-    lm = load(folder, device=device, dtype=dtype)
-    if lm.tokenizer is None:
-        raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
-    return Embedder(lm.model, lm.tokenizer, **settings)
+    embedder: Embedder = kind.load(checkpoint, device, dtype).embedder(**settings)
+    return embedder
 
 
 def _placed(

@@ -1,23 +1,39 @@
-"""``wordloom inspect FOLDER forgetting``: what runs have learnt beside what they have forgotten."""
+"""``wordloom inspect CHECKPOINT forgetting``: how much fine-tuned runs forgot of their old task."""
 
 from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from wordloom.cli.tables import plain_table
+from wordloom.cli.options import FORCE, JSON, PLOT
+from wordloom.cli.tables import plain_table, print_unwrapped
+from wordloom.cli.usage import check_plot
 
-__all__ = ["inspect_forgetting"]
+__all__ = ["command"]
 
 
-def inspect_forgetting(folders: list[str], metric: str | None, plot: Path | None, *, json: bool) -> None:
+def command(
+    ctx: typer.Context,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The metric of the new task.  [default: accuracy, or the task's main metric]"),
+    ] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(metavar="CHECKPOINT", help="Another run to compare. Repeatable.")
+    ] = None,
+    plot: Annotated[Path | None, PLOT] = None,
+    force: Annotated[bool, FORCE] = False,
+    json: JSON = False,
+) -> None:
+    """Show the loss of fine-tuned runs on their old task, before and after, beside the new task's metric."""
     from wordloom.run.sweep.forgetting import REMEDIES, forgetting_of
 
-    runs = forgetting_of(folders, metric)
+    check_plot(ctx, plot, force=force)
+    runs = forgetting_of([ctx.obj, *(beside or [])], metric)
     if plot is not None:
         from wordloom.inspect.forgetting import draw_forgetting
 
@@ -27,14 +43,13 @@ def inspect_forgetting(folders: list[str], metric: str | None, plot: Path | None
         return
     table = plain_table(None, "", "", "tokens", "old loss before", "after", "change", runs[0].metric, "")
     for run in runs:
-        figures = (
+        losses = (
             f"{run.before:.4f}",
             f"{run.after:.4f}",
             f"{run.after - run.before:+.4f}",
             f"{run.score:.4f}",
         )
-        table.add_row(run.remedy, run.label, f"{run.tokens:,}", *figures, Text(str(run.folder), style="dim"))
-    whole = Console(width=1000).measure(table).maximum
-    Console(width=max(Console().width, whole), highlight=False).print(table)
+        table.add_row(run.remedy, run.label, f"{run.tokens:,}", *losses, Text(str(run.folder), style="dim"))
+    print_unwrapped(table)
     if plot is not None:
-        typer.echo(f"drawn into {plot}", err=True)
+        typer.echo(f"wrote {plot}", err=True)

@@ -1,49 +1,60 @@
-"""``wordloom inspect RUN gradients``: how far back losses reach."""
+"""``wordloom inspect CHECKPOINT gradients``: how far back gradients reach."""
 
 from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.inspect.causal import load_causal
+from wordloom.cli.options import FORCE, JSON, PLOT
 from wordloom.cli.tables import plain_table
-from wordloom.cli.usage import names_of
-from wordloom.errors import CheckpointError, GenerationError
+from wordloom.cli.usage import check_plot, short_names
+from wordloom.errors import GenerationError
 
 if TYPE_CHECKING:
     from wordloom.inspect import GradientFlow
 
-__all__ = ["inspect_gradients", "print_gradients"]
+__all__ = ["command", "print_gradients"]
 
 
-def inspect_gradients(
-    folders: list[str],
-    prompt: str | None,
-    file: str | None,
-    distance: int,
-    windows: int,
-    plot: Path | None,
-    *,
-    json: bool,
+def command(
+    ctx: typer.Context,
+    prompt: Annotated[str | None, typer.Option(help="The text that the model reads.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            help="A file or data set to read instead.  [default: the validation data of the recipe]"
+        ),
+    ] = None,
+    distance: Annotated[int, typer.Option(help="How many tokens to look back.", min=1)] = 64,
+    windows: Annotated[int, typer.Option(help="At how many places of the text to measure.", min=1)] = 32,
+    beside: Annotated[
+        list[str] | None, typer.Option(metavar="CHECKPOINT", help="Another model to compare. Repeatable.")
+    ] = None,
+    plot: Annotated[Path | None, PLOT] = None,
+    force: Annotated[bool, FORCE] = False,
+    json: JSON = False,
 ) -> None:
+    """Show how far back the gradient of a token's loss reaches."""
     from wordloom.inspect import draw_gradients, gradient_flow
+    from wordloom.run import LanguageModel, load_as
 
+    check_plot(ctx, plot, force=force)
     if prompt is not None and file is not None:
         raise GenerationError("both --prompt and --file name a text to read; give one of them")
     flows: dict[str, GradientFlow] = {}
-    names = names_of(folders)
+    folders = [ctx.obj, *(beside or [])]
+    names = short_names(folders)
     for folder in folders:
-        lm = load_causal(folder, "gradients")
-        if lm.tokenizer is None:
-            raise CheckpointError(f"'{folder}' has no tokenizer to read the text with")
+        lm = load_as(LanguageModel, folder, purpose="the view 'gradients'")
+        tokenizer = lm.text_tokenizer
         text = prompt if prompt is not None else _text(folder, file)
-        ids = lm.tokenizer.encode(text, specials="text").ids
+        ids = tokenizer.encode(text, specials="text").ids
         flows[names[folder]] = gradient_flow(lm.model, ids, distance=distance, windows=windows)
     if plot is not None:
         draw_gradients(plot, flows)
@@ -58,34 +69,34 @@ def inspect_gradients(
     for name, flow in flows.items():
         print_gradients(console, name, flow)
     if plot is not None:
-        typer.echo(f"drawn into {plot}", err=True)
+        typer.echo(f"wrote {plot}", err=True)
 
 
-_READ = 1 << 20  # characters of a text that are enough to measure at some places
+_MAX_CHARACTERS = 1 << 20  # enough text for every window
 
 
 def _text(folder: str, file: str | None) -> str:
-    """The beginning of a text, or of the validation text of the checkpoint's recipe."""
+    """Return the beginning of ``file``, or of the validation text of the recipe."""
     from wordloom.data import documents
-    from wordloom.recipe import load_recipe
+    from wordloom.run.checkpoint.contents import read_checkpoint
     from wordloom.run.prepare import recipe_corpus
 
-    recipe = Path(folder) / "recipe.toml"
-    if file is None and not recipe.exists():
-        raise CheckpointError(f"{folder} has no recipe.toml that names a validation text; give --file")
-    found = documents([file]) if file else recipe_corpus(load_recipe(str(recipe))).documents("validation")
+    if file is not None:
+        texts = documents([file])
+    else:
+        texts = recipe_corpus(read_checkpoint(folder).validation_recipe).documents("validation")
     parts: list[str] = []
-    for document in found:
+    for document in texts:
         parts.append(
             document.text if isinstance(document.text, str) else document.text.decode(errors="replace")
         )
-        if sum(map(len, parts)) > _READ:
+        if sum(map(len, parts)) > _MAX_CHARACTERS:
             break
-    return "\n".join(parts)[:_READ]
+    return "\n".join(parts)[:_MAX_CHARACTERS]
 
 
 def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
-    """Norms at as many distances as fit, by what factor they fall and where they are a hundredth."""
+    """Print gradient norms by distance, their decay factor, and where they fall below 1 %."""
     furthest = len(next(iter(flow.norms.values()))) - 1
     distances = [d for d in (0, *(2**i for i in range(32))) if d <= furthest]
     console.print(Text(f"{name}: gradient of the loss at a token, {flow.windows} of them", style="bold"))
@@ -96,7 +107,7 @@ def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
 
 
 def _fitting_table(console: Console, flow: GradientFlow, distances: list[int]) -> Table:
-    """With as many of ``distances``, from the first to the last, as leave every cell whole."""
+    """Return a table with as many of ``distances`` as fit the console."""
     for n in range(len(distances), 0, -1):
         made = _table(flow, [distances[round(i * (len(distances) - 1) / max(1, n - 1))] for i in range(n)])
         made.width = console.measure(made, options=console.options.update_width(1000)).maximum

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from wordloom.cli.options import FORCE
 from wordloom.cli.usage import refuse
 from wordloom.cli.vectors.output import JSON, made_table, print_json, shown, tell
-from wordloom.cli.written import FORCE
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:

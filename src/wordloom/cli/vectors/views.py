@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.usage import refuse
+from wordloom.cli.options import FORCE, PLOT
+from wordloom.cli.usage import refuse, refuse_existing
 from wordloom.cli.vectors.output import (
     JSON,
     RESTRICT,
@@ -27,7 +28,6 @@ from wordloom.cli.vectors.output import (
     shown,
     tell,
 )
-from wordloom.cli.written import FORCE, PLOT, refuse_existing
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wordloom.errors import CheckpointError, GenerationError
+from wordloom.errors import GenerationError
 from wordloom.generate import (
     NextToken,
     Sampling,
@@ -23,6 +23,8 @@ from wordloom.generate import (
     stream_text,
 )
 from wordloom.generate.token_ids import are_several
+from wordloom.run.models.embedder import Embedder
+from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials, Tokenizer
 from wordloom.weights import save_model
 
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
-class LanguageModel:
+class LanguageModel(ReadsText):
     """A model and its tokenizer, as :func:`load` gives them.
 
     ``tokenizer`` is None where the folder has none; such a model takes and gives token ids only.
@@ -69,7 +71,7 @@ class LanguageModel:
             done = [completion.ids for completion in made]
             return done if several or len(done) > 1 else done[0]
         return generate_text(
-            self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids, specials=specials
+            self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids, specials=specials
         )
 
     def stream(
@@ -83,7 +85,7 @@ class LanguageModel:
         sampling, eos_ids = self._settled(sampling, given)
         if not isinstance(prompt, str):
             return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
-        return stream_text(self.model, self._tokenizer(), prompt, sampling, eos_ids=eos_ids)
+        return stream_text(self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids)
 
     def score(
         self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
@@ -92,7 +94,7 @@ class LanguageModel:
 
         Continuations are a list: of str after a str, of lists of token ids after a list of token ids.
         """
-        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
         return score(self.model, tokenizer, prompt, continuations)
 
     def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
@@ -100,8 +102,12 @@ class LanguageModel:
 
         Without a tokenizer their ``text`` is empty.
         """
-        tokenizer = self._tokenizer() if isinstance(prompt, str) else self.tokenizer
+        tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
         return next_tokens(self.model, tokenizer, prompt, k)
+
+    def embedder(self, **settings: Any) -> Embedder:
+        """Return an :class:`~wordloom.run.models.embedder.Embedder` of texts with these settings."""
+        return Embedder(self.model, self.text_tokenizer, **settings)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a folder that transformers and :func:`load` read as it is, with its generation settings."""
@@ -121,13 +127,6 @@ class LanguageModel:
         if settled.ignored_line is not None:
             _warn_once(f"{self.folder or 'the model'}: {settled.ignored_line}")
         return sampling or settled.sampling, settled.eos_ids
-
-    def _tokenizer(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise CheckpointError(
-                f"{self.folder} has no tokenizer; give token ids, or put a tokenizer.json there"
-            )
-        return self.tokenizer
 
 
 def _is_text(prompt: Any) -> bool:

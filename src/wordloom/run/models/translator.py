@@ -21,8 +21,8 @@ from wordloom.generate import Conditioned, Generation, Hypothesis, Sampling, bea
 from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit
 from wordloom.nn.evaluating import evaluating
-from wordloom.run.models.live_input import arriving, taken
 from wordloom.run.models.side_by_side import side_by_side
+from wordloom.run.models.text_stream import available_batches, batches_of
 from wordloom.run.models.tokenizers import ReadsText, required_tokenizer
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
@@ -170,7 +170,7 @@ class Translator(ReadsText):
             )
         write = self._searching(search) if sampling is None else self._drawing(sampling)
         given = _only_texts(texts, place)
-        pools = arriving(given, read_ahead) if live else taken(given, read_ahead)
+        pools = available_batches(given, read_ahead) if live else batches_of(given, read_ahead)
         parted = partial(self._parts, overlong=overlong, place=place)
         joined = partial(self._joined, n_best=n_best, length_penalty=length_penalty)
         written = partial(side_by_side, self.model, write)

@@ -1,0 +1,197 @@
+"""``wordloom inspect CHECKPOINT|PRESET parameters``: parameters, memory and operations of a model."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wordloom.cli.options import JSON
+from wordloom.cli.tables import plain_table
+from wordloom.cli.usage import refuse
+from wordloom.errors import CheckpointError, did_you_mean
+
+if TYPE_CHECKING:
+    from wordloom.inspect import ParameterTable
+    from wordloom.inspect.parameters import Component
+
+__all__ = ["command", "print_parameters"]
+
+
+def command(
+    ctx: typer.Context,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="The number of keys that each query attends to, for the costs.  [default: the model's "
+            "max_seq_len]",
+            min=1,
+        ),
+    ] = None,
+    json: JSON = False,
+) -> None:
+    """Show the parameters of a model, their memory, and the operations for each token."""
+    from wordloom.inspect import parameter_table
+
+    name = ctx.obj
+    config = _config(name)
+    if not hasattr(config, "n_layers"):
+        refuse(ctx, "a bag of words has no attention", "context")
+        _bag_parameters(name, config, json=json)
+        return
+    table = parameter_table(config, context=context)
+    if json:
+        settings = {**vars(config), **({"body": vars(config.body)} if hasattr(config, "body") else {})}
+        settings = {key: value for key, value in settings.items() if value is not None}
+        print(json_module.dumps({"model": name, "config": settings, **table.as_dict()}))
+    else:
+        print_parameters(Console(), name, config, table)
+
+
+def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
+    from wordloom.models import MODELS, family_of, skeleton
+
+    shapes = {key: tuple(p.shape) for key, p in skeleton(config).named_parameters()}
+    total = sum(p.numel() for p in skeleton(config).parameters())
+    if json:
+        facts = {"model": name, "config": vars(config), "total": total}
+        print(json_module.dumps({**facts, "parameters": {key: list(shape) for key, shape in shapes.items()}}))
+        return
+    kind = MODELS[family_of(config)].model.__name__
+    words = f"{config.vocab_size:,} words ({config.features}), labels: {', '.join(config.labels)}"
+    Console().print(Text(f"{name}: {kind}, {words}", style="bold"), end="\n\n")
+    made = plain_table(None, "component", "shape", "parameters")
+    for key, shape in shapes.items():
+        size = 1
+        for side in shape:
+            size *= side
+        made.add_row(key, "×".join(map(str, shape)), f"{size:,}")
+    made.add_section()
+    made.add_row("total", "", f"{total:,}", style="bold")
+    Console().print(made)
+
+
+def _config(name: str) -> Any:
+    """The config of a preset or of a checkpoint folder; a name that is both is refused."""
+    from wordloom.models import PRESETS
+    from wordloom.weights import load_config
+
+    if name in PRESETS:
+        if Path(name, "config.json").exists():
+            raise CheckpointError(f"'{name}' is a preset and also a folder; write './{name}' for the folder")
+        return PRESETS[name]
+    if not Path(name).exists():
+        raise CheckpointError(f"no checkpoint folder and no preset '{name}'; {did_you_mean(name, PRESETS)}")
+    return load_config(name)
+
+
+def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
+    """The table for people: components, memory, key/value cache, operations."""
+    c = getattr(config, "body", config)  # of a model with a head
+    n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
+    shape = f"{n_layers} layers, dim {c.dim}, "
+    shape += f"cell {c.cell}" if table.state else f"{c.n_heads} heads, context {c.max_seq_len:,}"
+    console.print(Text(f"{name}: {_kind(config)}, {shape}", style="bold"), end="\n\n")
+    console.print(_component_table(table))
+    memory = ", ".join(f"{_bytes(size)} {precision}" for precision, size in table.memory.items())
+    console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
+    if table.state:
+        sizes = f"{_bytes(table.state * 4)} fp32, {_bytes(table.state * 2)} bf16"
+        console.print(f"State of a row, however long it is: {sizes}\n", highlight=False)
+    if table.kv_cache:
+        console.print(_cache_table(table))
+        console.print()
+    console.print(_flops_table(table))
+
+
+def _kind(config: Any) -> str:
+    """What a model is called: its class, and its task where it has a head for one."""
+    body = getattr(config, "body", config)
+    named = type(body).__name__.removesuffix("Config")
+    return named if body is config else f"{named} for {config.task}"
+
+
+def _component_table(table: ParameterTable) -> Table:
+    made = plain_table(None, "component", "shape", "parameters", "share")
+    stacks: dict[str, list[Component]] = {}  # "blocks.*." or those of a side: what a layer is made of
+    for c in table.components:
+        if "blocks.*." in c.name:
+            stacks.setdefault(_stack(c), []).append(c)
+    for c in table.components:
+        label = c.name
+        if "blocks.*." in c.name:
+            stack = stacks[_stack(c)]
+            n_layers = max(part.copies for part in stack)
+            if c is stack[0]:
+                each = sum(part.parameters for part in stack if part.copies == n_layers)
+                kind = _stack(c).removesuffix(".*.").replace("_", " ")
+                made.add_row(Text(f"{n_layers} {kind}, each", style="dim"), Text(f"{each:,}", style="dim"))
+            label = "  " + c.name.removeprefix(_stack(c))
+            if c.copies != n_layers:
+                label += f" ({c.copies} of them)"
+        parts = [f"= {owner}" if owner else "×".join(map(str, shape)) for shape, owner in c.tensors]
+        made.add_row(label, " + ".join(parts) or "computed", f"{c.total:,}", _share(c.total, table.total))
+    made.add_section()
+    made.add_row("total", "", f"{table.total:,}", "100%", style="bold")
+    return made
+
+
+def _stack(component: Component) -> str:
+    """``encoder_blocks.*.`` of ``encoder_blocks.*.attention.q_proj``."""
+    return "".join(component.name.partition("blocks.*.")[:2])
+
+
+def _cache_table(table: ParameterTable) -> Table:
+    precisions = list(table.kv_cache[0].bytes_per_token)
+    whole = f"{precisions[-1]} × {table.context:,}"
+    made = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
+    for kv in table.kv_cache:
+        sizes = list(kv.bytes_per_token.values())
+        kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
+        cells = [_bytes(size) for size in [*sizes, sizes[-1] * table.context]]
+        made.add_row(kind, str(kv.n_kv_heads), *cells, style="bold" if kv.is_this_model else "")
+    return made
+
+
+def _flops_table(table: ParameterTable) -> Table:
+    f, attentions = table.flops, "layers" if table.per == "token" else "attentions"
+    each = "2 × (key + memory)" if table.state else f"4 × {attentions} × heads × head_dim"
+    made = plain_table(f"Operations per {table.per}", "", "FLOPs", "share")
+    for name, flops in [
+        ("layers: 2 × the weights of their matrices", f.layers),
+        (f"attention: {each} × {table.context:,} keys", f.attention),
+        ("head: 2 × its weights", f.head),
+    ]:
+        if table.state and name.startswith("attention") and not flops:
+            continue
+        made.add_row(name, _flops(flops), _share(flops, f.forward))
+    made.add_section()
+    made.add_row("forward", _flops(f.forward), "100%", style="bold")
+    made.add_row("training: 3 × forward", _flops(f.training), "", style="bold")
+    return made
+
+
+def _share(part: int, whole: int) -> str:
+    share = part / whole
+    return "0%" if part == 0 else "<0.1%" if share < 0.0005 else f"{share:.1%}"
+
+
+def _flops(n: float) -> str:
+    for unit in ("", " M", " G", " T"):
+        scaled = n / {"": 1, " M": 1e6, " G": 1e9, " T": 1e12}[unit]
+        if scaled < 1000:
+            break
+    return f"{scaled:.4g}{unit}"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"

@@ -1,0 +1,38 @@
+"""``wordloom inspect CHECKPOINT top-words``: the words that speak most for each label."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wordloom.cli.options import JSON
+from wordloom.cli.tables import visible
+
+__all__ = ["command"]
+
+
+def command(
+    ctx: typer.Context,
+    top_k: Annotated[int, typer.Option(help="How many words of each label to show.", min=1)] = 10,
+    json: JSON = False,
+) -> None:
+    """Show the words with the highest weights of each label of a bag-of-words classifier."""
+    from wordloom.run import TextClassifier, load_as
+
+    words = load_as(TextClassifier, ctx.obj, purpose="the view 'top-words'").top_words(top_k)
+    if json:
+        print(json_module.dumps(words, ensure_ascii=False))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for label in words:
+        table.add_column(Text(label))
+        table.add_column("weight", justify="right")
+    for row in zip(*words.values(), strict=True):
+        table.add_row(*(cell for word, weight in row for cell in (Text(visible(word)), f"{weight:.3f}")))
+    Console().print(table)

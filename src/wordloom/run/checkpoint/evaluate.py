@@ -1,0 +1,456 @@
+"""The evaluations of checkpoints, one function for each kind of checkpoint or task.
+
+Each function takes a checkpoint, its loaded model and the files to score.  Without files it scores the
+validation data that the recipe in the folder names, as they were read in training.  The keyword arguments
+after ``reporter`` are options of ``wordloom evaluate``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from wordloom.data import ScoredCorpus, documents, questions
+from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.rows.choices import choice_rows
+from wordloom.data.rows.labelled import Column, LabelledCorpus
+from wordloom.data.rows.lines import is_table
+from wordloom.data.rows.tagged import tagged_texts, word_columns
+from wordloom.data.text.labelled_documents import LabelledDocuments
+from wordloom.errors import CheckpointError, DataError, EvaluationError
+from wordloom.evaluate import Scores, lambada, passages, perplexity
+from wordloom.evaluate.score import perplexity_of
+from wordloom.inspect.confusion import draw_confusion
+from wordloom.recipe import Recipe
+from wordloom.recipe.data import (
+    CausalData,
+    QuestionData,
+    RowLengths,
+    TextData,
+    TokenLabelData,
+    TranslationData,
+)
+from wordloom.run.checkpoint.contents import Checkpoint
+from wordloom.run.checkpoint.reporting import Reporter, report_columns
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.sentence_folder import pooling_of
+from wordloom.run.models.similarity import similarity_scores
+from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.text_readers import MarkedReader
+from wordloom.run.models.translator import Translator
+from wordloom.run.prepare import corpus_of, labelled_corpus, recipe_corpus
+from wordloom.run.tasks.heads.multiple_choice import Chooser, choice_parts
+from wordloom.run.tasks.heads.question_answering import Answerer, question_parts
+from wordloom.run.tasks.heads.regression import TextScorer
+from wordloom.run.tasks.heads.token_classification import Tagger, tagged_parts
+from wordloom.run.tasks.label_scores import scores_after_labels
+from wordloom.run.tasks.labelled import training_columns
+from wordloom.run.tasks.masked import validation_scores
+from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
+from wordloom.text import Specials
+
+__all__ = [
+    "PAIRS_HINT",
+    "evaluate_classification",
+    "evaluate_lambada",
+    "evaluate_masked",
+    "evaluate_multiple_choice",
+    "evaluate_question_answering",
+    "evaluate_regression",
+    "evaluate_similarity",
+    "evaluate_text",
+    "evaluate_token_classification",
+    "evaluate_translation",
+]
+
+Sources: TypeAlias = Sequence[str]
+Columns: TypeAlias = Sequence[Column] | None
+
+PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
+
+
+# -- running text ------------------------------------------------------------------------------------------
+
+
+def evaluate_text(
+    checkpoint: Checkpoint,
+    lm: LanguageModel,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    first: int | None = None,
+    field: str = "text",
+    separator: str | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    specials: Specials = "refuse",
+    per_word: bool = False,
+    joined: bool = False,
+    **windows: Any,
+) -> Scores:
+    """Return loss, perplexity and bits per byte.
+
+    ``windows`` are settings of :func:`wordloom.evaluate.perplexity`.
+
+    A model trained on texts behind their labels is scored on each text given its label.
+    """
+    if sources:
+        reading: dict[str, Any] = {"separator": separator, "encoding_errors": encoding_errors}
+        texts = documents(sources, field=field, **reading)
+    else:
+        recipe = checkpoint.validation_recipe
+        if isinstance(recipe.data, CausalData) and recipe.data.label_prefix:
+            if per_word or joined or first is not None:
+                raise EvaluationError(
+                    "the model scores each text given its label: leave out --per-word, --joined and --first"
+                )
+            return scores_after_labels(lm, LabelledDocuments(labelled_corpus(recipe)), **windows)
+        texts, specials = recipe_corpus(recipe).documents("validation"), recipe.data_as(TextData).specials
+    tokenizer, read = lm.text_tokenizer, list(islice(texts, first))
+    size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in read)
+    tokens, nats, began = 0, 0.0, time.perf_counter()
+    with reporter.progress(size) as advance:
+
+        def progress(n_bytes: float, n_tokens: int, more_nats: float) -> None:
+            nonlocal tokens, nats
+            tokens, nats = tokens + n_tokens, nats + more_nats
+            rate = tokens / (time.perf_counter() - began)
+            advance(n_bytes, f"perplexity {perplexity_of(nats / max(1, tokens)):,.2f}  {rate:,.0f} tokens/s")
+
+        settings = {**windows, "per_word": per_word, "joined": joined, "specials": specials}
+        return perplexity(lm.model, tokenizer, read, progress=progress, **settings)
+
+
+def evaluate_lambada(
+    checkpoint: Checkpoint,
+    lm: LanguageModel,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    first: int | None = None,
+    batch_size: int | None = None,
+) -> Scores:
+    """Return the accuracy and the loss of the last words of passages; by default those of LAMBADA."""
+    read = list(islice(passages(list(sources) or ["lambada"]), first))
+    tokenizer, done, right = lm.text_tokenizer, 0, 0
+    with reporter.progress(len(read)) as advance:
+
+        def progress(is_right: bool, _: float) -> None:
+            nonlocal done, right
+            done, right = done + 1, right + is_right
+            advance(1, f"accuracy {right / done:.2%}")
+
+        return lambada(lm.model, tokenizer, read, batch_size=batch_size, progress=progress)
+
+
+def evaluate_masked(
+    checkpoint: Checkpoint,
+    encoder: TextEncoder,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    first: int | None = None,
+    field: str = "text",
+    separator: str | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    **settings: Any,
+) -> Scores:
+    """Return the pseudo-perplexity of files, or the validation scores of the recipe's masked tokens."""
+    if not sources:
+        checkpoint.validation_recipe  # noqa: B018  raises without one
+        return validation_scores(encoder)
+    for source in sources:
+        if is_table(source):
+            raise DataError(
+                f"'{source}' is a table, and {checkpoint.folder} is scored on running text{PAIRS_HINT}"
+            )
+    reading: dict[str, Any] = {"separator": separator, "encoding_errors": encoding_errors}
+    try:
+        texts = list(islice(documents(sources, field=field, **reading), first))
+    except DataError as error:
+        if pooling_of(checkpoint.folder) is None:
+            raise
+        raise DataError(f"{error}{PAIRS_HINT}") from None
+    ids = encoder.text_tokenizer.encode_batch([t.text for t in texts], specials="text")
+    began, before = time.perf_counter(), 0
+    with reporter.progress(sum(map(len, ids))) as advance:
+
+        def progress(done: int) -> None:
+            nonlocal before
+            advance(done - before, f"{done / (time.perf_counter() - began):,.0f} tokens/s")
+            before = done
+
+        return encoder.pseudo_perplexity(texts, progress=progress, **settings)
+
+
+# -- rows --------------------------------------------------------------------------------------------------
+
+
+def evaluate_classification(
+    checkpoint: Checkpoint,
+    classifier: TextClassifier,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    text_column: Columns = None,
+    label_column: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    too_long: Literal["error", "cut"] | None = None,
+    plot: Path | None = None,
+) -> Scores:
+    """Return accuracy, F1 and loss on labelled rows; draw the confusion matrix into ``plot``."""
+    recipe = checkpoint.recipe
+    trained_here = recipe is not None and recipe.train.objective == "classification"
+    if recipe is not None and trained_here and isinstance(classifier.reader, MarkedReader):
+        too_long_in_training = recipe.data_as(RowLengths).too_long
+        limits: dict[str, Any] = {"longest": recipe.train.seq_len, "too_long": too_long_in_training}
+        classifier = replace(classifier, reader=replace(classifier.reader, **limits))
+    if too_long is not None:
+        classifier.too_long = too_long
+    if sources:
+        default = training_columns(recipe, "classification")
+        corpus = LabelledCorpus(
+            sources=sources,
+            text=text_column,
+            label=label_column,
+            header=header,
+            encoding_errors=encoding_errors,
+            default=default,
+        )
+        if default is not None:
+            report_columns(reporter, checkpoint, corpus.columns_read())
+        scores = classifier.evaluate(corpus)
+    else:
+        scores = classifier.evaluate(labelled_corpus(checkpoint.validation_recipe), part="validation")
+    if plot is not None:
+        draw_confusion(**scores.details["confusion"], path=plot)
+        reporter.say(f"wrote {plot}")
+    return scores
+
+
+def evaluate_similarity(
+    checkpoint: Checkpoint,
+    model: TextEncoder | LanguageModel,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    text_column: Columns = None,
+    label_column: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    too_long: Literal["error", "cut", "window"] | None = None,
+) -> Scores:
+    """Return how well the cosines of pairs of texts correlate with the scores of the pairs."""
+    if not sources:
+        raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
+    corpus = _scored_corpus(
+        checkpoint, sources, reporter, text_column, label_column, header, encoding_errors,
+        objectives=("cosine_similarity", "contrastive"),
+    )  # fmt: skip
+    settings = {} if too_long is None else {"too_long": too_long}
+    return similarity_scores(model.embedder(**settings), corpus)
+
+
+def evaluate_regression(
+    checkpoint: Checkpoint,
+    scorer: TextScorer,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    text_column: Columns = None,
+    label_column: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    too_long: Literal["error", "cut"] | None = None,
+) -> Scores:
+    """Return the mean squared error and the correlations with the scores of rows."""
+    scorer = _with_limits_of_training(checkpoint, scorer, too_long)
+    if not sources:
+        return scorer.evaluate(
+            _held_out(checkpoint, scorer, lambda r: corpus_of(r, ScoredCorpus)), part="validation"
+        )
+    return scorer.evaluate(
+        _scored_corpus(
+            checkpoint, sources, reporter, text_column, label_column, header, encoding_errors,
+            objectives=("regression",), split="files",
+        )
+    )  # fmt: skip
+
+
+def evaluate_multiple_choice(
+    checkpoint: Checkpoint,
+    chooser: Chooser,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+    too_long: Literal["error", "cut"] | None = None,
+) -> Scores:
+    """Return accuracy and loss on questions with choices."""
+    chooser = _with_limits_of_training(checkpoint, chooser, too_long)
+    if sources:
+        return chooser.evaluate(list(choice_rows(sources, answered=True, encoding_errors=encoding_errors)))
+    return chooser.evaluate(_held_out(checkpoint, chooser, lambda r: choice_parts(r).get("validation")))
+
+
+def evaluate_token_classification(
+    checkpoint: Checkpoint,
+    tagger: Tagger,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    text_column: Columns = None,
+    label_column: Column | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    too_long: Literal["error", "cut", "window"] | None = None,
+) -> Scores:
+    """Return loss, accuracy and the F1 of entities on words with labels."""
+    tagger = _with_limits_of_training(checkpoint, tagger, too_long)
+    if not sources:
+        return tagger.evaluate(_held_out(checkpoint, tagger, lambda r: tagged_parts(r).get("validation")))
+    default = training_columns(checkpoint.recipe, "token_classification")
+    columns: dict[str, Any] = {
+        "word": text_column[0] if text_column else None,
+        "label": label_column,
+        "default": default,
+    }
+    texts = list(tagged_texts(sources, encoding_errors=encoding_errors, **columns))
+    if default is not None:
+        report_columns(reporter, checkpoint, word_columns(sources, **columns))
+    return tagger.evaluate(texts)
+
+
+def evaluate_question_answering(
+    checkpoint: Checkpoint,
+    answerer: Answerer,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+    threshold: float | None = None,
+) -> Scores:
+    """Return exact match and F1 of answers; with a ``threshold`` a question may have no answer."""
+    if threshold is not None:
+        answerer.no_answer = True
+    if sources:
+        data = None if checkpoint.recipe is None else checkpoint.recipe.data
+        misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
+        asked = list(questions(list(sources), misplaced=misplaced, encoding_errors=encoding_errors))
+    else:
+        asked = _held_out(checkpoint, answerer, lambda recipe: question_parts(recipe)[1])
+    return answerer.evaluate(asked, threshold=threshold or 0.0)
+
+
+# -- pairs of texts ----------------------------------------------------------------------------------------
+
+
+def evaluate_translation(
+    checkpoint: Checkpoint,
+    translator: Translator,
+    sources: Sources,
+    reporter: Reporter,
+    *,
+    first: int | None = None,
+    targets: list[str] | None = None,
+    source_column: Column | None = None,
+    target_column: Column | None = None,
+    header: bool | None = None,
+    encoding_errors: EncodingErrors = "strict",
+    batch_size: int | None = None,
+    translations: Path | None = None,
+    **search: Any,
+) -> Scores:
+    """Return BLEU and chrF of translations and the loss of the references.
+
+    ``search`` are settings of the beam search.  The file ``translations`` receives a line for each text.
+    """
+    reading = {
+        "targets": targets,
+        "source_column": source_column,
+        "target_column": target_column,
+        "header": header,
+        "encoding_errors": encoding_errors,
+    }
+    reading = {name: value for name, value in reading.items() if value is not None}
+    if sources and not targets:
+        _report_pair_columns(checkpoint, reporter, source_column, target_column)
+    # all pairs are read, also beyond ``first``: the counts of both sides must agree
+    pairs = list(pairs_to_score(checkpoint.folder, sources, **reading))[:first]
+    with reporter.progress(len(pairs)) as advance:
+        done = 0
+
+        def progress() -> None:
+            nonlocal done
+            done += 1
+            advance(1, f"{done:,} of {len(pairs):,} texts translated")
+
+        scores, written = translation_scores(
+            translator, pairs, batch_size=batch_size or 32, progress=progress, **search
+        )
+    if translations is not None:
+        translations.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+        reporter.say(f"wrote {translations}")
+    return scores
+
+
+def _report_pair_columns(
+    checkpoint: Checkpoint, reporter: Reporter, source_column: Column | None, target_column: Column | None
+) -> None:
+    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+    if not isinstance(data, TranslationData) or (data.source_column is None and data.target_column is None):
+        return
+    source = source_column or data.source_column or "source"
+    target = target_column or data.target_column or "target"
+    recipe = checkpoint.folder / "recipe.toml"
+    reporter.say(f"columns: source {source!r}; target {target!r} (by default those in {recipe})")
+
+
+# -- the recipe of the run -----------------------------------------------------------------------------------
+
+
+def _with_limits_of_training(checkpoint: Checkpoint, model: Any, too_long: str | None) -> Any:
+    """Return ``model`` with the row length and, unless it is given, the ``too_long`` of its training."""
+    recipe = checkpoint.recipe
+    if recipe is not None and recipe.train.objective == model.config.task:
+        data = recipe.data
+        in_training = (
+            data.too_long if isinstance(data, TokenLabelData) else recipe.data_as(RowLengths).too_long
+        )
+        model = replace(model, max_seq_len=recipe.train.seq_len, too_long=in_training)
+    return model if too_long is None else replace(model, too_long=too_long)
+
+
+def _held_out(checkpoint: Checkpoint, model: Any, read: Callable[[Recipe], Any]) -> Any:
+    """Return the validation rows that ``read`` finds in the recipe; raises CheckpointError without any."""
+    recipe = checkpoint.validation_recipe
+    if recipe.train.objective == model.config.task and recipe.data.holds_out:
+        rows = read(recipe)
+        if rows is not None:
+            return rows
+    raise CheckpointError(f"the recipe of {checkpoint.folder} holds out no validation data; give a file")
+
+
+def _scored_corpus(
+    checkpoint: Checkpoint,
+    sources: Sources,
+    reporter: Reporter,
+    text: Columns,
+    label: Column | None,
+    header: bool | None,
+    encoding_errors: EncodingErrors,
+    *,
+    objectives: Sequence[str],
+    **settings: Any,
+) -> ScoredCorpus:
+    """Return the scored rows of files, with the columns of a recipe for one of ``objectives`` as default."""
+    default = training_columns(checkpoint.recipe, *objectives)
+    columns: dict[str, Any] = {"text": text, "label": label, "header": header, "default": default}
+    corpus = ScoredCorpus(sources=sources, encoding_errors=encoding_errors, **columns, **settings)
+    if default is not None:
+        report_columns(reporter, checkpoint, corpus.columns_read())
+    return corpus

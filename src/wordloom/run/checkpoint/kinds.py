@@ -1,0 +1,368 @@
+"""The kinds of checkpoints in one table: how each is recognised, loaded and used.
+
+:data:`KINDS` lists them.  ``wordloom.load`` and the commands look a checkpoint up in it with :func:`kind_of`;
+nothing else asks what a folder holds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wordloom.errors import CheckpointError
+from wordloom.models import TaskConfig, encodes, family_of, translates
+from wordloom.recipe.data import CausalData
+from wordloom.run.checkpoint import evaluate, predict
+from wordloom.run.checkpoint.contents import Checkpoint
+from wordloom.run.checkpoint.loaders import (
+    Loader,
+    load_bag_of_words,
+    load_classifier,
+    load_encoder,
+    load_language_model,
+    load_translator,
+    loader_of_head,
+)
+from wordloom.run.checkpoint.predict import PredictedRow
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.translator import Translator
+from wordloom.run.tasks.heads.multiple_choice import Chooser
+from wordloom.run.tasks.heads.question_answering import Answerer
+from wordloom.run.tasks.heads.regression import TextScorer
+from wordloom.run.tasks.heads.token_classification import Tagger
+
+__all__ = ["KINDS", "Evaluation", "Kind", "Prediction", "Use", "kind_of", "require_kind"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """A use that a command makes of a kind of checkpoint.
+
+    Attributes:
+        reads: what the checkpoint does there, for messages: "is scored on labelled rows".
+        options: the options of the command that have an effect, by parameter name.
+        file_options: those of them that say how a FILE is read, and have no effect without one.
+        too_long: the allowed values of ``too_long``.
+        most_texts: how many texts a row has at most, and so how many columns ``text_column`` may name.
+    """
+
+    reads: str
+    options: tuple[str, ...] = ()
+    file_options: tuple[str, ...] = ()
+    too_long: tuple[str, ...] = ("error", "cut")
+    most_texts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Use):
+    """A use by ``wordloom evaluate``.
+
+    ``run(checkpoint, model, sources, reporter, **options)`` returns scores; ``name`` says in JSON of what.
+    """
+
+    name: str
+    run: Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Use):
+    """A use by ``wordloom predict``: ``run(checkpoint, model, sources, reporter, **options)`` yields rows.
+
+    Attributes:
+        rows: what is predicted for, in the plural: "texts".
+        files: what a FILE holds, for kinds that do not read texts from standard input by default.
+    """
+
+    run: Callable[..., Iterator[PredictedRow]]
+    rows: str = "texts"
+    files: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of checkpoint.
+
+    Attributes:
+        description: what a folder of this kind holds: "a classifier".
+        recognises: whether a config is of this kind; :data:`KINDS` is searched from the top.
+        result: the class that :func:`wordloom.load` returns.
+        load: its loader.
+        next_command: the arguments of a command that tries a checkpoint.
+        evaluations: by ``--task``.
+        prediction: None if ``wordloom predict`` has no use for it.
+        embeds: whether the loaded model has an ``embedder`` of texts.
+    """
+
+    description: str
+    recognises: Callable[[Any], bool]
+    result: type[Any]
+    load: Loader
+    next_command: Callable[[str, Checkpoint], str] = lambda folder, _: f"predict {folder} FILE"
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    prediction: Prediction | None = None
+    embeds: bool = False
+
+    def command_for(self, checkpoint: Checkpoint) -> str:
+        """Return a command that tries ``checkpoint``."""
+        return f"wordloom {self.next_command(shlex.quote(str(checkpoint.folder)), checkpoint)}"
+
+
+def _has_head(task: str) -> Callable[[Any], bool]:
+    return lambda config: isinstance(config, TaskConfig) and config.task == task
+
+
+def _is_family(family: str) -> Callable[[Any], bool]:
+    return lambda config: not isinstance(config, TaskConfig) and family_of(config) == family
+
+
+def _try_encoder(folder: str, checkpoint: Checkpoint) -> str:
+    return f"{'predict' if checkpoint.config.masked_lm_head else 'embed'} {folder} FILE"
+
+
+def _try_language_model(folder: str, checkpoint: Checkpoint) -> str:
+    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+    if isinstance(data, CausalData) and data.label_prefix:
+        return f'generate {folder} --prompt "<LABEL>" --specials interpret'
+    return f'generate {folder} --prompt "..."'
+
+
+_COLUMNS = ("text_column", "label_column", "header")
+_TEXTS = ("text_column", "header", "field", "encoding_errors")
+_DOCUMENTS = ("field", "separator", "encoding_errors", "specials")
+
+_SIMILARITY = Evaluation(
+    name="similarity",
+    run=evaluate.evaluate_similarity,
+    reads="compares the sentence embeddings of pairs of texts",
+    options=(*_COLUMNS, "encoding_errors", "too_long"),
+    too_long=("error", "cut", "window"),
+    most_texts=2,
+)
+
+
+def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
+    """Return the uses of a classifier; ``options`` are those for rows that are too long."""
+    return {
+        "evaluations": {
+            "text": Evaluation(
+                name="classification",
+                run=evaluate.evaluate_classification,
+                reads="is scored on labelled rows",
+                options=(*_COLUMNS, "encoding_errors", "plot", *options),
+                file_options=(*_COLUMNS, "encoding_errors", *options),
+                most_texts=most_texts,
+            )
+        },
+        "prediction": Prediction(
+            run=predict.predict_labels,
+            reads="predicts the labels of texts",
+            options=(*_TEXTS, "batch_size", *options),
+            most_texts=most_texts,
+        ),
+    }
+
+
+KINDS: dict[str, Kind] = {
+    "classification": Kind(
+        description="a classifier",
+        recognises=_has_head("classification"),
+        result=TextClassifier,
+        load=load_classifier,
+        **_classifier_uses("too_long", most_texts=2),
+    ),
+    "rnn_classifier": Kind(
+        description="a recurrent classifier",
+        recognises=_is_family("rnn_classifier"),
+        result=TextClassifier,
+        load=load_classifier,
+        **_classifier_uses(most_texts=1),
+    ),
+    "bag_of_words": Kind(
+        description="a bag-of-words classifier",
+        recognises=_is_family("bag_of_words"),
+        result=TextClassifier,
+        load=load_bag_of_words,
+        **_classifier_uses(most_texts=1),
+    ),
+    "regression": Kind(
+        description="a model for regression",
+        recognises=_has_head("regression"),
+        result=TextScorer,
+        load=loader_of_head(TextScorer),
+        evaluations={
+            "text": Evaluation(
+                name="regression",
+                run=evaluate.evaluate_regression,
+                reads="is scored on rows with scores",
+                options=(*_COLUMNS, "encoding_errors", "too_long"),
+                file_options=(*_COLUMNS, "encoding_errors", "too_long"),
+                most_texts=2,
+            )
+        },
+        prediction=Prediction(
+            run=predict.predict_scores,
+            reads="predicts a number for each text",
+            options=(*_TEXTS, "batch_size", "too_long"),
+            most_texts=2,
+        ),
+    ),
+    "multiple_choice": Kind(
+        description="a model for multiple choice",
+        recognises=_has_head("multiple_choice"),
+        result=Chooser,
+        load=loader_of_head(Chooser),
+        evaluations={
+            "text": Evaluation(
+                name="multiple_choice",
+                run=evaluate.evaluate_multiple_choice,
+                reads="is scored on questions with choices",
+                options=("encoding_errors", "too_long"),
+                file_options=("encoding_errors", "too_long"),
+            )
+        },
+        prediction=Prediction(
+            run=predict.predict_choices,
+            reads="reads questions with choices",
+            options=("batch_size", "too_long"),
+            rows="questions",
+            files="questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
+        ),
+    ),
+    "token_classification": Kind(
+        description="a model for token classification",
+        recognises=_has_head("token_classification"),
+        result=Tagger,
+        load=loader_of_head(Tagger),
+        evaluations={
+            "text": Evaluation(
+                name="token_classification",
+                run=evaluate.evaluate_token_classification,
+                reads="is scored on words with labels",
+                options=("text_column", "label_column", "encoding_errors", "too_long"),
+                file_options=("text_column", "label_column", "encoding_errors", "too_long"),
+                too_long=("error", "cut", "window"),
+            )
+        },
+        prediction=Prediction(
+            run=predict.predict_word_labels,
+            reads="predicts the labels of words",
+            options=(*_TEXTS, "batch_size", "too_long"),
+            too_long=("error", "cut", "window"),
+        ),
+    ),
+    "question_answering": Kind(
+        description="a model for question answering",
+        recognises=_has_head("question_answering"),
+        result=Answerer,
+        load=loader_of_head(Answerer),
+        evaluations={
+            "text": Evaluation(
+                name="question_answering",
+                run=evaluate.evaluate_question_answering,
+                reads="is scored on questions with answers",
+                options=("encoding_errors", "threshold"),
+                file_options=("encoding_errors",),
+            )
+        },
+        prediction=Prediction(
+            run=predict.predict_answers,
+            reads="reads questions and the texts that answer them",
+            options=("batch_size", "too_long", "top_k", "threshold"),
+            rows="questions",
+            files="questions: SQuAD's .json, or .jsonl with question and context",
+        ),
+    ),
+    "translation": Kind(
+        description="a translation model",
+        recognises=translates,
+        result=Translator,
+        load=load_translator,
+        next_command=lambda folder, _: f"translate {folder} FILE",
+        evaluations={
+            "text": Evaluation(
+                name="translation",
+                run=evaluate.evaluate_translation,
+                reads="is scored on pairs of texts",
+                options=(
+                    *("targets", "source_column", "target_column", "header", "encoding_errors", "first"),
+                    *("beams", "length_penalty", "max_new_tokens", "batch_size", "tokenize", "translations"),
+                ),
+                file_options=("targets", "source_column", "target_column", "header", "encoding_errors"),
+            )
+        },
+    ),
+    "encoder": Kind(
+        description="an encoder",
+        recognises=encodes,
+        result=TextEncoder,
+        load=load_encoder,
+        next_command=_try_encoder,
+        embeds=True,
+        evaluations={
+            "text": Evaluation(
+                name="masked",
+                run=evaluate.evaluate_masked,
+                reads=f"predicts masked tokens of running text{evaluate.PAIRS_HINT}",
+                options=(*_DOCUMENTS, "window", "first", "batch_size"),
+                file_options=(*_DOCUMENTS, "window", "first", "batch_size"),
+            ),
+            "similarity": _SIMILARITY,
+        },
+        prediction=Prediction(
+            run=predict.predict_masked_tokens,
+            reads="predicts the masked tokens of texts, one text a line",
+            options=("field", "encoding_errors", "top_k"),
+        ),
+    ),
+    "language_model": Kind(
+        description="a causal language model",
+        recognises=lambda config: True,
+        result=LanguageModel,
+        load=load_language_model,
+        next_command=_try_language_model,
+        embeds=True,
+        evaluations={
+            "text": Evaluation(
+                name="text",
+                run=evaluate.evaluate_text,
+                reads="is scored on running text",
+                options=(
+                    *(*_DOCUMENTS, "window", "stride", "start", "end", "per_word", "joined", "first"),
+                    "batch_size",
+                ),
+                file_options=_DOCUMENTS,
+            ),
+            "lambada": Evaluation(
+                name="lambada",
+                run=evaluate.evaluate_lambada,
+                reads="predicts the last words of passages",
+                options=("first", "batch_size"),
+            ),
+            "similarity": _SIMILARITY,
+        },
+    ),
+}
+
+
+def kind_of(checkpoint: Checkpoint) -> Kind:
+    """Return the kind of ``checkpoint``."""
+    return next(kind for kind in KINDS.values() if kind.recognises(checkpoint.config))
+
+
+def require_kind(checkpoint: Checkpoint, result: type[Any], purpose: str) -> Kind:
+    """Return the kind of ``checkpoint``; raises CheckpointError if loading it gives no ``result``.
+
+    ``purpose`` says in the message what needs it: "this command".
+    """
+    kind = kind_of(checkpoint)
+    if kind.result is not result:
+        wanted = " or ".join(one.description for one in KINDS.values() if one.result is result)
+        raise CheckpointError(
+            f"{checkpoint.folder} holds {kind.description}, and {purpose} needs {wanted}; try "
+            f"`{kind.command_for(checkpoint)}`"
+        )
+    return kind
