@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from wordloom.errors import CheckpointError, did_you_mean
 from wordloom.weights.renaming import Ignored, Renaming, Row
@@ -17,9 +17,12 @@ __all__ = [
     "GPT_ALIASES",
     "OWN",
     "Format",
+    "Setting",
     "activation_from",
     "own_format",
+    "read_settings",
     "refuse_unless",
+    "write_settings",
 ]
 
 OWN = "wordloom-"  # model_type begins so for models that transformers lacks or would compute differently
@@ -140,3 +143,47 @@ def refuse_unless(theirs: Mapping[str, Any], **supported: Any) -> None:
         stored = theirs.get(key)
         if stored is not None and stored != value:
             raise CheckpointError(f"unsupported setting {key} = {stored!r}; only {value!r} is computed here")
+
+
+class Setting(NamedTuple):
+    """One key of a config.json and the setting of ours that it holds.
+
+    Attributes:
+        theirs: the key.
+        ours: the setting.
+        default: transformers' value for a missing key.
+        written: the attribute to write, if the setting may be None.
+        read: False for a key that repeats another one.
+    """
+
+    theirs: str
+    ours: str
+    default: Any = None
+    written: str | None = None
+    read: bool = True
+
+
+def read_settings(
+    table: Sequence[Setting], theirs: Mapping[str, Any], activations: Mapping[str, str] = _ACTIVATIONS
+) -> dict[str, Any]:
+    """Return our settings from a config.json; raise CheckpointError for an unsupported activation."""
+    settings = {row.ours: theirs.get(row.theirs, row.default) for row in table if row.read}
+    for row in table:
+        if row.ours == "activation":
+            settings["activation"] = activation_from(theirs, row.theirs, row.default, activations)
+    return settings
+
+
+def write_settings(
+    table: Sequence[Setting], config: Any, activations: Mapping[str, str] = ACTIVATION_NAMES
+) -> dict[str, Any]:
+    """Return the keys of config.json for ``config``, in the order of the table."""
+    theirs = {}
+    for row in table:
+        value = getattr(config, row.written or row.ours)
+        if row.ours == "activation":
+            value = activations[value]
+        elif value is None and row.ours.endswith("_dropout"):
+            value = config.dropout
+        theirs[row.theirs] = value
+    return theirs

@@ -14,10 +14,16 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert import BertConfig
-from wordloom.models.checks.settings import dropout_or
 from wordloom.models.roberta import RobertaConfig
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    ACTIVATION_NAMES,
+    Format,
+    Setting,
+    read_settings,
+    refuse_unless,
+    write_settings,
+)
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = ["FORMAT", "ROBERTA", "block_rows", "layer_rows"]
@@ -111,55 +117,51 @@ def _refine(table: tuple[Row, ...]) -> Callable[[BertConfig, Collection[str]], B
     return refine
 
 
-def _config_from(theirs: Mapping[str, Any], defaults: type[BertConfig], vocab_size: int) -> dict[str, Any]:
+_SETTINGS = (
+    Setting("vocab_size", "vocab_size"),
+    Setting("max_position_embeddings", "max_seq_len", 512),
+    Setting("type_vocab_size", "type_vocab_size", 2),
+    Setting("hidden_size", "dim", 768),
+    Setting("num_hidden_layers", "n_layers", 12),
+    Setting("num_attention_heads", "n_heads", 12),
+    Setting("intermediate_size", "hidden_dim", 3072, written="ffn_dim"),
+    Setting("hidden_act", "activation", "gelu"),
+    Setting("layer_norm_eps", "norm_eps", 1e-12),
+    Setting("hidden_dropout_prob", "dropout", 0.1),
+    Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
+    Setting("tie_word_embeddings", "tie_embeddings", True),
+)
+
+
+def _config_from(theirs: Mapping[str, Any], family: type[BertConfig] = BertConfig) -> dict[str, Any]:
     refuse_unless(theirs, position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
     architectures = theirs.get("architectures") or ["BertModel"]
     kind = str(architectures[0]).removeprefix("Roberta").removeprefix("Bert")
-    rows = theirs.get("max_position_embeddings", 512)
-    return {
-        "vocab_size": theirs.get("vocab_size", vocab_size),
-        "max_seq_len": rows - defaults.position_offset if isinstance(rows, int) else rows,
-        "type_vocab_size": theirs.get("type_vocab_size", 2),
-        "dim": theirs.get("hidden_size", 768),
-        "n_layers": theirs.get("num_hidden_layers", 12),
-        "n_heads": theirs.get("num_attention_heads", 12),
-        "hidden_dim": theirs.get("intermediate_size", 3072),
-        "activation": activation_from(theirs, "hidden_act", "gelu"),
-        "norm_eps": theirs.get("layer_norm_eps", 1e-12),
+    settings = read_settings(_SETTINGS, {"vocab_size": family.vocab_size, **theirs})
+    rows = settings["max_seq_len"]
+    return settings | {
+        "max_seq_len": rows - family.position_offset if isinstance(rows, int) else rows,
         "pooler": kind in ("Model", "ForPreTraining", "ForNextSentencePrediction"),
         "masked_lm_head": kind in ("ForPreTraining", "ForMaskedLM"),
         "next_sentence_head": kind in ("ForPreTraining", "ForNextSentencePrediction")
-        and defaults is BertConfig,
-        "tie_embeddings": theirs.get("tie_word_embeddings", True),
-        "dropout": theirs.get("hidden_dropout_prob", 0.1),
-        "attention_dropout": theirs.get("attention_probs_dropout_prob", 0.1),
+        and family is BertConfig,
     }
 
 
 def _roberta_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, pad_token_id=1)  # transformers counts positions from pad_token_id + 1
-    return _config_from(theirs, RobertaConfig, 50265)
+    return _config_from(theirs, RobertaConfig)
 
 
 def _config_to(config: BertConfig) -> dict[str, Any] | None:
     c = config
-    usual = replace(c, mlm_activation=None).mlm_head_activation  # transformers has no setting for it
-    if c.activation not in ACTIVATION_NAMES or (c.masked_lm_head and c.mlm_head_activation != usual):
+    default = replace(c, mlm_activation=None).mlm_head_activation  # transformers has no setting for it
+    if c.activation not in ACTIVATION_NAMES or (c.masked_lm_head and c.mlm_head_activation != default):
         return None
     return {
         "architectures": [("Roberta" if isinstance(c, RobertaConfig) else "Bert") + _architecture(c)],
-        "vocab_size": c.vocab_size,
+        **write_settings(_SETTINGS, c),
         "max_position_embeddings": c.position_offset + c.max_seq_len,
-        "type_vocab_size": c.type_vocab_size,
-        "hidden_size": c.dim,
-        "num_hidden_layers": c.n_layers,
-        "num_attention_heads": c.n_heads,
-        "intermediate_size": c.ffn_dim,
-        "hidden_act": ACTIVATION_NAMES[c.activation],
-        "layer_norm_eps": c.norm_eps,
-        "hidden_dropout_prob": c.dropout,
-        "attention_probs_dropout_prob": dropout_or(c.attention_dropout, c.dropout),
-        "tie_word_embeddings": c.tie_embeddings,
     }
 
 
@@ -194,7 +196,5 @@ def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any)
     )
 
 
-FORMAT = _format(
-    "bert", _BERT, "cls.predictions.", config_from=lambda theirs: _config_from(theirs, BertConfig, 30522)
-)
+FORMAT = _format("bert", _BERT, "cls.predictions.", config_from=_config_from)
 ROBERTA = _format("roberta", _ROBERTA, "lm_head.", config_from=_roberta_from, token_settings=_roberta_ids)

@@ -12,9 +12,15 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.bert_generation import BertGenerationConfig
-from wordloom.models.checks.settings import dropout_or
 from wordloom.weights.families.bert import block_rows, layer_rows
-from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    ACTIVATION_NAMES,
+    Format,
+    Setting,
+    read_settings,
+    refuse_unless,
+    write_settings,
+)
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = ["FORMAT"]
@@ -24,18 +30,17 @@ _HEAD = "decoder.lm_head"
 
 _IGNORED = (Ignored(r"(encoder|decoder\.bert)\.embeddings\.position_ids", "positions by number"),)
 
-# Settings of a side: theirs, ours, transformers' default.
-_SETTINGS: tuple[tuple[str, str, Any], ...] = (
-    ("max_position_embeddings", "max_seq_len", 512),
-    ("hidden_size", "dim", 1024),
-    ("num_attention_heads", "n_heads", 16),
-    ("intermediate_size", "hidden_dim", 4096),
-    ("hidden_act", "activation", "gelu"),
-    ("layer_norm_eps", "norm_eps", 1e-12),
-    ("hidden_dropout_prob", "dropout", 0.1),
-    ("attention_probs_dropout_prob", "attention_dropout", 0.1),
+_SETTINGS = (  # of each side
+    Setting("max_position_embeddings", "max_seq_len", 512),
+    Setting("hidden_size", "dim", 1024),
+    Setting("num_attention_heads", "n_heads", 16),
+    Setting("intermediate_size", "hidden_dim", 4096, written="ffn_dim"),
+    Setting("hidden_act", "activation", "gelu"),
+    Setting("layer_norm_eps", "norm_eps", 1e-12),
+    Setting("hidden_dropout_prob", "dropout", 0.1),
+    Setting("attention_probs_dropout_prob", "attention_dropout", 0.1),
 )
-_PADDING = 0  # transformers' default of pad_token_id
+_PADDING = Setting("pad_token_id", "padding_idx", 0)
 
 
 def _embeddings(theirs: str, ours: str, tokens: str) -> Iterator[Row]:
@@ -90,22 +95,19 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
             raise CheckpointError(
                 f"unsupported setting {key} = {decoder.get(key)!r} of the decoder; only True"
             )
-    settings: dict[str, Any] = {}
-    for key, ours, default in (*_SETTINGS, ("pad_token_id", "padding_idx", _PADDING)):
+    for key, _, default, *_ in (*_SETTINGS, _PADDING):
         values = encoder.get(key, default), decoder.get(key, default)
         if values[0] != values[1]:
             raise CheckpointError(
                 f"its encoder has {key} {values[0]!r} and its decoder {values[1]!r}; only equal values are "
                 "supported"
             )
-        settings[ours] = values[1]
     return {
-        **settings,
+        **read_settings((*_SETTINGS, _PADDING), decoder),
         "vocab_size": decoder.get("vocab_size", 50358),
         "source_vocab_size": encoder.get("vocab_size", 50358),
         "n_layers": encoder.get("num_hidden_layers", 24),
         "n_decoder_layers": decoder.get("num_hidden_layers", 24),
-        "activation": activation_from(decoder, "hidden_act", "gelu"),
     }
 
 
@@ -113,15 +115,9 @@ def _config_to(config: BertGenerationConfig) -> dict[str, Any] | None:
     c = config
     if c.activation not in ACTIVATION_NAMES:
         return None
-    values = {
-        **{ours: getattr(c, ours) for _, ours, _ in _SETTINGS},
-        "hidden_dim": c.ffn_dim,
-        "activation": ACTIVATION_NAMES[c.activation],
-        "attention_dropout": dropout_or(c.attention_dropout, c.dropout),
-    }
     side = {
         "model_type": _SIDE,
-        **{key: values[ours] for key, ours, _ in _SETTINGS},
+        **write_settings(_SETTINGS, c),
         "bos_token_id": None,  # otherwise transformers takes the released models'
         "eos_token_id": None,
         "pad_token_id": c.padding_idx,

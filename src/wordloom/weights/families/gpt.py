@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wordloom.models.checks.settings import dropout_or
 from wordloom.models.gpt import GPTConfig
-from wordloom.weights.families.gpt2 import BLOCK, dropouts_from
+from wordloom.weights.families.gpt2 import BLOCK, gpt_settings
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import GPT_ALIASES, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    GPT_ALIASES,
+    Format,
+    Setting,
+    read_settings,
+    refuse_unless,
+    write_settings,
+)
 from wordloom.weights.renaming import Ignored, Row
 
 __all__ = ["FORMAT"]
@@ -32,19 +38,12 @@ _ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu", "s
 _ACTIVATION_NAMES = {"gelu_tanh": "gelu", "relu": "relu", "silu": "silu"}
 
 
+_SETTINGS = gpt_settings(40478, 512, Setting("afn", "activation", "gelu"))
+
+
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, is_causal=True)
-    return {
-        "vocab_size": theirs.get("vocab_size", 40478),
-        "max_seq_len": theirs.get("n_positions", 512),
-        "dim": theirs.get("n_embd", 768),
-        "n_layers": theirs.get("n_layer", 12),
-        "n_heads": theirs.get("n_head", 12),
-        "activation": activation_from(theirs, "afn", "gelu", _ACTIVATIONS),
-        "norm_eps": theirs.get("layer_norm_epsilon", 1e-5),
-        "tie_embeddings": theirs.get("tie_word_embeddings", True),
-        **dropouts_from(theirs),
-    }
+    return read_settings(_SETTINGS, theirs, _ACTIVATIONS)
 
 
 def _config_to(config: GPTConfig) -> dict[str, Any] | None:
@@ -52,20 +51,7 @@ def _config_to(config: GPTConfig) -> dict[str, Any] | None:
     learned = c.positions == "learned" and not c.output_bias
     if not learned or c.activation not in _ACTIVATION_NAMES or c.hidden_dim not in (None, 4 * c.dim):
         return None
-    return {
-        "vocab_size": c.vocab_size,
-        "n_positions": c.max_seq_len,
-        "n_ctx": c.max_seq_len,
-        "n_embd": c.dim,
-        "n_layer": c.n_layers,
-        "n_head": c.n_heads,
-        "afn": _ACTIVATION_NAMES[c.activation],
-        "layer_norm_epsilon": c.norm_eps,
-        "resid_pdrop": c.dropout,
-        "embd_pdrop": dropout_or(c.embedding_dropout, c.dropout),
-        "attn_pdrop": dropout_or(c.attention_dropout, c.dropout),
-        "tie_word_embeddings": c.tie_embeddings,
-    }
+    return write_settings(_SETTINGS, c, _ACTIVATION_NAMES)
 
 
 FORMAT = Format(

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wordloom.models.checks.settings import dropout_or
 from wordloom.models.gpt2 import GPT2Config
 from wordloom.weights.families.task_heads import heads_beside
 from wordloom.weights.formats import (
     ACTIVATION_NAMES,
     GPT_ALIASES,
     Format,
-    activation_from,
+    Setting,
+    read_settings,
     refuse_unless,
+    write_settings,
 )
 from wordloom.weights.renaming import Ignored, Row
 
-__all__ = ["BLOCK", "FORMAT", "dropouts_from"]
+__all__ = ["BLOCK", "FORMAT", "gpt_settings"]
 
 
 def _layer(theirs: str, *ours: str, layout: str) -> tuple[Row, Row]:
@@ -52,13 +53,27 @@ _IGNORED = (
 )
 
 
-def dropouts_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the three dropouts of a GPT or GPT-2; transformers' defaults are 0.1."""
-    return {
-        "dropout": theirs.get("resid_pdrop", 0.1),
-        "embedding_dropout": theirs.get("embd_pdrop", 0.1),
-        "attention_dropout": theirs.get("attn_pdrop", 0.1),
-    }
+def gpt_settings(vocab_size: int, max_seq_len: int, *middle: Setting) -> tuple[Setting, ...]:
+    """Return the settings of GPT or GPT-2, with their defaults; ``middle`` are the settings that differ."""
+    return (
+        Setting("vocab_size", "vocab_size", vocab_size),
+        Setting("n_positions", "max_seq_len", max_seq_len),
+        Setting("n_ctx", "max_seq_len", read=False),  # still read by converters
+        Setting("n_embd", "dim", 768),
+        Setting("n_layer", "n_layers", 12),
+        Setting("n_head", "n_heads", 12),
+        *middle,
+        Setting("layer_norm_epsilon", "norm_eps", 1e-5),
+        Setting("resid_pdrop", "dropout", 0.1),
+        Setting("embd_pdrop", "embedding_dropout", 0.1),
+        Setting("attn_pdrop", "attention_dropout", 0.1),
+        Setting("tie_word_embeddings", "tie_embeddings", True),
+    )
+
+
+_SETTINGS = gpt_settings(
+    50257, 1024, Setting("n_inner", "hidden_dim"), Setting("activation_function", "activation", "gelu_new")
+)
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,39 +84,13 @@ def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
         scale_attn_by_inverse_layer_idx=False,
         add_cross_attention=False,
     )
-    return {
-        "vocab_size": theirs.get("vocab_size", 50257),
-        "max_seq_len": theirs.get("n_positions", 1024),
-        "dim": theirs.get("n_embd", 768),
-        "n_layers": theirs.get("n_layer", 12),
-        "n_heads": theirs.get("n_head", 12),
-        "hidden_dim": theirs.get("n_inner"),
-        "activation": activation_from(theirs, "activation_function", "gelu_new"),
-        "norm_eps": theirs.get("layer_norm_epsilon", 1e-5),
-        "tie_embeddings": theirs.get("tie_word_embeddings", True),
-        **dropouts_from(theirs),
-    }
+    return read_settings(_SETTINGS, theirs)
 
 
 def _config_to(config: GPT2Config) -> dict[str, Any] | None:
-    c = config
-    if not c.bias or c.activation not in ACTIVATION_NAMES:
+    if not config.bias or config.activation not in ACTIVATION_NAMES:
         return None
-    return {
-        "vocab_size": c.vocab_size,
-        "n_positions": c.max_seq_len,
-        "n_ctx": c.max_seq_len,  # still read by converters
-        "n_embd": c.dim,
-        "n_layer": c.n_layers,
-        "n_head": c.n_heads,
-        "n_inner": c.hidden_dim,
-        "activation_function": ACTIVATION_NAMES[c.activation],
-        "layer_norm_epsilon": c.norm_eps,
-        "resid_pdrop": c.dropout,
-        "embd_pdrop": dropout_or(c.embedding_dropout, c.dropout),
-        "attn_pdrop": dropout_or(c.attention_dropout, c.dropout),
-        "tie_word_embeddings": c.tie_embeddings,
-    }
+    return write_settings(_SETTINGS, config)
 
 
 FORMAT = Format(

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from wordloom.errors import CheckpointError, did_you_mean
-from wordloom.models.checks.settings import dropout_or
 from wordloom.models.llama import LlamaConfig
 from wordloom.nn.positions import ROPE_SCALINGS
 from wordloom.weights.families.task_heads import heads_beside
-from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    ACTIVATION_NAMES,
+    Format,
+    Setting,
+    read_settings,
+    refuse_unless,
+    write_settings,
+)
 from wordloom.weights.renaming import Ignored, Row
 
 __all__ = ["FORMAT"]
@@ -42,29 +48,34 @@ _IGNORED = (
     *heads_beside("llama"),
 )
 
-_GELU_TANH = "gelu_pytorch_tanh"  # in recent configs; GPT-2's say gelu_new
+_SETTINGS = (
+    Setting("vocab_size", "vocab_size", 32000),
+    Setting("max_position_embeddings", "max_seq_len", 2048),
+    Setting("hidden_size", "dim", 4096),
+    Setting("num_hidden_layers", "n_layers", 32),
+    Setting("num_attention_heads", "n_heads", 32),
+    Setting("num_key_value_heads", "n_kv_heads", written="kv_heads"),
+    Setting("head_dim", "head_dim", written="head_width"),
+    Setting("intermediate_size", "hidden_dim", 11008, written="ffn_dim"),
+    Setting("hidden_act", "activation", "silu"),
+    Setting("attention_bias", "attention_bias", False),
+    Setting("mlp_bias", "feed_forward_bias", False),
+    Setting("attention_dropout", "attention_dropout", 0.0),
+    Setting("rms_norm_eps", "norm_eps", 1e-6),
+)
+# recent configs spell the tanh approximation so; GPT-2's say gelu_new
+_ACTIVATION_NAMES = ACTIVATION_NAMES | {"gelu_tanh": "gelu_pytorch_tanh"}
 
 
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
     refuse_unless(theirs, is_causal=True)
     theta, scaling = _rope_from(theirs)
-    return {
-        "vocab_size": theirs.get("vocab_size", 32000),
-        "max_seq_len": theirs.get("max_position_embeddings", 2048),
-        "dim": theirs.get("hidden_size", 4096),
-        "n_layers": theirs.get("num_hidden_layers", 32),
-        "n_heads": theirs.get("num_attention_heads", 32),
-        "n_kv_heads": theirs.get("num_key_value_heads"),
-        "head_dim": theirs.get("head_dim"),
-        "hidden_dim": theirs.get("intermediate_size", 11008),
-        "activation": activation_from(theirs, "hidden_act", "silu"),
-        "attention_bias": theirs.get("attention_bias", False),
-        "feed_forward_bias": theirs.get("mlp_bias", False),
-        "norm_eps": theirs.get("rms_norm_eps", 1e-6),
+    settings = read_settings(_SETTINGS, theirs)
+    return settings | {
+        "attention_dropout": settings["attention_dropout"] or 0.0,
         "rope_theta": theta,
         "rope_scaling": scaling,
         "tie_embeddings": theirs.get("tie_word_embeddings", False),
-        "attention_dropout": theirs.get("attention_dropout") or 0.0,
     }
 
 
@@ -117,19 +128,7 @@ def _config_to(config: LlamaConfig) -> dict[str, Any] | None:
         return None
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
     return {
-        "vocab_size": c.vocab_size,
-        "max_position_embeddings": c.max_seq_len,
-        "hidden_size": c.dim,
-        "num_hidden_layers": c.n_layers,
-        "num_attention_heads": c.n_heads,
-        "num_key_value_heads": c.kv_heads,
-        "head_dim": c.head_width,
-        "intermediate_size": c.ffn_dim,
-        "hidden_act": _GELU_TANH if c.activation == "gelu_tanh" else ACTIVATION_NAMES[c.activation],
-        "attention_bias": c.attention_bias,
-        "mlp_bias": c.feed_forward_bias,
-        "attention_dropout": dropout_or(c.attention_dropout, c.dropout),
-        "rms_norm_eps": c.norm_eps,
+        **write_settings(_SETTINGS, c, _ACTIVATION_NAMES),
         "rope_parameters": rope,
         # for readers older than transformers 5, which would silently fall back to 10,000
         "rope_theta": c.rope_theta,

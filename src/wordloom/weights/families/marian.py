@@ -15,7 +15,14 @@ from typing import Any
 
 from wordloom.errors import CheckpointError
 from wordloom.models.transformer import TransformerConfig
-from wordloom.weights.formats import ACTIVATION_NAMES, Format, activation_from, refuse_unless
+from wordloom.weights.formats import (
+    ACTIVATION_NAMES,
+    Format,
+    Setting,
+    read_settings,
+    refuse_unless,
+    write_settings,
+)
 from wordloom.weights.renaming import Ignored, Renaming, Row
 
 __all__ = ["FORMAT"]
@@ -82,40 +89,51 @@ def _renaming(config: TransformerConfig, names: Collection[str]) -> Renaming:
     )
 
 
+_SETTINGS = (
+    Setting("vocab_size", "source_vocab_size", 58101, written="source_vocab"),
+    Setting("decoder_vocab_size", "vocab_size"),
+    Setting("max_position_embeddings", "max_seq_len", 1024),
+    Setting("d_model", "dim", 1024),
+    Setting("encoder_layers", "n_layers", 12),
+    Setting("decoder_layers", "n_decoder_layers", 12, written="decoder_layers"),
+    Setting("encoder_attention_heads", "n_heads", 16),
+    Setting("decoder_attention_heads", "n_heads", read=False),
+    Setting("encoder_ffn_dim", "hidden_dim", 4096, written="ffn_dim"),
+    Setting("decoder_ffn_dim", "hidden_dim", written="ffn_dim", read=False),
+    Setting("activation_function", "activation", "gelu"),
+    Setting("scale_embedding", "scale_embeddings", False),
+    Setting("share_encoder_decoder_embeddings", "share_embeddings", True),
+    Setting("tie_word_embeddings", "tie_embeddings", True),
+    Setting("dropout", "dropout", 0.1),
+    Setting("attention_dropout", "attention_dropout", 0.0),
+    Setting("activation_dropout", "activation_dropout", 0.0),
+)
+
+
 def _config_from(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    source, heads = theirs.get("vocab_size", 58101), theirs.get("encoder_attention_heads", 16)
-    hidden, start = theirs.get("encoder_ffn_dim", 4096), theirs.get("decoder_start_token_id")
-    shared, tied = (
-        theirs.get(key, True) for key in ("share_encoder_decoder_embeddings", "tie_word_embeddings")
-    )
-    if shared:
+    settings = read_settings(_SETTINGS, theirs)
+    source, start = settings["source_vocab_size"], theirs.get("decoder_start_token_id")
+    if settings["share_embeddings"]:
         refuse_unless(theirs, decoder_vocab_size=source)
-    refuse_unless(theirs, decoder_attention_heads=heads, decoder_ffn_dim=hidden, is_causal=True)
+    refuse_unless(
+        theirs,
+        decoder_attention_heads=settings["n_heads"],
+        decoder_ffn_dim=settings["hidden_dim"],
+        is_causal=True,
+    )
     if start is not None and theirs.get("pad_token_id") is not None and start != theirs["pad_token_id"]:
         raise CheckpointError(
             f"unsupported setting decoder_start_token_id = {start!r}; the decoder starts with pad_token_id "
             f"{theirs['pad_token_id']!r} here"
         )
-    return {
-        "vocab_size": theirs.get("decoder_vocab_size") or source,
-        "source_vocab_size": source,
-        "max_seq_len": theirs.get("max_position_embeddings", 1024),
-        "dim": theirs.get("d_model", 1024),
-        "n_layers": theirs.get("encoder_layers", 12),
-        "n_decoder_layers": theirs.get("decoder_layers", 12),
-        "n_heads": heads,
-        "hidden_dim": hidden,
-        "activation": activation_from(theirs, "activation_function", "gelu"),
+    return settings | {
+        "vocab_size": settings["vocab_size"] or source,
         "norm_eps": _NORM_EPS,
         "positions": "sinusoidal_halves",
-        "scale_embeddings": theirs.get("scale_embedding", False),
-        "share_embeddings": shared and tied,  # transformers ties all of them or none
-        "tie_embeddings": tied,
+        # transformers ties all embeddings or none
+        "share_embeddings": settings["share_embeddings"] and settings["tie_embeddings"],
         "attention_bias": True,
         "output_bias": True,
-        "dropout": theirs.get("dropout", 0.1),
-        "attention_dropout": theirs.get("attention_dropout", 0.0),
-        "activation_dropout": theirs.get("activation_dropout", 0.0),
     }
 
 
@@ -126,23 +144,7 @@ def _config_to(config: TransformerConfig) -> dict[str, Any] | None:
         return None
     return {
         "is_encoder_decoder": True,
-        "vocab_size": c.source_vocab,
-        "decoder_vocab_size": c.vocab_size,
-        "max_position_embeddings": c.max_seq_len,
-        "d_model": c.dim,
-        "encoder_layers": c.n_layers,
-        "decoder_layers": c.decoder_layers,
-        "encoder_attention_heads": c.n_heads,
-        "decoder_attention_heads": c.n_heads,
-        "encoder_ffn_dim": c.ffn_dim,
-        "decoder_ffn_dim": c.ffn_dim,
-        "activation_function": ACTIVATION_NAMES[c.activation],
-        "scale_embedding": c.scale_embeddings,
-        "share_encoder_decoder_embeddings": c.share_embeddings,
-        "tie_word_embeddings": c.tie_embeddings,
-        "dropout": c.dropout,
-        "attention_dropout": c.attention_dropout,
-        "activation_dropout": c.activation_dropout,
+        **write_settings(_SETTINGS, c),
         "decoder_start_token_id": 0,  # transformers needs a number even without a tokenizer
         "forced_eos_token_id": None,
     }
