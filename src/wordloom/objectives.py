@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE, CausalBatch
 from wordloom.data.batches.contiguous import ContiguousBatch
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
 from wordloom.errors import CheckpointError
@@ -29,6 +29,7 @@ __all__ = [
     "Translation",
     "TruncatedBPTT",
     "WithLanguageModel",
+    "answer_loss",
     "causal_lm",
     "classification",
     "masked_lm",
@@ -103,8 +104,12 @@ def question_answering(model: Any, batch: LabelBatch) -> Loss:
 
     Padding takes no part, so that a row's loss is its own whatever stands beside it.
     """
-    logits = model(*batch.inputs).float()  # [B, T, 2]
-    logits = logits.masked_fill(~batch.inputs[2][..., None], -torch.inf)  # type: ignore[index]
+    return answer_loss(model(*batch.inputs), batch)
+
+
+def answer_loss(logits: Tensor, batch: LabelBatch) -> Loss:
+    """The loss of :func:`question_answering` for these ``logits`` [B, T, 2]."""
+    logits = logits.float().masked_fill(~batch.inputs[2][..., None], -torch.inf)  # type: ignore[index]
     total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, reduction="sum")
     return Loss(total, (batch.targets != IGNORE).sum())
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from wordloom.data.batches.bags import LabelBatch
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.objectives import Loss
 
 __all__ = ["TEXT_POOLINGS", "Contrastive", "CosineSimilarity", "TextPooling", "contrast", "text_vectors"]

@@ -205,7 +205,7 @@ def test_choices_that_are_too_long_are_refused_or_cut_and_named(place):
     assert said == "note: 1 question is longer than the model reads and was truncated: 2\n"
     chooser = wordloom.load(place / "multiple_choice")
     chooser.too_long = "cut"
-    assert [chooser.ask(query, QUESTION["choices"]).cut for query in ("the cat", LONG)] == [False, True]
+    assert [chooser.ask(query, QUESTION["choices"]).truncated for query in ("the cat", LONG)] == [False, True]
 
 
 ROWS = {
@@ -265,7 +265,7 @@ def test_a_classifier_cuts_as_asked(place):
     with pytest.raises(DataError, match='too_long="cut"'):
         classifier.predict([LONG])
     classifier.too_long = "cut"
-    assert [found.cut for found in classifier.predict([LONG, "a dog"])] == [True, False]
+    assert [found.truncated for found in classifier.predict([LONG, "a dog"])] == [True, False]
     with pytest.raises(ConfigError, match="allowed: 'error', 'cut'"):
         classifier.too_long = "window"
 
@@ -273,12 +273,12 @@ def test_a_classifier_cuts_as_asked(place):
 def test_a_scorer_says_what_it_cut(place, caplog):
     scorer = wordloom.load(place / "regression")
     scorer.too_long = "cut"
-    assert [one.cut for one in scorer.predict(["a dog", LONG, "mat"])] == [False, True, False]
+    assert [one.truncated for one in scorer.predict(["a dog", LONG, "mat"])] == [False, True, False]
     assert not caplog.records
     scorer.score(["a dog", LONG, "mat"])
     assert "1 of 3 texts are longer than a row and were cut" in caplog.text
     classifier = wordloom.load(place / "classification")
-    assert [one.cut for one in classifier.predict(["a dog", "mat"])] == [False, False]
+    assert [one.truncated for one in classifier.predict(["a dog", "mat"])] == [False, False]
     caplog.clear()
     classifier.reader = cutting(classifier.reader)
     assert classifier.probabilities(["a dog", LONG]).shape == (2, 2)

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_matrix
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss, matthews_corrcoef
 
-from wordloom.data.batches.bags import BagBatches
+from wordloom.data.batches.labelled import BagBatches
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.classification import _bootstrap, classification, judge, macro_f1
 from wordloom.models import BagOfWordsConfig, build

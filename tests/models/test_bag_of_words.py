@@ -12,7 +12,7 @@ from tests.nn.adapters import WAYS, matrix
 from torch.nn import functional as F
 
 from wordloom.data.bags.vectorizer import BagVectorizer, smooth_idf, weighted
-from wordloom.data.batches.bags import BagBatches
+from wordloom.data.batches.labelled import BagBatches
 from wordloom.errors import CheckpointError, ConfigError
 from wordloom.models import MODELS, BagOfWordsConfig, build, config_from, family_of
 from wordloom.objectives import OBJECTIVES

@@ -9,8 +9,8 @@ import torch
 from tests.nn.adapters import WAYS, matrix
 from torch.nn import functional as F
 
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import CausalBatch
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.masked import MaskedBatch
 from wordloom.data.batches.pairs import PairBatch
 from wordloom.kernels import acceptance

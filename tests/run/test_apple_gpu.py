@@ -20,12 +20,12 @@ from wordloom.evaluate.masked import pseudo_perplexity
 from wordloom.generate import Sampling, generate
 from wordloom.models import BagOfWordsConfig, BertConfig, GPT2Config, TaskConfig, build
 from wordloom.run.models.embedder import POOLINGS, Embedder
-from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.heads.classification import TextClassifier
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.regression import TextRegressor
+from wordloom.run.models.heads.token_classification import TokenClassifier
 from wordloom.run.models.text_readers import BagReader, MarkedReader
-from wordloom.run.tasks.heads.multiple_choice import Chooser
-from wordloom.run.tasks.heads.question_answering import Answerer
-from wordloom.run.tasks.heads.regression import TextScorer
-from wordloom.run.tasks.heads.token_classification import Tagger
 
 TEXTS = ["the cat sat on a mat", "a dog ran", "dogs", "it rains, and the cat"]
 LABELS = {"0": "no", "1": "yes", "2": "perhaps"}
@@ -90,10 +90,10 @@ def weighs_words() -> tuple[Any, Callable[[], Any]]:
 
 def tags() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = headed("token_classification", pooler=False)
-    made = Tagger(model=model, tokenizer=tokenizer, config=model.config)
+    made = TokenClassifier(model=model, tokenizer=tokenizer, config=model.config)
 
     def call() -> Any:
-        return [word.probability for text in made.tag(TEXTS) for word in text], made.evaluate(TAGGED)[
+        return [word.probability for text in made.predict(TEXTS) for word in text], made.evaluate(TAGGED)[
             "loss"
         ].value
 
@@ -102,24 +102,26 @@ def tags() -> tuple[Any, Callable[[], Any]]:
 
 def chooses() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = headed("multiple_choice", "gpt2")
-    made = Chooser(model=model, tokenizer=tokenizer, config=model.config)
+    made = MultipleChoice(model=model, tokenizer=tokenizer, config=model.config)
     return model, lambda: (
-        [share for one in made.choose(CHOICES) for share in one.probabilities],
+        [share for one in made.predict(CHOICES) for share in one.probabilities],
         made.evaluate(CHOICES)["loss"].value,
     )
 
 
 def scores_pairs() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = headed("regression")
-    made = TextScorer(model=model, tokenizer=tokenizer, config=model.config)
+    made = TextRegressor(model=model, tokenizer=tokenizer, config=model.config)
     return model, lambda: made.score(TEXTS)
 
 
 def answers() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = headed("question_answering", pooler=False)
-    made = Answerer(model=model, tokenizer=tokenizer, config=model.config, max_seq_len=16, max_query=6)
+    made = QuestionAnswerer(
+        model=model, tokenizer=tokenizer, config=model.config, max_seq_len=16, max_query=6
+    )
     asked = [Question("1", "", TEXTS[0], "a dog", (), True, "file")]
-    return model, lambda: [span.probability for span in made.answer(made.windows(asked))[0].spans]
+    return model, lambda: [span.probability for span in made.predict(asked)[0].spans]
 
 
 def reads_causally() -> tuple[Any, Callable[[], Any]]:

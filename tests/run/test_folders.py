@@ -19,9 +19,9 @@ from wordloom.errors import CheckpointError
 from wordloom.models import build, config_from
 from wordloom.models.task_model import SUMMARIES, TASKS, TaskConfig
 from wordloom.run import LanguageModel, TextEncoder, Translator, average
-from wordloom.run.tasks.heads.multiple_choice import Chooser
-from wordloom.run.tasks.heads.question_answering import Answerer
-from wordloom.run.tasks.heads.token_classification import Tagger
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.token_classification import TokenClassifier
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 
@@ -96,12 +96,12 @@ def text_calls(model: Any) -> list[Any]:
         return calls + (masked if model.config.masked_lm_head else [])
     if isinstance(model, Translator):
         return [lambda: list(model.translate(["a"])), lambda: model.source_rows(["a"])]
-    if isinstance(model, Chooser):
-        return [lambda: model.choose([ChoiceRow("a", "", ("b", "c"), None, "file", 1)])]
-    if isinstance(model, Answerer):
+    if isinstance(model, MultipleChoice):
+        return [lambda: model.predict([ChoiceRow("a", "", ("b", "c"), None, "file", 1)])]
+    if isinstance(model, QuestionAnswerer):
         return [lambda: model.ask("a", "b")]
-    if isinstance(model, Tagger):
-        return [lambda: model.tag(["a"])]
+    if isinstance(model, TokenClassifier):
+        return [lambda: model.predict(["a"])]
     return [lambda: model.predict(["a"])]
 
 

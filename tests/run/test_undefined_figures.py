@@ -1,9 +1,8 @@
-"""Scores that are not defined are NaN among a run's figures, whatever the task."""
+"""Undefined scores are NaN among the metrics of a run, whatever the task."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 
 from wordloom.evaluate import Score, Scores
-from wordloom.run.tasks.heads import question_answering as answering
-from wordloom.run.tasks.heads import regression
+from wordloom.run.models.heads import question_answering, regression
+from wordloom.run.models.heads.head import Head
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.regression import TextRegressor
 
 UNDEFINED = Scores(
     tuple(
@@ -23,21 +24,22 @@ UNDEFINED = Scores(
 )
 
 
-def scored_numbers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], dict[str, float]]:
-    monkeypatch.setattr(regression, "_answers", lambda *_: (np.zeros(1), np.zeros(1)))
+def regressor(monkeypatch: pytest.MonkeyPatch) -> type[Head[Any]]:
+    monkeypatch.setattr(TextRegressor, "_numbers", lambda *_: (np.zeros(1), np.zeros(1)))
     monkeypatch.setattr(regression, "number_agreement", lambda *_, **__: UNDEFINED)
-    return regression._evaluator(SimpleNamespace())
+    return TextRegressor
 
 
-def answered_questions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], dict[str, float]]:
-    monkeypatch.setattr(answering, "_logits", lambda *_: ([], math.nan))
-    monkeypatch.setattr(answering, "find_answers", lambda *_, **__: [])
-    monkeypatch.setattr(answering, "answer_scores", lambda *_, **__: UNDEFINED)
-    return answering._evaluator(SimpleNamespace(questions=[]), SimpleNamespace(), False)
+def answerer(monkeypatch: pytest.MonkeyPatch) -> type[Head[Any]]:
+    monkeypatch.setattr(QuestionAnswerer, "_logits", lambda *_: ([], math.nan))
+    monkeypatch.setattr(question_answering, "find_answers", lambda *_, **__: [])
+    monkeypatch.setattr(question_answering, "answer_scores", lambda *_, **__: UNDEFINED)
+    return QuestionAnswerer
 
 
-@pytest.mark.parametrize("evaluator", [scored_numbers, answered_questions])
-def test_undefined_scores_are_nan(monkeypatch: pytest.MonkeyPatch, evaluator: Callable[..., Any]) -> None:
-    figures = evaluator(monkeypatch)(None)
-    assert len(figures) == 3
-    assert all(math.isnan(value) for value in figures.values()), figures
+@pytest.mark.parametrize("kind", [regressor, answerer])
+def test_undefined_scores_are_nan(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    head: Any = kind(monkeypatch)(model=None, tokenizer=None, config=None)
+    metrics = head.metrics(SimpleNamespace(source=SimpleNamespace(questions=[])))
+    assert len(metrics) == 3
+    assert all(math.isnan(value) for value in metrics.values()), metrics

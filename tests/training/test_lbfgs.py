@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
-from wordloom.data.batches.bags import BagBatches
+from wordloom.data.batches.labelled import BagBatches
 from wordloom.errors import NonFiniteError, RecipeError
 from wordloom.models import BagOfWordsConfig, build
 from wordloom.objectives import OBJECTIVES

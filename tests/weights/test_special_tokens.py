@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from wordloom.data.batches.framed_rows import TASK_TOKENS, Frame, marked_rows
+from wordloom.data.batches.framed import TASK_TOKENS, Frame, marked_rows
 from wordloom.models import BertConfig, GPT2Config, LlamaConfig, RobertaConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS, TaskConfig
 from wordloom.text import Tokenizer

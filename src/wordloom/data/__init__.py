@@ -33,20 +33,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from wordloom.data.bags.documents import DocumentBags
     from wordloom.data.bags.vectorizer import BagVectorizer
-    from wordloom.data.batches.bags import BagBatches, Bags, LabelBatch
     from wordloom.data.batches.causal import IGNORE, CausalBatch, CausalBatches
     from wordloom.data.batches.choices import ChoiceBatches, choice_tokens
     from wordloom.data.batches.contiguous import ContiguousBatch, ContiguousBatches
+    from wordloom.data.batches.labelled import BagBatches, Bags, LabelBatch
     from wordloom.data.batches.masked import Marks, MaskedBatch, MaskedBatches
     from wordloom.data.batches.masking import Masker, Masking
     from wordloom.data.batches.next_sentence import SentencePairBatches
     from wordloom.data.batches.pairs import PairBatch, PairBatches
     from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences
     from wordloom.data.batches.spans import AnswerWindow, AnswerWindows, question_windows
-    from wordloom.data.batches.words import TaggedRows, TagLedger, WordLabelBatches, tagged_rows
+    from wordloom.data.batches.words import TaggedRows, WordLabelBatches, tagged_rows
     from wordloom.data.files.json import Record
     from wordloom.data.rows.choices import ChoiceRow, choice_rows
+    from wordloom.data.rows.document_texts import texts_of
     from wordloom.data.rows.labelled import LabelledCorpus, LabelledRow, labelled_rows
+    from wordloom.data.rows.labelled_documents import LabelledDocuments
+    from wordloom.data.rows.ledger import RowLedger
     from wordloom.data.rows.pairs import Pair, PairCorpus
     from wordloom.data.rows.scored import ScoredCorpus, ScoredRow, scored_rows
     from wordloom.data.rows.squad import Answer, Question, questions
@@ -59,9 +62,7 @@ if TYPE_CHECKING:
     from wordloom.data.shards.prepare import Progress, prepare
     from wordloom.data.shards.storage import TokenShards
     from wordloom.data.text.corpus import Corpus
-    from wordloom.data.text.document_texts import texts_of
     from wordloom.data.text.documents import Document, Piece
-    from wordloom.data.text.labelled_documents import LabelledDocuments
     from wordloom.data.text.reading import documents, pieces, records
     from wordloom.data.text.sentences import Sentences
 
@@ -69,9 +70,9 @@ _HOME = {
     "Answer": "rows.squad",
     "AnswerWindow": "batches.spans",
     "AnswerWindows": "batches.spans",
-    "BagBatches": "batches.bags",
+    "BagBatches": "batches.labelled",
     "BagVectorizer": "bags.vectorizer",
-    "Bags": "batches.bags",
+    "Bags": "batches.labelled",
     "CausalBatch": "batches.causal",
     "CausalBatches": "batches.causal",
     "ChoiceBatches": "batches.choices",
@@ -85,9 +86,9 @@ _HOME = {
     "Document": "text.documents",
     "DocumentBags": "bags.documents",
     "IGNORE": "batches.causal",
-    "LabelBatch": "batches.bags",
+    "LabelBatch": "batches.labelled",
     "LabelledCorpus": "rows.labelled",
-    "LabelledDocuments": "text.labelled_documents",
+    "LabelledDocuments": "rows.labelled_documents",
     "LabelledRow": "rows.labelled",
     "Ledger": "shards.ledger",
     "Marks": "batches.masked",
@@ -106,11 +107,11 @@ _HOME = {
     "Record": "files.json",
     "ScoredCorpus": "rows.scored",
     "ScoredRow": "rows.scored",
+    "RowLedger": "rows.ledger",
     "SentencePairBatches": "batches.next_sentence",
     "Sentences": "text.sentences",
     "SequenceLabelBatches": "batches.sequences",
     "Sequences": "batches.sequences",
-    "TagLedger": "batches.words",
     "TaggedRows": "batches.words",
     "TaggedText": "rows.tagged",
     "TokenShards": "shards.storage",
@@ -131,7 +132,7 @@ _HOME = {
     "tag_labels": "rows.tagged",
     "tagged_rows": "batches.words",
     "tagged_texts": "rows.tagged",
-    "texts_of": "text.document_texts",
+    "texts_of": "rows.document_texts",
 }
 
 __all__ = [
@@ -173,13 +174,13 @@ __all__ = [
     "Progress",
     "Question",
     "Record",
+    "RowLedger",
     "ScoredCorpus",
     "ScoredRow",
     "SentencePairBatches",
     "Sentences",
     "SequenceLabelBatches",
     "Sequences",
-    "TagLedger",
     "TaggedRows",
     "TaggedText",
     "TokenShards",

@@ -262,14 +262,14 @@ class Found(NamedTuple):
         spans: the n best with different texts, the best first; ``text`` is always among them, and "no answer"
             where that is allowed.
         no_answer: the score of "no answer" less the best span's; None where it is not allowed.
-        cut: whether the question lost its end.
+        truncated: whether the question lost its end.
     """
 
     id: str
     text: str
     spans: tuple[Span, ...]
     no_answer: float | None
-    cut: bool = False
+    truncated: bool = False
 
 
 def find_answers(

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wordloom.data.batches.causal import to_device
 from wordloom.errors import EvaluationError
+from wordloom.evaluate.forward import forward_passes
 from wordloom.evaluate.score import RatioStatistics, Score, signature
-from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import Objective
 
 __all__ = ["evaluate_batches"]
@@ -34,13 +33,10 @@ def evaluate_batches(
 
     Raises EvaluationError when nothing is scored.
     """
-    device = next(model.parameters()).device
     sums = torch.zeros(6, dtype=torch.float64)
-    with evaluating(model):
-        for batch in batches:
-            loss = objective(model, to_device(batch, device))
-            x, y = float(loss.total), float(loss.count)
-            sums += torch.tensor([1.0, x, y, x * x, x * y, y * y], dtype=torch.float64)
+    for _, loss in forward_passes(model, batches, lambda batch: objective(model, batch)):
+        x, y = float(loss.total), float(loss.count)
+        sums += torch.tensor([1.0, x, y, x * x, x * y, y * y], dtype=torch.float64)
     if reduce is not None:
         sums = reduce(sums)
     units, *rest = sums.tolist()

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from wordloom.data.batches.causal import IGNORE, to_device
-from wordloom.errors import EvaluationError, NonFiniteError
+from wordloom.data.batches.causal import IGNORE
+from wordloom.errors import EvaluationError
 from wordloom.evaluate.agreement import class_agreement, metrics_of
+from wordloom.evaluate.forward import check_finite, outputs
 from wordloom.evaluate.score import (
     MIN_UNITS,
     Floats,
@@ -25,7 +26,6 @@ from wordloom.evaluate.score import (
     share_interval,
     signature,
 )
-from wordloom.nn.evaluating import evaluating
 
 __all__ = ["Judged", "classification", "judge", "macro_f1"]
 
@@ -53,24 +53,18 @@ def judge(model: Any, batches: Iterable[Any]) -> Judged:
 
     Raises EvaluationError when nothing is scored, NonFiniteError for a model without finite probabilities.
     """
-    device = next(model.parameters()).device
     confusion: NDArray[np.int64] | None = None
     nats: list[Floats] = []
-    with evaluating(model):
-        for batch in batches:
-            moved = to_device(batch, device)
-            targets = moved.targets.cpu()
-            scored = targets != IGNORE
-            logits = model(*moved.inputs).cpu().double()[scored]  # [N, C]
-            targets = targets[scored]  # [N]
-            found = F.cross_entropy(logits, targets, reduction="none").numpy()
-            if not np.isfinite(found).all():
-                raise NonFiniteError("the model gives no finite probability; its weights are damaged")
-            nats.append(found)
-            C = logits.shape[1]
-            pairs = (targets * C + logits.argmax(1)).numpy()
-            counted = np.bincount(pairs, minlength=C * C).reshape(C, C)
-            confusion = counted if confusion is None else confusion + counted
+    for batch, output in outputs(model, batches):
+        scored = batch.targets != IGNORE
+        logits, targets = output[scored], batch.targets[scored]  # [N, C], [N]
+        found = F.cross_entropy(logits, targets, reduction="none").numpy()
+        check_finite(found)
+        nats.append(found)
+        C = logits.shape[1]
+        pairs = (targets * C + logits.argmax(1)).numpy()
+        counted = np.bincount(pairs, minlength=C * C).reshape(C, C)
+        confusion = counted if confusion is None else confusion + counted
     if confusion is None or not confusion.sum():
         raise EvaluationError("no row of these is scored; give at least one row with a label")
     return Judged(confusion, np.concatenate(nats))

@@ -4,8 +4,8 @@ from wordloom.run.checkpoint.average import average
 from wordloom.run.checkpoint.load import load, load_as, save
 from wordloom.run.models.clusters import Clusters, cluster_texts
 from wordloom.run.models.embedder import Embedded, Embedder
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.models.text_classifier import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translation, Translator
 from wordloom.run.tasks.translation.scores import translation_scores

@@ -6,34 +6,28 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
-from wordloom.data.files.source import is_stdin
-from wordloom.data.rows.labelled import LabelledCorpus
-from wordloom.data.text.labelled_documents import LabelledDocuments
+from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe
-from wordloom.recipe.data import CausalData, LabelColumns, Split, TextData
+from wordloom.recipe.data import CausalData, TextData
 from wordloom.run.progress import TrainingProgress
+from wordloom.run.recipe_rows import labelled_corpus
 from wordloom.text import TOKENIZERS, Tokenizer
 
 __all__ = [
     "Prepared",
     "causal_batches",
-    "check_files",
-    "corpus_of",
     "corpus_tokenizer",
-    "labelled_corpus",
     "ledger_json",
     "prepare_recipe",
     "recipe_corpus",
     "recipe_tokenizer",
 ]
-
-RowCorpus = TypeVar("RowCorpus", bound=LabelledCorpus)
 
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
@@ -79,40 +73,6 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     if d.validation is not None:
         return Corpus(sources=d.train, split="files", validation_sources=d.validation, **settings)
     return Corpus(sources=d.train, split=d.split, validation_fraction=d.validation_fraction, **settings)
-
-
-def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
-    """The rows that ``[data]`` names."""
-    return corpus_of(recipe, LabelledCorpus)
-
-
-def corpus_of(recipe: Recipe, kind: type[RowCorpus]) -> RowCorpus:
-    """As :func:`labelled_corpus`, of a ``kind`` such as :class:`~wordloom.data.ScoredCorpus`."""
-    d, columns = recipe.data, recipe.data_as(LabelColumns)
-    check_files(recipe)
-    split: Literal["tail", "hash", "files"]
-    split = recipe.data_as(Split).split if d.validation is None else "files"
-    return kind(
-        sources=d.train,
-        validation_sources=d.validation or (),
-        split=split,
-        validation_fraction=d.validation_fraction,
-        unique=columns.unique,
-        text=columns.text_column,
-        label=columns.label_column,
-        header=columns.header,
-        encoding_errors=d.row_errors,
-    )
-
-
-def check_files(recipe: Recipe) -> None:
-    """Raises RecipeError for rows from standard input."""
-    for name in ("train", "validation"):
-        given = getattr(recipe.data, name) or ()
-        if any(map(is_stdin, [given] if isinstance(given, str) else given)):
-            raise RecipeError(
-                f"data.{name}: rows are read more than once, standard input only once; name a file"
-            )
 
 
 def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: TrainingProgress) -> Prepared:

@@ -16,13 +16,11 @@ from wordloom.files import sync_tree
 from wordloom.objectives import objective
 from wordloom.recipe import Recipe, TrainSettings, load_recipe
 from wordloom.run.folder import RunFolder, resumed_recipe
+from wordloom.run.models.heads import HEADS
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.causal import causal_task
-from wordloom.run.tasks.heads.classification import classification_task
-from wordloom.run.tasks.heads.multiple_choice import choosing_task
-from wordloom.run.tasks.heads.question_answering import answering_task
-from wordloom.run.tasks.heads.regression import regression_task
-from wordloom.run.tasks.heads.token_classification import tagging_task
+from wordloom.run.tasks.classifiers import classification_task
+from wordloom.run.tasks.head_task import head_task
 from wordloom.run.tasks.masked import masked_task
 from wordloom.run.tasks.old_task import check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.sentence_embeddings import sentence_task
@@ -266,11 +264,8 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
     "translation": translation_task,
     "truncated_bptt": causal_task,
+    **dict.fromkeys(HEADS, head_task),
     "classification": classification_task,
-    "regression": regression_task,
-    "multiple_choice": choosing_task,
-    "token_classification": tagging_task,
-    "question_answering": answering_task,
     "masked_lm": masked_task,
     "masked_lm+next_sentence": masked_task,
     "contrastive": sentence_task,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wordloom.data.batches.framed_rows import Frame
+from wordloom.data.batches.framed import Frame
 from wordloom.errors import DataError
 from wordloom.models import RobertaConfig, body_config, encodes
 from wordloom.models.task_model import SUMMARIES, TaskConfig

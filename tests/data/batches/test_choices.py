@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wordloom.data import IGNORE, ChoiceBatches, ChoiceRow, choice_tokens
-from wordloom.data.batches.framed_rows import Frame
+from wordloom.data.batches.framed import Frame
 from wordloom.errors import DataError
 
 FRAME = Frame((301,), (302,), (302,), 300)

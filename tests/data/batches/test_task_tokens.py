@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from wordloom.data import ChoiceRow
 from wordloom.data.batches.choices import choice_tokens
-from wordloom.data.batches.framed_rows import TASK_TOKENS, Frame, marked_rows
+from wordloom.data.batches.framed import TASK_TOKENS, Frame, marked_rows
 from wordloom.errors import DataError, TokenizerError
 from wordloom.text import Tokenizer
 

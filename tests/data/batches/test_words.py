@@ -56,7 +56,7 @@ def test_first_tokens_are_the_librarys(trained, words):
     for word, token in firsts.items():
         expected[token + 1] = word % 3
     assert rows.targets.tolist() == expected
-    assert rows.ledger.silent == len(words) - len(firsts)
+    assert rows.ledger.counts["silent"] == len(words) - len(firsts)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,8 +85,8 @@ def test_windows_score_every_word_once_and_read_every_token(trained, texts, room
     assert rows.lengths.max() <= room + 1
     assert (rows.ids[rows.offsets[:-1]] == 7).all()
     assert scored_words(rows) == scored_words(whole)
-    assert rows.ledger.lost == 0
-    assert rows.ledger.windows == int((whole.lengths > room).sum())
+    assert rows.ledger.counts["lost"] == 0
+    assert rows.ledger.counts["windowed"] == int((whole.lengths > room).sum())
     if context == 0:
         assert np.delete(rows.ids, rows.offsets[:-1]).tolist() == whole.ids.tolist()
 
@@ -109,18 +109,21 @@ def test_too_long_is_an_error_or_a_cut_as_asked(trained):
         tagged_rows(trained["wordpiece"], texts, LABELS, start=[7], end=[8], longest=4)
     rows = tagged_rows(trained["wordpiece"], texts, LABELS, start=[7], end=[8], longest=4, too_long="cut")
     assert rows.targets.tolist() == [IGNORE, 0, IGNORE, IGNORE, 0, 1, IGNORE]
-    assert (rows.cut, rows.ledger.cut, rows.ledger.lost, rows.ledger.labels) == (
+    assert (rows.cut, rows.ledger.cut, rows.ledger.counts["lost"], rows.ledger.labels) == (
         1,
         1,
         2,
         {"A": 3, "B": 1, "C": 1},
     )
     assert rows.ledger.lines() == [
-        "2 texts, 5 words, 5 tokens in 2 rows", "labels: A 3, B 1, C 1",
-        "cut: 1 texts are longer than a row; 2 of their words are left out",
+        "2 texts, 5 tokens; labels: A 3, B 1, C 1",
+        "words: 5 in all",
+        "model rows: 2 rows of tokens that the model reads",
+        "lost: 2 words lie behind the truncation; their labels are left out",
+        "truncated: 1 texts are longer than the limit and lost their end",
     ]  # fmt: skip
     silent = tagged_rows(trained["wordpiece"], [tagged(["\u200b", "the"])], LABELS).ledger
-    assert (silent.silent, silent.lost, silent.as_dict()["words"]) == (1, 0, 2)
+    assert (silent.counts["silent"], silent.counts["lost"], silent.as_dict()["words"]) == (1, 0, 2)
 
 
 def test_labels_that_training_has_not(trained):

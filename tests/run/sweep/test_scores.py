@@ -37,6 +37,8 @@ TRAIN = "a fine film\tgood\na dull film\tbad\nfine and warm\tgood\ndull and cold
 COLUMNS = ("data.text_column=1", "data.label_column=2")  # an override of data.train leaves them out
 DEV = "fine\tgood\ndull\tbad\na cold film\tbad\nwarm but dull, dull\tgood\n"
 
+_METRICS = "wordloom.run.models.heads.classification.TextClassifier.metrics"
+
 
 @pytest.fixture(autouse=True)
 def no_fsync(monkeypatch):
@@ -55,7 +57,7 @@ def recipe(tmp_path) -> Path:
 def evaluating(monkeypatch, *figures: dict[str, float]) -> None:
     """Each run's only evaluation tells the next of ``figures``."""
     told = iter(figures)
-    monkeypatch.setattr("wordloom.run.tasks.labelled._evaluator", lambda *rows: lambda model: next(told))
+    monkeypatch.setattr(_METRICS, lambda *_: next(told))
 
 
 def test_a_model_that_takes_all_rows_for_one_class_is_compared(recipe, tmp_path):

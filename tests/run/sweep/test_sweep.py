@@ -44,6 +44,8 @@ TRAIN = (
 DEV = "fine\tgood\ndull\tbad\na cold film\tbad\nwarm but dull, dull\tgood\n"
 GRID = {"train.learning_rate": [0.05, 0.5], "train.steps": [2, 4]}
 
+_METRICS = "wordloom.run.models.heads.classification.TextClassifier.metrics"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def no_fsync():
@@ -199,16 +201,14 @@ def test_seeds_by_their_median(recipe, tmp_path):
 def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch):
     """With keep_best the best evaluation's, else the last; of equal runs the cheaper one is best."""
     figures = iter([0.3, 0.5, 0.4, 0.3])
-    monkeypatch.setattr(
-        "wordloom.run.tasks.labelled._evaluator", lambda *rows: lambda model: {"loss": next(figures)}
-    )
+    monkeypatch.setattr(_METRICS, lambda *_: {"loss": next(figures)})
     grid = {"train.keep_best": [True, False]}
     result = sweep(recipe, grid, out=tmp_path / "out")
     assert [run.metrics["loss"] for run in result.runs] == [0.3, 0.3]
     assert result.best is result.runs[0]
     told = [{"loss": 0.0, "accuracy": 0.0}, {"loss": 0.3, "accuracy": 0.9}, {"loss": 0.2, "accuracy": 0.8}]
     found = iter(told * 2)  # of each run first what is asked before anything is trained
-    monkeypatch.setattr("wordloom.run.tasks.labelled._evaluator", lambda *rows: lambda model: next(found))
+    monkeypatch.setattr(_METRICS, lambda *_: next(found))
     by_accuracy = ["train.keep_best=true", "train.best_metric=accuracy"]
     result = sweep(recipe, {"seed": [1, 2]}, by_accuracy, out=tmp_path / "by")
     assert result.runs[0].metrics == told[1]
@@ -222,7 +222,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
         train(recipe, ["train.keep_best=true", "train.best_metric=spearman"], out=tmp_path / "f1")
     with pytest.raises(RecipeError, match="did you mean 'accuracy'"):
         train(recipe, ["train.keep_best=true", "train.best_metric=acuracy"], out=tmp_path / "f1")
-    monkeypatch.setattr("wordloom.run.tasks.labelled._evaluator", lambda *rows: lambda model: {"loss": 0.1})
+    monkeypatch.setattr(_METRICS, lambda *_: {"loss": 0.1})
     costly_first = sweep(recipe, {"train.steps": [2, 1]}, out=tmp_path / "two")
     assert costly_first.best is costly_first.runs[1]
 
@@ -356,8 +356,8 @@ def test_a_figure_that_one_run_does_not_define_leaves_the_others_theirs(
     """With numbers that are all the same there is no correlation."""
     nan = float("nan")
     monkeypatch.setattr(
-        "wordloom.run.tasks.labelled._evaluator",
-        lambda *rows: lambda model: {"loss": 0.5, "pearson": nan if model.dull else 0.25},
+        _METRICS,
+        lambda head, _: {"loss": 0.5, "pearson": nan if head.model.dull else 0.25},
     )
     monkeypatch.setattr("wordloom.models.bag_of_words.BagOfWords.dull", True, raising=False)
     grid = {"train.learning_rate": [0.05, 0.5]}

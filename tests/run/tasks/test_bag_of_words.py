@@ -281,7 +281,7 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
         (["model.family=seq2seq"], "'seq2seq' is no classifier; allowed: bag_of_words"),
         (["model.family=bag_of_word"], "'bag_of_word' is unknown; did you mean 'bag_of_words'"),
         (["model.features=tf-idf"], "did you mean 'tfidf'"),
-        (["model.vocab_size=7"], "model.vocab_size is settled by the training rows"),
+        (["model.vocab_size=7"], "model.vocab_size is decided by the training rows"),
         (["tokenizer.special_tokens=['<x>']"], "a bag of words has none"),
         (["tokenizer.min_frequency=10000"], "leaves no word of"),
         (["data.label_column=lable"], r"train\.tsv:1: no column 'lable'.*did you mean 'label'"),

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedInputs
+from wordloom.data.batches.framed import MarkedInputs
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.errors import CheckpointError, ConfigError, DataError, RecipeError
 from wordloom.models import GPT2Config, TaskConfig, build
 from wordloom.objectives import objective
@@ -201,7 +201,7 @@ def test_mistakes_are_told(tmp_path):
     (tmp_path / "val.tsv").write_text("text\tlabel\n \tyes\n")
     assert "val.tsv:2, column 'text': the text is empty" in refused(*validation)
     assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])
-    assert "model.pooler is settled by train.objective 'classification'" in refused("model.pooler=false")
+    assert "model.pooler is decided by train.objective 'classification'" in refused("model.pooler=false")
     assert "'num_labels'; the labels are read from the training rows" in refused("model.num_labels=3")
     (tmp_path / "own.tsv").write_text("text\tlabel\nyes\tthe cat\nno\ta dog\nyes\tdogs\n")
     own = (f'data.train="{tmp_path}/own.tsv"', "data.validation_fraction=0", "train.evaluate_every=0")
@@ -215,7 +215,7 @@ def test_what_is_held_out_is_read_as_in_training(tmp_path):
     result = train(recipe_in(tmp_path), short, out=tmp_path / "run", start_from=tmp_path / "body")
     scores = bodies.scored_at_the_command(tmp_path / "run")
     told = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).stdout
-    assert "rows are longer than train.seq_len: only their beginning is read" in told
+    assert "rows are longer than the limit and lost their end" in told
     assert scores["loss"] == pytest.approx(result.metrics["loss"], rel=1e-6)
     assert json.loads((tmp_path / "run/ledger.json").read_text())["validation"]["cut"] > 0
 

@@ -15,7 +15,7 @@ import wordloom
 from wordloom.cli import app
 from wordloom.data import prepare
 from wordloom.data.rows.labelled import LabelledCorpus
-from wordloom.data.text.labelled_documents import LabelledDocuments
+from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import DataError, WordloomError
 from wordloom.evaluate import perplexity
 from wordloom.run import train
@@ -137,7 +137,7 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     with pytest.raises(WordloomError, match="holds the special token '<A>'"):
         lm.generate("<A>")
     from wordloom.recipe import load_recipe
-    from wordloom.run.prepare import labelled_corpus
+    from wordloom.run.recipe_rows import labelled_corpus
 
     held_out = list(labelled_corpus(load_recipe(result.folder)).rows("validation"))
     nats, size = {"A": 0.0, "B": 0.0}, 0

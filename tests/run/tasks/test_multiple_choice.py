@@ -14,14 +14,14 @@ from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at
 from torch.nn import functional as F
 
 from wordloom.data import choice_rows
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedInputs
+from wordloom.data.batches.framed import MarkedInputs
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.errors import DataError, EvaluationError, RecipeError
 from wordloom.models import GPT2Config, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.run import train
-from wordloom.run.tasks.heads.multiple_choice import Chooser
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
 
 ROWS = [
     {"query": "the cat sat", "choices": ["on a mat", "under rain"], "gold": 0},
@@ -66,9 +66,9 @@ def tuned(tmp_path_factory):
 def test_choices_are_learnt_and_made(tuned):
     place, result = tuned
     assert set(result.metrics) == {"loss", "accuracy"}
-    chooser = loaded(Chooser, place / "run")
+    chooser = loaded(MultipleChoice, place / "run")
     rows = list(choice_rows(str(place / "train.jsonl")))[:4]
-    found = chooser.choose(rows)
+    found = chooser.predict(rows)
     for row, one in zip(rows, found, strict=True):  # whatever stands beside a question
         alone = chooser.ask(row.context, row.choices)
         assert one.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
@@ -81,9 +81,9 @@ def test_choices_are_learnt_and_made(tuned):
     assert scores["loss"].value == pytest.approx(np.mean(nats), rel=1e-5)
     with pytest.raises(EvaluationError, match="no question of these has an answer"):
         chooser.evaluate([row._replace(answer=None) for row in rows])
-    assert chooser.choose([]) == []
+    assert chooser.predict([]) == []
     ledger = json.loads((place / "run/ledger.json").read_text())
-    assert (ledger["train"]["questions"], ledger["train"]["by_choices"]) == (12, {"2": 6, "3": 6})
+    assert (ledger["train"]["rows"], ledger["train"]["labels"]) == (12, {"2 choices": 6, "3 choices": 6})
 
 
 def test_what_the_recipe_holds_out_is_scored_at_the_command(tuned):
@@ -111,7 +111,7 @@ def test_transformers_reads_a_tuned_folder(tuned):
     given = tokenizer(*zip(*row.pairs, strict=True), padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = model(**{name: value[None] for name, value in given.items()}).logits.softmax(-1)
-    ours = loaded(Chooser, place / "run").choose([row])[0].probabilities
+    ours = loaded(MultipleChoice, place / "run").predict([row])[0].probabilities
     np.testing.assert_allclose(ours, theirs[0], rtol=1e-4, atol=1e-5)
 
 
@@ -137,7 +137,10 @@ def test_the_loss_is_over_the_choices_that_there_are(tmp_path):
     write_body(tmp_path / "body", TEXTS, "gpt2", max_seq_len=48)
     few = ["train.steps=2", "train.seq_len=48", "train.evaluate_every=2", "train.language_model_weight=0.5"]
     train(recipe_in(tmp_path), few, out=tmp_path / "run", start_from=tmp_path / "body")
-    assert len(loaded(Chooser, tmp_path / "run").ask("the cat", ["sat", "ran", "slept"]).probabilities) == 3
+    assert (
+        len(loaded(MultipleChoice, tmp_path / "run").ask("the cat", ["sat", "ran", "slept"]).probabilities)
+        == 3
+    )
 
 
 def test_mistakes_are_told(tuned, tmp_path):
@@ -153,7 +156,7 @@ def test_mistakes_are_told(tuned, tmp_path):
     told = refused("train.seq_len=5")
     assert "train.jsonl:1, choice 1: has 9 tokens and train.seq_len allows 5" in told
     assert "holds no questions; give more of them" in refused("data.validation_fraction=0.01")
-    assert "the last questions are held out" in refused('data.split="hash"')
+    assert "the validation part is the last questions" in refused('data.split="hash"')
     twice = refused(f'data.validation="{place}/train.jsonl"', "data.validation_fraction=0.1")
     assert "train.jsonl: is both a training and a validation file" in twice
     (tmp_path / "val.jsonl").write_text('{"query": "a cat", "choices": ["sat", "ran"]}\n')

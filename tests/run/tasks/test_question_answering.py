@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 import wordloom
 from wordloom.cli import app
 from wordloom.data import questions
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedInputs
+from wordloom.data.batches.framed import MarkedInputs
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.rows.squad import Answer, Question
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.evaluate.answers import Found, Span
 from wordloom.objectives import question_answering
 from wordloom.run import TextClassifier, load_as, train
-from wordloom.run.tasks.heads.question_answering import Answerer
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.weights import load_config
 
 CONTEXTS = ["the cat sat on a mat", "a dog ran far and slept", "dogs run far", "a cat sits"]
@@ -83,7 +83,7 @@ def test_a_run_leaves_a_model_that_answers(place):
     config = load_config(place / "run")
     assert (config.task, config.body.pooler, config.outputs) == ("question_answering", False, 2)
     answerer = wordloom.load(place / "run")
-    assert isinstance(answerer, Answerer)
+    assert isinstance(answerer, QuestionAnswerer)
     assert (answerer.max_seq_len, answerer.doc_stride, answerer.max_query) == (16, 3, 6)
     found = answerer.ask("who ran", "a dog ran far and slept and sat on a mat on a mat", n_best=3)
     assert 1 <= len(found.spans) <= 3
@@ -94,7 +94,7 @@ def test_a_run_leaves_a_model_that_answers(place):
     scores = answerer.evaluate(list(questions(place / "train.json")))
     assert set(scores) == {"exact_match", "f1"}
     ledger = json.loads((place / "run/ledger.json").read_text())
-    assert ledger["train"]["questions"] + ledger["validation"]["questions"] == 6
+    assert ledger["train"]["rows"] + ledger["validation"]["rows"] == 6
     with pytest.raises(CheckpointError, match="holds a model for question_answering"):
         load_as(TextClassifier, place / "run")
 
@@ -197,11 +197,12 @@ def test_questions_without_answers_are_asked_for(place, tmp_path):
     assert answerer.no_answer
     found = answerer.ask("who flew", CONTEXTS[1])
     assert found.no_answer is not None
-    assert answerer.answer(answerer.windows(questions(tmp_path / "train.json")), threshold=-1e9)[0].text == ""
+    never = replace(answerer, threshold=-1e9)
+    assert never.predict(questions(tmp_path / "train.json"))[0].text == ""
     asked = list(questions(tmp_path / "train.json"))
     assert "best_f1" in answerer.evaluate(asked)
-    sure = answerer.evaluate(asked, threshold=1e9)  # always an answer
-    none = answerer.evaluate(asked, threshold=-1e9)
+    sure = replace(answerer, threshold=1e9).evaluate(asked)  # always an answer
+    none = never.evaluate(asked)
     assert (sure.counts["said_none"], none.counts["said_none"]) == (0, len(asked))
     assert none["exact_match_impossible"].value == 100
     answerer.no_answer = False
@@ -222,12 +223,12 @@ def test_the_best_threshold_may_lie_above_zero(place, monkeypatch):
         Found("one", "", (nothing, span), 2.0),
         Found("none", "", (nothing, span), 18.0),
     ]
-    monkeypatch.setattr(Answerer, "answer", lambda *_, **__: made)
+    monkeypatch.setattr(QuestionAnswerer, "_found", lambda *_: made)
     scores = answerer.evaluate(asked)
     assert scores["exact_match"].value == 50
     assert scores["best_exact_match"].value == scores["best_f1"].value == 100
     assert scores.details["thresholds"] == {"best_exact_match": 2.0, "best_f1": 2.0}
-    assert answerer.evaluate(asked, threshold=2.0)["exact_match"].value == 100
+    assert replace(answerer, threshold=2.0).evaluate(asked)["exact_match"].value == 100
 
 
 def test_at_the_command(place, tmp_path):

@@ -14,15 +14,15 @@ from torch.nn import functional as F
 
 import wordloom
 from wordloom.data import ScoredCorpus
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedInputs
+from wordloom.data.batches.framed import MarkedInputs
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.errors import DataError, RecipeError
 from wordloom.models import GPT2Config, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.recipe import load_recipe
 from wordloom.run import train
-from wordloom.run.tasks.heads.regression import TextScorer
+from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.weights import load_config
 
 PAIRS = [
@@ -70,7 +70,7 @@ def tuned(tmp_path_factory):
 def test_scores_are_learnt_and_said(tuned):
     place, result = tuned
     assert set(result.metrics) == {"loss", "pearson", "spearman"}
-    scorer = loaded(TextScorer, place / "run")
+    scorer = loaded(TextRegressor, place / "run")
     pairs = [(a, b) for a, b, _ in PAIRS[:4]]
     found = scorer.score(pairs)
     assert found.shape == (4,)
@@ -78,7 +78,7 @@ def test_scores_are_learnt_and_said(tuned):
     corpus = ScoredCorpus(
         sources=str(place / "train.tsv"), validation_fraction=0.25, text=["one", "two"], label="alike"
     )
-    scores = scorer.evaluate(corpus, part="validation")
+    scores = scorer.evaluate(corpus.part("validation"))
     assert scores["loss"].value == pytest.approx(np.mean((found - [4.5, 0.25, 3.0, 0.0]) ** 2), rel=1e-4)
     assert {name: scores[name].value for name in scores} == pytest.approx(result.metrics, rel=1e-5)
     ledger = json.loads((place / "run/ledger.json").read_text())
@@ -96,7 +96,8 @@ def test_all_rows_of_a_corpus_are_scored_unless_a_part_is_asked_for(tuned):
         sources=place / "train.tsv", validation_fraction=0.25, text=["one", "two"], label="alike"
     )
     whole, first, last = (
-        scorer.evaluate(corpus, part=part).counts["rows"] for part in (None, "train", "validation")
+        scorer.evaluate(some).counts["rows"]
+        for some in (corpus, corpus.part("train"), corpus.part("validation"))
     )
     assert whole == first + last == scorer.evaluate(corpus).counts["rows"]
     assert last > 0
@@ -124,7 +125,7 @@ def test_transformers_reads_a_tuned_folder(tuned):
     with torch.no_grad():
         theirs = model(**given, labels=torch.tensor([4.5, 0.25, 3.0]))
     assert theirs.logits.shape == (3, 1)
-    ours = loaded(TextScorer, place / "run").score([pair[:2] for pair in PAIRS[:3]])
+    ours = loaded(TextRegressor, place / "run").score([pair[:2] for pair in PAIRS[:3]])
     np.testing.assert_allclose(ours, theirs.logits[:, 0], rtol=1e-4, atol=1e-5)
     assert float(theirs.loss) == pytest.approx(np.mean((ours - [4.5, 0.25, 3.0]) ** 2), rel=1e-4)
 
@@ -136,7 +137,7 @@ def test_a_causal_model_reads_both_orders(tmp_path):
     both = ["data.both_orders=true", "train.steps=2", "train.seq_len=32", "train.evaluate_every=2"]
     lm = "train.language_model_weight=0.5"
     train(recipe, [*both, lm], out=tmp_path / "run", start_from=tmp_path / "body")
-    scorer = loaded(TextScorer, tmp_path / "run")
+    scorer = loaded(TextRegressor, tmp_path / "run")
     assert scorer.config.both_orders
     pairs = [(a, b) for a, b, _ in PAIRS[:3]]
     found = scorer.score(pairs)

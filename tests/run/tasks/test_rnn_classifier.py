@@ -88,7 +88,7 @@ def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     result = train(recipe, out=tmp_path / "run")
     classifier = load_as(TextClassifier, tmp_path / "run")
     from wordloom.recipe import load_recipe
-    from wordloom.run.prepare import labelled_corpus
+    from wordloom.run.recipe_rows import labelled_corpus
 
     corpus = labelled_corpus(load_recipe(tmp_path / "run"))
     rows = list(corpus.rows("validation"))
@@ -100,7 +100,7 @@ def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     chosen = found[range(len(rows)), targets]
     assert -np.log(chosen).mean() == pytest.approx(result.metrics["loss"], rel=1e-5)
     assert (found.argmax(1) == targets).mean() == pytest.approx(result.metrics["accuracy"])
-    scores = classifier.evaluate(corpus, part="validation")
+    scores = classifier.evaluate(corpus.part("validation"))
     assert scores["accuracy"].value == pytest.approx(result.metrics["accuracy"])
     assert scores["loss"].value == pytest.approx(result.metrics["loss"], rel=1e-6)
     confusion = scores.details["confusion"]
@@ -191,7 +191,7 @@ def test_rows_that_repeat_another_are_left_out_as_asked(recipe, names, tmp_path,
     [
         (["model.pooling=lost"], "unknown pooling 'lost'; did you mean 'last'"),
         (["model.features=tfidf"], "unknown setting 'features' of model family 'rnn_classifier'"),
-        (["model.vocab_size=7"], "model.vocab_size is settled by the training rows"),
+        (["model.vocab_size=7"], "model.vocab_size is decided by the training rows"),
         (["train.optimizer=lbfgs", "train.precision=fp32"], '"lbfgs" is for model.family "bag_of_words"'),
         (["train.attention_backend=flash"], r"attention_backend is not a setting of model.family 'rnn_class"),
         (["data.label_prefix=true"], "label_prefix is not a setting of"),

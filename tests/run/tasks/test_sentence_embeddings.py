@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import wordloom
 from wordloom.cli import app
-from wordloom.data.batches.bags import LabelBatch
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.sequences import Sequences
 from wordloom.data.rows.groups import text_numbers
 from wordloom.errors import CheckpointError, DataError, RecipeError

@@ -15,13 +15,13 @@ from tests.run.bodies import SHAPE, loaded, write_body
 
 import wordloom
 from wordloom.data import choice_rows
-from wordloom.data.batches.framed_rows import TASK_TOKENS
+from wordloom.data.batches.framed import TASK_TOKENS
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.models import GPTConfig, LlamaConfig, build
 from wordloom.run import train
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.heads.multiple_choice import Chooser, _batches
-from wordloom.run.tasks.heads.regression import TextScorer
 from wordloom.weights import load_model, save_model
 
 ROWS = [("the cat sat", "a dog ran", "yes", "1"), ("it is wet", "the dog sat", "no", "0")]
@@ -100,15 +100,15 @@ def test_new_rows_are_told_learnt_and_read_by_transformers(kind: str, place: Pat
 def test_similarity_and_choices_are_read_between_them(place: Path, tmp_path: Path) -> None:
     alike = ('train.objective="regression"', "data.both_orders=true", 'data.label_column="score"')
     trained(place, "gpt", tmp_path / "alike", *alike)
-    one, other = loaded(TextScorer, tmp_path / "alike").score([PAIRS[0], PAIRS[0][::-1]])
+    one, other = loaded(TextRegressor, tmp_path / "alike").score([PAIRS[0], PAIRS[0][::-1]])
     assert one == pytest.approx(other, abs=1e-5)
     rows = [{"query": a, "choices": [b, "it is wet"], "gold": 0} for a, b in PAIRS]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = ('train.objective="multiple_choice"', f'data.train="{tmp_path}/rows.jsonl"')
     trained(place, "llama", tmp_path / "chosen", *chosen, "data.text_column=none")
-    chooser = loaded(Chooser, tmp_path / "chosen")
+    chooser = loaded(MultipleChoice, tmp_path / "chosen")
     questions = list(choice_rows(str(tmp_path / "rows.jsonl")))
-    tokens, _, attend = _batches(chooser.reader, questions)[0].batch(0, 2).inputs
+    tokens, _, attend = chooser.read(questions).batches.batch(0, 2).inputs
     start, delimiter, extract = map(chooser.tokenizer.token_to_id, TASK_TOKENS)
     assert (tokens[..., :2] == torch.tensor([chooser.tokenizer.bos_id, start])).all()
     assert ((tokens == delimiter).sum(-1) == 1).all()

@@ -16,16 +16,16 @@ from tests.run.bodies import SHAPE, ends_alike_when_cut_short, loaded, scored_at
 from torch.nn import functional as F
 
 from wordloom.data import tagged_texts
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedInputs
+from wordloom.data.batches.framed import MarkedInputs
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.errors import DataError, RecipeError
 from wordloom.evaluate import entities
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.run import train
+from wordloom.run.models.heads.token_classification import TokenClassifier, words_of
 from wordloom.run.sweep.sweep import sweep
-from wordloom.run.tasks.heads.token_classification import Tagger, words_of
 
 ROWS = [
     [("Anna", "B-PER"), ("Lind", "I-PER"), ("went", "O"), ("to", "O"), ("Oslo", "B-LOC")],
@@ -74,13 +74,13 @@ def tuned(tmp_path_factory):
 def test_labels_are_learnt_and_given(tuned):
     place, result = tuned
     assert set(result.metrics) <= {"loss", "accuracy", "f1"}
-    tagger = loaded(Tagger, place / "run")
+    tagger = loaded(TokenClassifier, place / "run")
     assert tagger.labels == ("B-LOC", "B-PER", "I-PER", "O")
     given = list(tagged_texts(str(place / "train.conll")))[:4]  # the last four are these again
-    found = tagger.tag([text.words for text in given])
+    found = tagger.predict([text.words for text in given])
     for text, words in zip(given, found, strict=True):
         assert [(one.start, one.end) for one in words] == text.spans
-        for one, other in zip(words, tagger.tag([text.text])[0], strict=True):  # alone, and divided here
+        for one, other in zip(words, tagger.predict([text.text])[0], strict=True):  # alone, and divided here
             assert other[:2] == one[:2]
             assert other.probability == pytest.approx(one.probability, abs=1e-5)
     scores = tagger.evaluate(given)
@@ -94,7 +94,7 @@ def test_labels_are_learnt_and_given(tuned):
     assert scores["entity_f1"].value == pytest.approx(2 * hits / there)
     named = {"loss": scores["loss"].value, "accuracy": scores["accuracy"].value}
     assert {**named, "f1": scores["entity_f1"].value} == pytest.approx(result.metrics, rel=1e-5)
-    assert tagger.tag([]) == []
+    assert tagger.predict([]) == []
     ledger = json.loads((place / "run/ledger.json").read_text())
     assert ledger["train"]["labels"] == {"B-LOC": 9, "B-PER": 6, "I-PER": 3, "O": 30}
 
@@ -133,7 +133,7 @@ def test_transformers_reads_a_tuned_folder(tuned):
     with torch.no_grad():
         theirs = model(**given).logits[0].softmax(-1)
     firsts = [given.word_ids().index(number) for number in range(len(words))]
-    for one, token in zip(loaded(Tagger, place / "run").tag([words])[0], firsts, strict=True):
+    for one, token in zip(loaded(TokenClassifier, place / "run").predict([words])[0], firsts, strict=True):
         assert one.label == model.config.id2label[int(theirs[token].argmax())]
         assert one.probability == pytest.approx(float(theirs[token].max()), abs=1e-5)
 
@@ -141,28 +141,28 @@ def test_transformers_reads_a_tuned_folder(tuned):
 def test_long_texts_are_windows_or_cut_as_asked(tuned, tmp_path):
     place, _ = tuned
     long = write_rows(tmp_path / "long.conll", [[pair for row in ROWS for pair in row]])
-    tagger = loaded(Tagger, place / "run")
+    tagger = loaded(TokenClassifier, place / "run")
     with pytest.raises(DataError, match=r"text 1.*tokens in 64 words"):
-        tagger.tag([next(tagged_texts(long)).words])
+        tagger.predict([next(tagged_texts(long)).words])
     tagger.too_long = "window"
     (text,) = tagged_texts(long)
-    (words,) = tagger.tag([text.words])
+    (words,) = tagger.predict([text.words])
     assert [one.word for one in words] == list(text.words)
     assert all(one.label in tagger.labels for one in words)
     assert tagger.evaluate([text]).counts["words"] == len(words)
     tagger.too_long = "cut"
-    cut = tagger.tag([text.words])[0]
+    cut = tagger.predict([text.words])[0]
     read = sum(one.label is not None for one in cut)
     assert 0 < read < len(words)
     assert cut[read:] == [one._replace(label=None, probability=None) for one in cut[read:]]
-    assert any(note.startswith("cut:") for note in tagger.evaluate([text]).notes)
+    assert any(note.startswith("truncated:") for note in tagger.evaluate([text]).notes)
     # a last word that lost some of its tokens is cut; one of which there is no token is not
     part = ["it"] * (14 - 1) + ["Annasleeps"]
     whole = ["it", "rains", "\u200b"]
     assert len(tagger.tokenizer.encode("Annasleeps").ids) > 1
     for _ in range(2):
-        first, second = tagger.tag([part, whole])
-        assert (first.cut, second.cut) == (True, False)
+        first, second = tagger.predict([part, whole])
+        assert (first.truncated, second.truncated) == (True, False)
         assert first[-1].label is not None
         assert second[-1].label is None
     changes = [
@@ -174,7 +174,7 @@ def test_long_texts_are_windows_or_cut_as_asked(tuned, tmp_path):
     window = 'data.too_long="window"'
     train(str(place / "recipe.toml"), [*changes, window], out=tmp_path / "run", start_from=place / "body")
     ledger = json.loads((tmp_path / "run/ledger.json").read_text())["train"]
-    assert (ledger["windows"], ledger["lost"], sum(ledger["labels"].values())) == (1, 0, 64)
+    assert (ledger["windowed"], ledger["lost"], sum(ledger["labels"].values())) == (1, 0, 64)
     assert ledger["rows"] > 1
 
 
@@ -202,7 +202,10 @@ def test_a_causal_model_tags_what_is_no_entity(tuned, tmp_path):
     changes = [f'data.train="{path}"', "train.steps=1", "train.seq_len=48", "train.evaluate_every=1"]
     result = train(str(place / "recipe.toml"), changes, out=tmp_path / "run", start_from=tmp_path / "body")
     assert set(result.metrics) == {"loss", "accuracy"}
-    assert [one.word for one in loaded(Tagger, tmp_path / "run").tag(["it  rains"])[0]] == ["it", "rains"]
+    assert [one.word for one in loaded(TokenClassifier, tmp_path / "run").predict(["it  rains"])[0]] == [
+        "it",
+        "rains",
+    ]
 
 
 @given(st.text())
@@ -232,11 +235,11 @@ def test_mistakes_are_told(tuned, tmp_path):
     path = write_rows(tmp_path / "val.conll", [[("Anna", "O")], [("it", "O"), ("Rome", "B-LOK")]])
     told = refused(f'data.validation="{path}"', "data.validation_fraction=0.1")
     assert "val.conll:4: the label 'B-LOK' of 'Rome' was not seen in training" in told
-    tagger = loaded(Tagger, place / "run")
+    tagger = loaded(TokenClassifier, place / "run")
     with pytest.raises(DataError, match="one text was given"):
-        tagger.tag("a text")
+        tagger.predict("a text")
     with pytest.raises(DataError, match="text 2: holds no word"):
-        tagger.tag(["a text", "  "])
+        tagger.predict(["a text", "  "])
 
 
 @pytest.mark.skipif("WORDLOOM_DATA" not in os.environ, reason="WORDLOOM_DATA is not set")
@@ -251,7 +254,7 @@ def test_words_of_brown_as_they_are(tuned, tmp_path):
         out=tmp_path / "run",
         start_from=place / "body",
     )
-    tagger = loaded(Tagger, tmp_path / "run")
+    tagger = loaded(TokenClassifier, tmp_path / "run")
     tagger.too_long = "window"
     assert set(tagger.labels) == {tag for row in rows for _, tag in row}
     assert tagger.evaluate(list(tagged_texts(path))).counts["texts"] == 12

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.order import keyed, permute
+from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError, did_you_mean
@@ -26,7 +26,6 @@ IGNORE = -100  # a target that is not scored; torch's cross-entropy skips it by 
 
 Order: TypeAlias = Literal["permutation", "random", "sequential"]
 ORDERS = ("permutation", "random", "sequential")
-_PERMUTATION, _PHASE, _START = 1, 2, 3  # purposes of the random numbers drawn from one seed
 _CHUNK = 1 << 20  # documents counted at a time for the ledger
 
 
@@ -130,12 +129,12 @@ class CausalBatches:
         sample = np.arange(start, start + count, dtype=np.uint64)
         if self.order == "random":
             choices = np.uint64(len(self.shards) - self.seq_len)
-            return (keyed(self.seed, _START, sample) % choices).astype(np.int64)
+            return (keyed(self.seed, Purpose.START, sample) % choices).astype(np.int64)
         epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
         if self.order == "sequential":
             return index.astype(np.int64) * self.stride
-        window = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
-        phase = keyed(self.seed, _PHASE, epoch) % np.uint64(self._phases)
+        window = permute(index, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
+        phase = keyed(self.seed, Purpose.PHASE, epoch) % np.uint64(self._phases)
         return (window * np.uint64(self.seq_len) + phase).astype(np.int64)
 
     def _padded(self, begin: NDArray[np.int64], offsets: NDArray[np.int64]) -> CausalBatch:
@@ -241,7 +240,7 @@ class CausalBatches:
         ends = self.shards.ends
         phase = 0
         if self.order == "permutation":
-            phase = int(keyed(self.seed, _PHASE, np.zeros(1, np.uint64))[0] % np.uint64(self._phases))
+            phase = int(keyed(self.seed, Purpose.PHASE, np.zeros(1, np.uint64))[0] % np.uint64(self._phases))
         divided, begin = 0, 0
         for at in range(0, ends.size, _CHUNK):
             end = ends[at : at + _CHUNK]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wordloom.data.batches.bags import LabelBatches
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import Frame, MarkedInputs, MarkedLabelBatches, MarkedRows, marked_rows
+from wordloom.data.batches.framed import Frame, MarkedInputs, MarkedLabelBatches, MarkedRows, marked_rows
+from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.rows.choices import ChoiceRow
 
 __all__ = ["ChoiceBatches", "choice_tokens"]
@@ -45,7 +45,7 @@ def choice_tokens(
 class ChoiceBatches(LabelBatches):
     """Questions with their answers, as :class:`LabelBatches`.
 
-    The inputs are :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of shape ``[B, K, T]``, K the most
+    The inputs are :class:`~wordloom.data.batches.framed.MarkedInputs` of shape ``[B, K, T]``, K the most
     choices of a question in the batch: a choice that a question lacks attends to nothing.  The targets [B]
     are the right choices' numbers, IGNORE where none is known.
 

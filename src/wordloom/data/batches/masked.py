@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.data.batches.masking import Masker
-from wordloom.data.batches.order import keyed, permute
+from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
 __all__ = ["Marks", "MaskedBatch", "MaskedBatches", "masked_batch"]
 
-_PERMUTATION, _PHASE, _MASK = 1, 2, 5  # purposes of the random numbers drawn from one seed
 
 MaskedOrder = Literal["permutation", "sequential"]
 Ids: TypeAlias = NDArray[np.int64]
@@ -149,14 +148,14 @@ class MaskedRows:
         epoch, row = self._rows_of(start, count)
         drawn = np.arange(start, start + count, dtype=np.uint64) if self.dynamic else row
         texts, is_next = self._texts(epoch, row, drawn)
-        return masked_batch(texts, keyed(self.seed, _MASK, drawn), self.marks, self.masker, is_next)
+        return masked_batch(texts, keyed(self.seed, Purpose.MASK, drawn), self.marks, self.masker, is_next)
 
     def _rows_of(self, start: int, count: int) -> tuple[Numbers, Numbers]:
         """The epoch of each sample, and which row of it the sample is."""
         sample = np.arange(start, start + count, dtype=np.uint64)
         epoch, row = np.divmod(sample, np.uint64(self.samples_per_epoch))
         if self.order == "permutation":
-            row = permute(row, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+            row = permute(row, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
         return epoch, row
 
     def _texts(
@@ -213,7 +212,7 @@ class MaskedBatches(MaskedRows):
 
     def _begins(self, epoch: Numbers, row: Numbers) -> Ids:
         """Where each window begins."""
-        phase = keyed(self.seed, _PHASE, epoch) % np.uint64(self._phases)
+        phase = keyed(self.seed, Purpose.PHASE, epoch) % np.uint64(self._phases)
         return (row * np.uint64(self.inner) + phase).astype(np.int64)
 
     def document_ids(self, start: int, count: int) -> list[str]:

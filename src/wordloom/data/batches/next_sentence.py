@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.batches.masked import Ids, MaskedRows, Numbers
-from wordloom.data.batches.order import keyed, mix
+from wordloom.data.batches.order import Purpose, keyed, mix
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
 __all__ = ["SentencePairBatches"]
 
-_SHORT, _PAIR = 6, 7  # purposes of random numbers, beside those of masked_batches
 _SHORT_SHARE = 0.1
 _ALL = (1 << 64) - 1
 
@@ -76,7 +75,9 @@ class SentencePairBatches(MaskedRows):
         """Sentences into rows, within each document."""
         ends = self._ends
         rows: list[tuple[int, int, int]] = []
-        draw = keyed(self.seed, _SHORT, np.arange(len(ends), dtype=np.uint64))  # of a row, by its first one
+        draw = keyed(
+            self.seed, Purpose.SHORT_ROW, np.arange(len(ends), dtype=np.uint64)
+        )  # of a row, by its first one
         short = (draw >> np.uint64(11)) * 2.0**-53 < _SHORT_SHARE
         aims = np.where(short, 2 + (mix(draw) % np.uint64(self.longest - 1)).astype(np.int64), self.longest)
         for first, stop in zip(self._firsts[:-1].tolist(), self._firsts[1:].tolist(), strict=True):
@@ -91,7 +92,7 @@ class SentencePairBatches(MaskedRows):
     def _texts(
         self, epoch: Numbers, row: Numbers, drawn: Numbers
     ) -> tuple[list[tuple[Ids, ...]], NDArray[np.bool_]]:
-        draws = _Draws(keyed(self.seed, _PAIR, drawn))
+        draws = _Draws(keyed(self.seed, Purpose.SENTENCE_PAIR, drawn))
         made = [self._pair(number, i, draws) for i, number in enumerate(row.tolist())]
         return [(one, two) for one, two, _ in made], np.array([follows for _, _, follows in made])
 

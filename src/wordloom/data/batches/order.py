@@ -7,6 +7,7 @@ the two digits of an index in mixed radix, with walks along cycles that leave th
 
 from __future__ import annotations
 
+from enum import IntEnum
 from math import isqrt
 
 import numpy as np
@@ -17,6 +18,18 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ROUND_KEYS = np.arange(1, 9, dtype=np.uint64).reshape(4, 2) * np.uint64(0xD1342543DE82EF95)
 
 
+class Purpose(IntEnum):
+    """What random numbers of one seed are drawn for; each purpose has a sequence of its own."""
+
+    PERMUTATION = 1
+    PHASE = 2
+    START = 3
+    GROUPS = 4  # of samples of like length
+    MASK = 5
+    SHORT_ROW = 6
+    SENTENCE_PAIR = 7
+
+
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A hash of each element (at least one-dimensional; arithmetic modulo 2**64)."""
     x = x + _GOLDEN
@@ -25,7 +38,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def keyed(seed: int, purpose: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def keyed(seed: int, purpose: Purpose | int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A hash of (``seed``, ``purpose``, counter) for each of ``counters``."""
     root = mix(mix(np.array([seed], np.uint64)) + np.uint64(purpose))
     return mix(root + counters)

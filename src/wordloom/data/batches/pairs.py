@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.data.batches.buckets import make_buckets, runs
-from wordloom.data.batches.causal import _PERMUTATION, IGNORE
-from wordloom.data.batches.order import keyed, permute
+from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.pairs import SIDES, PairShards
 from wordloom.data.shards.storage import TokenShards
@@ -30,7 +30,6 @@ __all__ = ["PairBatch", "PairBatches"]
 
 PairOrder: TypeAlias = Literal["permutation", "sequential"]
 ORDERS = ("permutation", "sequential")
-_ROWS = 4  # purpose of random numbers, beside those of :mod:`wordloom.data.batches.causal`
 
 Ints = NDArray[np.int64]
 
@@ -153,7 +152,7 @@ class PairBatches:
     def _rows(self, sample: int) -> Ints:
         epoch, index = divmod(sample, self.samples_per_epoch)
         if self.order == "permutation":
-            key = keyed(self.seed, _PERMUTATION, _one(epoch))
+            key = keyed(self.seed, Purpose.PERMUTATION, _one(epoch))
             index = int(permute(_one(index), self.samples_per_epoch, key)[0])
         bucket = int(np.searchsorted(self._batch_ends, index, side="right"))
         first, stop = self._span(bucket)
@@ -176,7 +175,7 @@ class PairBatches:
         """Which of the ``n`` pairs of ``bucket`` stand at ``places`` of it in this epoch."""
         if self.order == "sequential":
             return places
-        key = keyed(self.seed, _ROWS, _one(epoch * len(self._batches) + bucket))
+        key = keyed(self.seed, Purpose.GROUPS, _one(epoch * len(self._batches) + bucket))
         return permute(places.astype(np.uint64), n, np.repeat(key, len(places))).astype(np.int64)
 
     # ----------------------------------------------------------------------------------- account

@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.bags import LabelBatches
-from wordloom.data.batches.order import keyed, permute
+from wordloom.data.batches.labelled import LabelBatches
+from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.errors import DataError
 
-__all__ = ["SequenceLabelBatches", "Sequences", "TokenRows", "token_rows"]
+__all__ = ["SequenceLabelBatches", "Sequences", "TextGroupBatches", "TokenRows", "token_rows"]
 
-_GROUPS = 4  # purpose of the random numbers drawn from a seed, beside those of wordloom.data.batches.causal
 _POOL = 16  # groups of samples that are sorted by length together
 _TEXTS = 1 << 13  # handed to the tokenizer at a time
 _PASS_TOKENS = 1 << 15  # padding included, of a pass over all rows; at most _PASS_ROWS
@@ -157,7 +156,7 @@ class SequenceLabelBatches(LabelBatches):
         group = sample // np.uint64(self.alike)
         group -= group[0]
         n = int(group[-1]) + 1
-        key = keyed(self.seed, _GROUPS, np.full(n, start, np.uint64))
+        key = keyed(self.seed, Purpose.GROUPS, np.full(n, start, np.uint64))
         turn = permute(np.arange(n, dtype=np.uint64), n, key)  # of each group, to take the next shortest rows
         arranged = np.empty_like(rows)
         arranged[np.argsort(turn[group], kind="stable")] = rows
@@ -186,3 +185,52 @@ class SequenceLabelBatches(LabelBatches):
 
     def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
         return [self.pad_id, self.alike], (self._ids, self._begins)
+
+
+class TextGroupBatches(LabelBatches):
+    """N rows of K texts, as :class:`LabelBatches`; the inputs are
+    :class:`Sequences` of ``[B, K, T]``.
+
+    Args:
+        texts: all of them, those of a row one after another.
+        targets: [N, K] the numbers that :func:`~wordloom.data.rows.groups.text_numbers` gives, or [N] scores.
+        pad_id: what stands where a text has ended.
+    """
+
+    def __init__(
+        self,
+        texts: TokenRows,
+        targets: NDArray[np.int64] | NDArray[np.float32],
+        *,
+        pad_id: int = 0,
+        places: Sequence[str] = (),
+        seed: int = 0,
+        order: Literal["permutation", "sequential"] = "permutation",
+    ) -> None:
+        super().__init__(targets, places=places, seed=seed, order=order)
+        self.each = len(texts.lengths) // len(targets)
+        self.tokens_per_sample = len(texts.ids) / len(targets)
+        self._read = texts, np.zeros(len(texts.lengths), np.int64), pad_id
+        self._texts = self._alone("sequential")
+
+    @property
+    def targets(self) -> NDArray[Any]:
+        """Of all rows, as they were given."""
+        return self._targets
+
+    def alone(self) -> SequenceLabelBatches:
+        """All N K texts by themselves, the shortest first, for a pass over them."""
+        return self._alone("length")
+
+    def _alone(self, order: Literal["sequential", "length"]) -> SequenceLabelBatches:
+        texts, targets, pad_id = self._read
+        return SequenceLabelBatches(texts, targets, pad_id=pad_id, order=order)
+
+    def _inputs(self, rows: NDArray[np.int64]) -> Sequences:
+        read = self._texts._inputs((rows[:, None] * self.each + np.arange(self.each)).ravel())  # [B * K, T]
+        shape = torch.Size((len(rows), self.each, -1))
+        return Sequences(read.tokens.view(shape), read.attend.view(shape))
+
+    def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
+        settings, arrays = self._texts._identity()
+        return [*settings, self.each], arrays

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from unicodedata import category
 
@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import Frame, MarkedLabelBatches, MarkedRows
+from wordloom.data.batches.framed import Frame, MarkedLabelBatches, MarkedRows
+from wordloom.data.rows.digest import RowDigest
+from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.squad import Question
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["AnswerWindow", "AnswerWindows", "WindowLedger", "question_windows"]
+__all__ = ["AnswerWindow", "AnswerWindows", "question_windows"]
 
 Ids: TypeAlias = NDArray[np.int32]
 Ints: TypeAlias = NDArray[np.int64]
@@ -61,54 +63,6 @@ class AnswerWindow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowLedger:
-    """What became of the questions.
-
-    Attributes:
-        questions, impossible: how many, and how many of them without answer.
-        answers: of all questions; ``misfits``: those whose tokens give another text back (of ``Japanese``
-            for ``Japan``); ``unseen``: those in no token at all.
-        windows: rows; ``without_answer``: those of questions with answer that do not hold it.
-        never_whole: questions whose answer is whole in no window.
-        cut: questions that lost their end.
-        tokens: of all windows; ``unknown``: those that stand for what the tokenizer lacks.
-        max_seq_len, doc_stride, max_query: the settings.
-    """
-
-    questions: int
-    impossible: int
-    answers: int
-    misfits: int
-    unseen: int
-    windows: int
-    without_answer: int
-    never_whole: int
-    cut: int
-    tokens: int
-    unknown: int
-    max_seq_len: int
-    doc_stride: int
-    max_query: int
-
-    def lines(self) -> list[str]:
-        """The ledger as text, one fact per line."""
-        return [
-            f"questions: {self.questions:,}, {self.impossible:,} of them impossible, {self.cut:,} cut to "
-            f"{self.max_query:,} tokens",
-            f"windows: {self.windows:,} of up to {self.max_seq_len:,} tokens, {self.doc_stride:,} apart; "
-            f"{self.without_answer:,} do not hold the answer, {self.never_whole:,} question(s) have none "
-            "that does",
-            f"tokens: {self.tokens:,}, {self.unknown:,} of them unknown",
-            f"answers: {self.answers:,}; the tokens of {self.misfits:,} give another text back, "
-            f"{self.unseen:,} are in no token",
-        ]
-
-    def as_dict(self) -> dict[str, int]:
-        """Plain values, for ``--json``."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class AnswerWindows:
     """The rows of ``questions``, those of each one after another.
 
@@ -125,7 +79,7 @@ class AnswerWindows:
     windows: tuple[AnswerWindow, ...]
     begins: Ints
     frame: Frame
-    ledger: WindowLedger
+    ledger: RowLedger
     shortened: frozenset[int] = frozenset()
 
     def of(self, question: int) -> tuple[AnswerWindow, ...]:
@@ -142,7 +96,7 @@ class AnswerWindows:
         """Batches of the windows, whose targets are ``[B, 2]``: first and last token of each answer.
 
         ``segments`` and ``settings`` (``seed``, ``order``, ``alike``) as for
-        :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`.
+        :class:`~wordloom.data.batches.framed.MarkedLabelBatches`.
         """
         offsets = np.cumsum([0, *(len(window.ids) for window in self.windows)])
         rows = MarkedRows(
@@ -168,6 +122,7 @@ def question_windows(
     too_long: str = "error",
     targets: bool = True,
     frame: Frame | None = None,
+    part: str = "",
 ) -> AnswerWindows:
     """``questions`` by ``tokenizer``; special tokens written in them are ordinary text.
 
@@ -180,6 +135,7 @@ def question_windows(
         targets: find the answers' tokens, of each question the first answer's; else all targets are IGNORE.
             An answer in no token at all (a tokenizer may drop its characters) has the target IGNORE, too.
         frame: the marks.  Default: the tokenizer's [CLS] and [SEP].
+        part: the name of the part, for the ledger.
 
     Raises:
         DataError: a setting out of range; a question that is too long; a question or text without a token;
@@ -223,16 +179,21 @@ def question_windows(
         begins.append(len(windows))
     if not asked:
         raise DataError("there is no question; give at least one")
-    ledger = WindowLedger(
-        questions=len(asked),
-        windows=len(windows),
-        tokens=sum(len(window.ids) for window in windows),
+    ledger = RowLedger(
+        part=part,
+        rows=len(asked),
+        noun="questions",
+        terms=sum(len(window.ids) for window in windows),
         unknown=sum(int((window.ids == tokenizer.unk_id).sum()) for window in windows),
-        max_seq_len=max_seq_len,
-        doc_stride=doc_stride,
-        max_query=max_query,
         cut=len(shortened),
-        **{name: counts[name] for name in _COUNTED},
+        counts={
+            **{name: counts[name] for name in _COUNTED},
+            "windows": len(windows),
+            "max_seq_len": max_seq_len,
+            "doc_stride": doc_stride,
+            "max_query": max_query,
+        },
+        text=str(RowDigest(one._replace(place="") for one in asked)),
     )
     return AnswerWindows(
         questions=tuple(asked),

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from wordloom.data.batches.bags import LabelBatch
 from wordloom.data.batches.causal import IGNORE
-from wordloom.data.batches.framed_rows import MarkedLabelBatches, MarkedRows
+from wordloom.data.batches.framed import MarkedLabelBatches, MarkedRows
+from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.rows.digest import RowDigest
+from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.tagged import TaggedText, unseen_tag
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["NO_WORD", "TagLedger", "TaggedRows", "WordLabelBatches", "tagged_rows"]
+__all__ = ["NO_WORD", "TaggedRows", "WordLabelBatches", "tagged_rows"]
 
 NO_WORD = -1  # the word of a token that belongs to none
 _WAYS = ("error", "window", "cut")
@@ -27,55 +28,8 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagLedger:
-    """The account of what became of texts whose words have labels.
-
-    Attributes:
-        texts, words, tokens: read; tokens without the marks around a row.
-        rows: what they made; more than ``texts`` where some were read in windows.
-        unknown: tokens that stand for what the tokenizer lacks.
-        windows: texts that were read in windows; ``cut``: texts that were cut.
-        lost: words behind a cut, whose labels are neither learnt nor scored.
-        silent: words that make no token at all, and have none to carry their label.
-        labels: words by label.
-        text: a hash of the texts' words and labels as they stand, whatever reads them.
-    """
-
-    texts: int
-    words: int
-    tokens: int
-    rows: int
-    unknown: int
-    windows: int
-    cut: int
-    lost: int
-    silent: int
-    labels: dict[str, int] = field(default_factory=dict)
-    text: str = ""
-
-    def lines(self) -> list[str]:
-        """The ledger as text, one fact per line."""
-        lines = [f"{self.texts:,} texts, {self.words:,} words, {self.tokens:,} tokens in {self.rows:,} rows"]
-        if self.labels:
-            lines.append("labels: " + ", ".join(f"{name} {n:,}" for name, n in self.labels.items()))
-        for count, what in [
-            (self.unknown, "unknown: {:,} tokens stand for what the tokenizer lacks"),
-            (self.windows, "windows: {:,} texts are longer than a row and read in several"),
-            (self.cut, f"cut: {{:,}} texts are longer than a row; {self.lost:,} of their words are left out"),
-            (self.silent, "silent: {:,} words make no token; their labels are left out"),
-        ]:
-            if count:
-                lines.append(what.format(count))
-        return lines
-
-    def as_dict(self) -> dict[str, Any]:
-        """The ledger as plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class TaggedRows(MarkedRows):
-    """As :class:`~wordloom.data.batches.framed_rows.MarkedRows`, of one text each.
+    """As :class:`~wordloom.data.batches.framed.MarkedRows`, of one text each.
 
     Attributes:
         targets: [n] int64, of each token the number of its label, or :data:`~wordloom.data.IGNORE`.
@@ -88,7 +42,7 @@ class TaggedRows(MarkedRows):
     targets: Numbers
     words: Numbers
     texts: Numbers
-    ledger: TagLedger
+    ledger: RowLedger
 
 
 class _Row(NamedTuple):
@@ -109,6 +63,7 @@ def tagged_rows(
     longest: int | None = None,
     too_long: Literal["error", "window", "cut"] = "error",
     context: int = 0,
+    part: str = "",
 ) -> TaggedRows:
     """``texts`` by ``tokenizer``, each as its words joined by spaces; special tokens there are ordinary text.
 
@@ -119,6 +74,7 @@ def tagged_rows(
         too_long: what a longer text is: an error; several rows ("window"), parted between words where
             one holds a word, which score each word once; or cut behind as many tokens.
         context: of windows: so many tokens of those before are read once more, and not scored again.
+        part: the name of the part, for the ledger.
 
     Raises DataError: a text that is too long, a label that is not among ``labels``, a row without room.
     """
@@ -147,7 +103,7 @@ def tagged_rows(
         count.update(texts=1, words=len(text.words), tokens=len(ids), silent=len(text.words) - len(first))
         count["unknown"] += 0 if tokenizer.unk_id is None else int((ids == tokenizer.unk_id).sum())
         if room is not None and len(ids) > room:
-            count["windows" if too_long == "window" else "cut"] += 1
+            count["windowed" if too_long == "window" else "cut"] += 1
             cut += [len(rows)] * (too_long == "cut")
         for row in _cut_up(text, len(ids), first, room, too_long, context):
             scored = np.where(np.arange(row.begin, row.end) < row.scored, NO_WORD, words[row.begin : row.end])
@@ -159,8 +115,23 @@ def tagged_rows(
                 _framed(scored, before, behind, NO_WORD),
             ))  # fmt: skip
             of_text.append(number)
-    known = {label: by_label[label] for label in labels if by_label[label]}
-    return _joined(rows, of_text, tuple(cut), count, known, str(digest))
+    count["lost"] = count["words"] - count["silent"] - count["scored"]
+    ledger = RowLedger(
+        part=part,
+        rows=count["texts"],
+        noun="texts",
+        terms=count["tokens"],
+        unknown=count["unknown"],
+        labels={label: by_label[label] for label in labels if by_label[label]},
+        cut=count["cut"],
+        counts={
+            "words": count["words"],
+            "model_rows": len(rows),
+            **{name: count[name] for name in ("windowed", "lost", "silent")},
+        },
+        text=str(digest),
+    )
+    return _joined(rows, of_text, tuple(cut), ledger)
 
 
 def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
@@ -227,21 +198,12 @@ def _joined(
     rows: list[tuple[Numbers, Numbers, Numbers]],
     of_text: list[int],
     cut_rows: tuple[int, ...],
-    count: Counter[str],
-    labels: dict[str, int],
-    text: str,
+    ledger: RowLedger,
 ) -> TaggedRows:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(ids) for ids, _, _ in rows], out=offsets[1:])
     ids, targets, words = (
         np.concatenate([np.empty(0, np.int64), *(row[part] for row in rows)]) for part in range(3)
-    )
-    ledger = TagLedger(
-        rows=len(rows),
-        lost=count["words"] - count["silent"] - count["scored"],
-        labels=labels,
-        text=text,
-        **{name: count[name] for name in ("texts", "words", "tokens", "unknown", "windows", "cut", "silent")},
     )
     return TaggedRows(
         ids=ids.astype(np.int32), offsets=offsets, unknown=ledger.unknown, cut=ledger.cut, targets=targets,
@@ -252,7 +214,7 @@ def _joined(
 
 class WordLabelBatches(MarkedLabelBatches):
     """Rows of tokens with a label for each word, as
-    :class:`~wordloom.data.batches.framed_rows.MarkedLabelBatches`;
+    :class:`~wordloom.data.batches.framed.MarkedLabelBatches`;
     the targets are [B, T]: of each token the number of its label, or IGNORE."""
 
     def __init__(self, rows: TaggedRows, *, segments: bool = False, **settings: Any) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -28,8 +28,10 @@ from wordloom.errors import DataError, did_you_mean, position
 __all__ = [
     "FILE",
     "REPEATED",
+    "CorpusPart",
     "LabelledCorpus",
     "LabelledRow",
+    "Part",
     "labelled_rows",
     "refuse_empty",
     "sorted_labels",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 Column: TypeAlias = str | int
+Part: TypeAlias = Literal["train", "validation"]
 TABLES: dict[str, Format] = {
     ".tsv": "tsv",
     ".csv": "csv",
@@ -102,7 +105,7 @@ def labelled_rows(
         raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
     choice = ColumnChoice(text=text, answer=label, header=header)
     for file, columns in labelled_files(sources, choice, default, labels=labels):
-        yield from _rows(file, columns, encoding_errors)
+        yield from table_rows(file, columns, encoding_errors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,9 +171,11 @@ class LabelledCorpus:
         """The columns that are read of the sources, each choice once; no row is read."""
         return list(dict.fromkeys(columns for _, columns in self._files(self.sources)))
 
-    def rows(
-        self, part: Literal["train", "validation"], dropped: Counter[str] | None = None
-    ) -> Iterator[LabelledRow]:
+    def part(self, name: Part) -> CorpusPart:
+        """The rows of the part ``name``, read from their files each time one goes through them."""
+        return CorpusPart(self, name)
+
+    def rows(self, part: Part, dropped: Counter[str] | None = None) -> Iterator[LabelledRow]:
         """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`.
 
         ``dropped`` counts those that ``unique`` leaves out, under :data:`REPEATED`.
@@ -187,7 +192,7 @@ class LabelledCorpus:
             elif dropped is not None:
                 dropped[REPEATED] += 1
 
-    def _divided(self, part: Literal["train", "validation"]) -> Iterator[LabelledRow]:
+    def _divided(self, part: Part) -> Iterator[LabelledRow]:
         held_out = part == "validation"
         if self.split == "files":
             self._refuse_shared_files()
@@ -242,6 +247,24 @@ class LabelledCorpus:
             encoding_errors=self.encoding_errors,
             default=self.default,
         )
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """The rows of one part of a corpus, each time anew.
+
+    Attributes:
+        corpus, name: the corpus, and the name of the part.
+        dropped: rows that the last pass left out, by description.
+    """
+
+    corpus: LabelledCorpus
+    name: Part
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def __iter__(self) -> Iterator[LabelledRow]:
+        self.dropped.clear()
+        return self.corpus.rows(self.name, self.dropped)
 
 
 def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
@@ -342,22 +365,22 @@ def _named_tables(item: str, *, scored: bool) -> list[Source]:
 # ------------------------------------------------------------------------------------------------ rows
 
 
-def _rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
+def table_rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
     n = len(columns.texts)
     named = columns.texts if columns.label is None else (*columns.texts, columns.label)
     for line, values in cells_of(file, columns, errors):
         place = position(file.name, line)
-        texts = tuple(map(_text, values[:n], _named(place, columns.texts), repeat(errors)))
-        label = None if columns.label is None else _label(values[n], *_named(place, [columns.label]))
+        texts = tuple(map(cell_text, values[:n], cell_places(place, columns.texts), repeat(errors)))
+        label = None if columns.label is None else _label(values[n], *cell_places(place, [columns.label]))
         yield LabelledRow(texts, label, file.name, line, named)
 
 
-def _named(place: str, columns: Sequence[Column]) -> list[str]:
+def cell_places(place: str, columns: Sequence[Column]) -> list[str]:
     """Each of the columns of the row at ``place``, for an error message."""
     return [f"{place}, column {column!r}" for column in columns]
 
 
-def _text(value: Any, place: str, errors: EncodingErrors) -> str:
+def cell_text(value: Any, place: str, errors: EncodingErrors) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):

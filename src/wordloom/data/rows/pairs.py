@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.files.source import Columns, Source, Sources, suffixes
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.rows.labelled import TABLES, Column, _rows, tables
+from wordloom.data.rows.labelled import TABLES, Column, table_rows, tables
 from wordloom.data.sets.catalogue import DATASETS
 from wordloom.data.sets.expand import expand, report_repeated
 from wordloom.data.sets.fetch import names_dataset
@@ -140,7 +140,7 @@ class PairCorpus:
         if files.target is not None:
             yield from _parallel(files.source, files.target, self.encoding_errors, meter)
             return
-        for row in _rows(files.source, self._columns, self.encoding_errors):
+        for row in table_rows(files.source, self._columns, self.encoding_errors):
             yield Pair(row.texts[0], row.texts[1], row.source, row.line)
         meter.read += os.path.getsize(files.source.path)  # the readers of tables do not tell on the way
 

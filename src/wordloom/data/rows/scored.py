@@ -15,8 +15,8 @@ from wordloom.data.rows.labelled import (
     Column,
     ColumnChoice,
     LabelledCorpus,
-    _named,
-    _text,
+    cell_places,
+    cell_text,
     columns_of,
     tables,
 )
@@ -74,7 +74,9 @@ def scored_rows(
         named = (*columns.texts, columns.score or _SCORE)
         for line, values in cells_of(file, columns, encoding_errors):
             place = position(file.name, line)
-            read = tuple(map(_text, values[:-1], _named(place, columns.texts), repeat(encoding_errors)))
+            read = tuple(
+                map(cell_text, values[:-1], cell_places(place, columns.texts), repeat(encoding_errors))
+            )
             yield ScoredRow(read, _score(values[-1], place, named[-1]), file.name, line, named)
 
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder, lock_path, locked
 from wordloom.data.files.stream import Meter
+from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.shards.accountant import Accountant, Segment
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.segments import Cutter, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally
-from wordloom.data.text.labelled_documents import LabelledDocuments
 from wordloom.data.text.sentences import Sentences
 from wordloom.errors import DataError, TokenizerError, WordloomError
 

@@ -8,6 +8,7 @@ after ``reporter`` are options of ``wordloom evaluate``.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +21,7 @@ from wordloom.data.rows.choices import choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus
 from wordloom.data.rows.lines import is_table
 from wordloom.data.rows.tagged import tagged_texts, word_columns
-from wordloom.data.text.labelled_documents import LabelledDocuments
+from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
@@ -39,17 +40,18 @@ from wordloom.run.checkpoint.reporting import Reporter, report_columns
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
 from wordloom.run.models.similarity import similarity_scores
-from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_readers import MarkedReader
 from wordloom.run.models.translator import Translator
-from wordloom.run.prepare import corpus_of, labelled_corpus, recipe_corpus
-from wordloom.run.tasks.heads.multiple_choice import Chooser, choice_parts
-from wordloom.run.tasks.heads.question_answering import Answerer, question_parts
-from wordloom.run.tasks.heads.regression import TextScorer
-from wordloom.run.tasks.heads.token_classification import Tagger, tagged_parts
+from wordloom.run.prepare import recipe_corpus
+from wordloom.run.models.heads.head import Head
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.regression import TextRegressor
+from wordloom.run.models.heads.token_classification import TokenClassifier
 from wordloom.run.tasks.label_scores import scores_after_labels
-from wordloom.run.tasks.labelled import training_columns
+from wordloom.run.recipe_rows import labelled_corpus, training_columns
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials
@@ -204,16 +206,9 @@ def evaluate_classification(
     plot: Path | None = None,
 ) -> Scores:
     """Return accuracy, F1 and loss on labelled rows; draw the confusion matrix into ``plot``."""
-    recipe = checkpoint.recipe
-    trained_here = recipe is not None and recipe.train.objective == "classification"
-    if recipe is not None and trained_here and isinstance(classifier.reader, MarkedReader):
-        too_long_in_training = recipe.data_as(RowLengths).too_long
-        limits: dict[str, Any] = {"longest": recipe.train.seq_len, "too_long": too_long_in_training}
-        classifier = replace(classifier, reader=replace(classifier.reader, **limits))
-    if too_long is not None:
-        classifier.too_long = too_long
+    classifier = _with_limits_of_training(checkpoint, classifier, too_long)
     if sources:
-        default = training_columns(recipe, "classification")
+        default = training_columns(checkpoint.recipe, "classification")
         corpus = LabelledCorpus(
             sources=sources,
             text=text_column,
@@ -226,7 +221,7 @@ def evaluate_classification(
             report_columns(reporter, checkpoint, corpus.columns_read())
         scores = classifier.evaluate(corpus)
     else:
-        scores = classifier.evaluate(labelled_corpus(checkpoint.validation_recipe), part="validation")
+        scores = classifier.evaluate(labelled_corpus(checkpoint.validation_recipe).part("validation"))
     if plot is not None:
         draw_confusion(**scores.details["confusion"], path=plot)
         reporter.say(f"wrote {plot}")
@@ -258,7 +253,7 @@ def evaluate_similarity(
 
 def evaluate_regression(
     checkpoint: Checkpoint,
-    scorer: TextScorer,
+    scorer: TextRegressor,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -271,9 +266,7 @@ def evaluate_regression(
     """Return the mean squared error and the correlations with the scores of rows."""
     scorer = _with_limits_of_training(checkpoint, scorer, too_long)
     if not sources:
-        return scorer.evaluate(
-            _held_out(checkpoint, scorer, lambda r: corpus_of(r, ScoredCorpus)), part="validation"
-        )
+        return scorer.evaluate(_held_out(checkpoint, scorer))
     return scorer.evaluate(
         _scored_corpus(
             checkpoint, sources, reporter, text_column, label_column, header, encoding_errors,
@@ -284,7 +277,7 @@ def evaluate_regression(
 
 def evaluate_multiple_choice(
     checkpoint: Checkpoint,
-    chooser: Chooser,
+    chooser: MultipleChoice,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -295,12 +288,12 @@ def evaluate_multiple_choice(
     chooser = _with_limits_of_training(checkpoint, chooser, too_long)
     if sources:
         return chooser.evaluate(list(choice_rows(sources, answered=True, encoding_errors=encoding_errors)))
-    return chooser.evaluate(_held_out(checkpoint, chooser, lambda r: choice_parts(r).get("validation")))
+    return chooser.evaluate(_held_out(checkpoint, chooser))
 
 
 def evaluate_token_classification(
     checkpoint: Checkpoint,
-    tagger: Tagger,
+    tagger: TokenClassifier,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -312,7 +305,7 @@ def evaluate_token_classification(
     """Return loss, accuracy and the F1 of entities on words with labels."""
     tagger = _with_limits_of_training(checkpoint, tagger, too_long)
     if not sources:
-        return tagger.evaluate(_held_out(checkpoint, tagger, lambda r: tagged_parts(r).get("validation")))
+        return tagger.evaluate(_held_out(checkpoint, tagger))
     default = training_columns(checkpoint.recipe, "token_classification")
     columns: dict[str, Any] = {
         "word": text_column[0] if text_column else None,
@@ -327,7 +320,7 @@ def evaluate_token_classification(
 
 def evaluate_question_answering(
     checkpoint: Checkpoint,
-    answerer: Answerer,
+    answerer: QuestionAnswerer,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -336,14 +329,14 @@ def evaluate_question_answering(
 ) -> Scores:
     """Return exact match and F1 of answers; with a ``threshold`` a question may have no answer."""
     if threshold is not None:
-        answerer.no_answer = True
+        answerer.no_answer, answerer.threshold = True, threshold
     if sources:
         data = None if checkpoint.recipe is None else checkpoint.recipe.data
         misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
         asked = list(questions(list(sources), misplaced=misplaced, encoding_errors=encoding_errors))
     else:
-        asked = _held_out(checkpoint, answerer, lambda recipe: question_parts(recipe)[1])
-    return answerer.evaluate(asked, threshold=threshold or 0.0)
+        asked = _held_out(checkpoint, answerer)
+    return answerer.evaluate(asked)
 
 
 # -- pairs of texts ----------------------------------------------------------------------------------------
@@ -413,26 +406,25 @@ def _report_pair_columns(
 # -- the recipe of the run -----------------------------------------------------------------------------------
 
 
-def _with_limits_of_training(checkpoint: Checkpoint, model: Any, too_long: str | None) -> Any:
-    """Return ``model`` with the row length and, unless it is given, the ``too_long`` of its training."""
+def _with_limits_of_training(checkpoint: Checkpoint, head: Any, too_long: str | None) -> Any:
+    """Return ``head`` with the row length and, unless it is given, the ``too_long`` of its training."""
     recipe = checkpoint.recipe
-    if recipe is not None and recipe.train.objective == model.config.task:
-        data = recipe.data
-        in_training = (
-            data.too_long if isinstance(data, TokenLabelData) else recipe.data_as(RowLengths).too_long
-        )
-        model = replace(model, max_seq_len=recipe.train.seq_len, too_long=in_training)
-    return model if too_long is None else replace(model, too_long=too_long)
+    if recipe is not None and recipe.train.objective == head.task:
+        head = head.with_settings(recipe)
+    if too_long is not None:
+        head.too_long = too_long
+    return head
 
 
-def _held_out(checkpoint: Checkpoint, model: Any, read: Callable[[Recipe], Any]) -> Any:
-    """Return the validation rows that ``read`` finds in the recipe; raises CheckpointError without any."""
+def _held_out(checkpoint: Checkpoint, head: Head[Any]) -> Any:
+    """Return the validation rows of the recipe; raises CheckpointError without any."""
     recipe = checkpoint.validation_recipe
-    if recipe.train.objective == model.config.task and recipe.data.holds_out:
-        rows = read(recipe)
-        if rows is not None:
-            return rows
-    raise CheckpointError(f"the recipe of {checkpoint.folder} holds out no validation data; give a file")
+    rows = None
+    if recipe.train.objective == head.task:
+        rows = head.rows_of(recipe, Counter()).get("validation")
+    if rows is None:
+        raise CheckpointError(f"the recipe of {checkpoint.folder} holds out no validation data; give a file")
+    return rows
 
 
 def _scored_corpus(

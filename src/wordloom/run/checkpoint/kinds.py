@@ -27,13 +27,13 @@ from wordloom.run.checkpoint.loaders import (
 )
 from wordloom.run.checkpoint.predict import PredictedRow
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
-from wordloom.run.tasks.heads.multiple_choice import Chooser
-from wordloom.run.tasks.heads.question_answering import Answerer
-from wordloom.run.tasks.heads.regression import TextScorer
-from wordloom.run.tasks.heads.token_classification import Tagger
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.regression import TextRegressor
+from wordloom.run.models.heads.token_classification import TokenClassifier
 
 __all__ = ["KINDS", "Evaluation", "Kind", "Prediction", "Use", "kind_of", "require_kind"]
 
@@ -191,8 +191,8 @@ KINDS: dict[str, Kind] = {
     "regression": Kind(
         description="a model for regression",
         recognises=_has_head("regression"),
-        result=TextScorer,
-        load=loader_of_head(TextScorer),
+        result=TextRegressor,
+        load=loader_of_head(TextRegressor),
         evaluations={
             "text": Evaluation(
                 name="regression",
@@ -213,8 +213,8 @@ KINDS: dict[str, Kind] = {
     "multiple_choice": Kind(
         description="a model for multiple choice",
         recognises=_has_head("multiple_choice"),
-        result=Chooser,
-        load=loader_of_head(Chooser),
+        result=MultipleChoice,
+        load=loader_of_head(MultipleChoice),
         evaluations={
             "text": Evaluation(
                 name="multiple_choice",
@@ -235,8 +235,8 @@ KINDS: dict[str, Kind] = {
     "token_classification": Kind(
         description="a model for token classification",
         recognises=_has_head("token_classification"),
-        result=Tagger,
-        load=loader_of_head(Tagger),
+        result=TokenClassifier,
+        load=loader_of_head(TokenClassifier),
         evaluations={
             "text": Evaluation(
                 name="token_classification",
@@ -257,8 +257,8 @@ KINDS: dict[str, Kind] = {
     "question_answering": Kind(
         description="a model for question answering",
         recognises=_has_head("question_answering"),
-        result=Answerer,
-        load=loader_of_head(Answerer),
+        result=QuestionAnswerer,
+        load=loader_of_head(QuestionAnswerer),
         evaluations={
             "text": Evaluation(
                 name="question_answering",

@@ -14,9 +14,9 @@ import torch
 from wordloom.errors import DeviceError
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.dtypes import choose_dtype
-from wordloom.run.models.headed_model import HeadedModel
+from wordloom.run.models.heads.head import TokenizedHead
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_readers import text_reader
 from wordloom.run.models.tokenizers import folder_tokenizer
@@ -73,10 +73,10 @@ def load_bag_of_words(checkpoint: Checkpoint, device: str, dtype: str) -> TextCl
     return load_classifier(checkpoint, device, "fp32")
 
 
-def loader_of_head(result: type[HeadedModel]) -> Loader:
-    """Return the loader of a model with a head, which makes a ``result`` such as ``TextScorer``."""
+def loader_of_head(result: type[TokenizedHead[Any]]) -> Loader:
+    """Return the loader of a model with a head, which makes a ``result`` such as ``TextRegressor``."""
 
-    def load_head(checkpoint: Checkpoint, device: str, dtype: str) -> HeadedModel:
+    def load_head(checkpoint: Checkpoint, device: str, dtype: str) -> TokenizedHead[Any]:
         folder, model = checkpoint.folder, _model(checkpoint, device, choose_dtype(dtype))
         return result.of(folder, model, folder_tokenizer(folder, model.config.vocab_size))
 

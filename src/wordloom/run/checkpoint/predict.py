@@ -18,14 +18,14 @@ from wordloom.data.rows.tagged import has_words, tagged_texts
 from wordloom.errors import DataError
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter
-from wordloom.run.models.text_classifier import TextClassifier
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_stream import batches_of
-from wordloom.run.tasks.heads.multiple_choice import Chooser
-from wordloom.run.tasks.heads.question_answering import Answerer
-from wordloom.run.tasks.heads.regression import TextScorer
-from wordloom.run.tasks.heads.token_classification import Tagger
-from wordloom.run.tasks.labelled import training_columns
+from wordloom.run.models.heads.multiple_choice import MultipleChoice
+from wordloom.run.models.heads.question_answering import QuestionAnswerer
+from wordloom.run.models.heads.regression import TextRegressor
+from wordloom.run.models.heads.token_classification import TokenClassifier
+from wordloom.run.recipe_rows import training_columns
 
 __all__ = [
     "PredictedRow",
@@ -76,20 +76,16 @@ def predict_labels(
     for texts in batches_of(_texts(checkpoint, sources, reporter, **reading), batch_size or _TEXTS_AT_ONCE):
         if classifier.reader.whole:
             _refuse_empty(texts)
-        given = iter(texts)
-        parts = classifier.parts([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
-        for probabilities, truncated in parts:
-            for number, row in enumerate(probabilities):
-                label, share = classifier.labels[int(row.argmax())], float(row.max())
-                every = dict(zip(classifier.labels, row.tolist(), strict=True))
-                facts: dict[str, Any] = {"text": next(given).text, "label": label, "probability": share}
-                facts["probabilities"] = every
-                yield _row(f"{label}\t{share:.4f}", facts, truncated=number in truncated)
+        found = classifier.predict([text.text for text in texts], place=lambda row: texts[row].place)  # type: ignore[misc]  # noqa: B023
+        for text, one in zip(texts, found, strict=True):
+            facts: dict[str, Any] = {"text": text.text, "label": one.label, "probability": one.probability}
+            facts["probabilities"] = dict(zip(classifier.labels, one.probabilities, strict=True))
+            yield _row(f"{one.label}\t{one.probability:.4f}", facts, truncated=one.truncated)
 
 
 def predict_scores(
     checkpoint: Checkpoint,
-    scorer: TextScorer,
+    scorer: TextRegressor,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -108,7 +104,7 @@ def predict_scores(
 
 def predict_word_labels(
     checkpoint: Checkpoint,
-    tagger: Tagger,
+    tagger: TokenClassifier,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -124,11 +120,11 @@ def predict_word_labels(
     else:
         given = placed_texts(sources, columns=text_column, **reading)
     for texts in batches_of(given, batch_size or _ROWS_AT_ONCE):
-        found = tagger.tag([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
+        found = tagger.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
         for text, words in zip(texts, found, strict=True):
             lines = "".join(f"{word.word}\t{word.label or ''}\n" for word in words)
             facts = {"text": text.text, "words": [word._asdict() for word in words]}
-            yield _row(lines, facts, truncated=words.cut)
+            yield _row(lines, facts, truncated=words.truncated)
 
 
 def predict_masked_tokens(
@@ -156,7 +152,7 @@ def predict_masked_tokens(
 
 def predict_choices(
     checkpoint: Checkpoint,
-    chooser: Chooser,
+    chooser: MultipleChoice,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -166,16 +162,16 @@ def predict_choices(
     """Yield the most probable choice of each question: its number from 1, its probability and its text."""
     chooser.too_long = too_long
     for rows in batches_of(list(choice_rows(list(sources))), batch_size or _ROWS_AT_ONCE):
-        for row, choice in zip(rows, chooser.choose(rows), strict=True):
+        for row, choice in zip(rows, chooser.predict(rows), strict=True):
             text = row.choices[choice.number]
             facts = {"choice": choice.number, "text": text, "probabilities": choice.probabilities}
             line = f"{choice.number + 1}\t{choice.probability:.4f}\t{' '.join(text.split())}"
-            yield _row(line, facts, truncated=choice.cut)
+            yield _row(line, facts, truncated=choice.truncated)
 
 
 def predict_answers(
     checkpoint: Checkpoint,
-    answerer: Answerer,
+    answerer: QuestionAnswerer,
     sources: Sources,
     reporter: Reporter,
     *,
@@ -189,10 +185,9 @@ def predict_answers(
     With a ``threshold`` a question may have no answer.
     """
     answerer.no_answer |= threshold is not None
+    answerer.threshold, answerer.n_best, answerer.too_long = threshold or 0.0, max(top_k, _SPANS), too_long
     for some in batches_of(list(asked(list(sources))), batch_size or _ROWS_AT_ONCE):
-        windows = answerer.windows(some, too_long=too_long)
-        answers = answerer.answer(windows, n_best=max(top_k, _SPANS), threshold=threshold or 0.0)
-        for question, found in zip(some, answers, strict=True):
+        for question, found in zip(some, answerer.predict(some), strict=True):
             best = next((span for span in found.spans if span.text == found.text), None)
             shown = [span for rank, span in enumerate(found.spans) if rank < top_k or span.text == found.text]
             facts: dict[str, Any] = {"id": found.id, "question": question.question, "answer": found.text}
@@ -201,7 +196,7 @@ def predict_answers(
                 facts["no_answer"] = found.no_answer
             where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
             line = f"{found.id}\t{' '.join(found.text.split())}\t{where}"
-            yield _row(line, facts, truncated=found.cut)
+            yield _row(line, facts, truncated=found.truncated)
 
 
 # -- reading -----------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.bags.vectorizer import VOCABULARY, BagVectorizer, Counted
-from wordloom.data.batches.bags import BagBatches, LabelBatches
-from wordloom.data.batches.framed_rows import (
+from wordloom.data.batches.framed import (
     OF_MODEL,
     BothOrders,
     Frame,
@@ -20,6 +19,7 @@ from wordloom.data.batches.framed_rows import (
     MarkedRows,
     marked_rows,
 )
+from wordloom.data.batches.labelled import BagBatches, LabelBatches
 from wordloom.data.batches.sequences import SequenceLabelBatches, token_rows
 from wordloom.errors import CheckpointError, DataError
 from wordloom.evaluate.reading import tokenizer_name
@@ -162,7 +162,7 @@ class SequenceReader:
 
 @dataclass(frozen=True)
 class MarkedReader:
-    """Texts, or pairs, to :class:`~wordloom.data.batches.framed_rows.MarkedInputs` of the model of
+    """Texts, or pairs, to :class:`~wordloom.data.batches.framed.MarkedInputs` of the model of
     ``config``; pairs in both orders where it says so.
 
     Attributes:
@@ -233,12 +233,12 @@ class MarkedReader:
             longest=self.most_tokens,
             too_long=self.too_long,
             place=place,
-            **self.told,
+            **self.length_advice,
         )
 
     @property
-    def told(self) -> dict[str, str]:
-        """What :func:`marked_rows` says of a row that is too long, where the model alone is the limit."""
+    def length_advice(self) -> dict[str, str]:
+        """The advice in the error for a row that is too long, if the model alone sets the limit."""
         return {} if self.longest is not None else {"allowed": OF_MODEL}
 
     def batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wordloom.data.text.labelled_documents import LabelledDocuments, label_token
+from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
 from wordloom.errors import EvaluationError
 from wordloom.evaluate import Scores, perplexity
 

@@ -21,8 +21,8 @@ from wordloom.data import (
     Sentences,
     prepare,
 )
-from wordloom.data.batches.length_schedule import LengthSchedule
 from wordloom.data.batches.masking import EMPTY
+from wordloom.data.batches.mixed import LengthSchedule
 from wordloom.errors import RecipeError
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.masked import masked_scores

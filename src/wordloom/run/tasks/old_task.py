@@ -23,7 +23,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
 from wordloom.run.prepare import causal_batches, recipe_corpus
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.heads.fine_tuning import given_tokenizer
+from wordloom.run.tasks.bodies import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
@@ -146,7 +146,7 @@ def _tokenizer(recipe: Recipe, given: Path | None, progress: TrainingProgress) -
             "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
             "to learn both tasks afresh, name that of the old one as tokenizer.path"
         )
-    return given_tokenizer(recipe, given, (), progress, "rows")
+    return start_tokenizer(recipe, given, (), progress, "row")
 
 
 def _as_recipe(recipe: Recipe, kind: str) -> Recipe:

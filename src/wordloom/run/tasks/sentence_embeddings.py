@@ -7,7 +7,7 @@ The finished folder is a plain encoder's with the files of sentence-transformers
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,27 +17,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.framed_rows import Frame, MarkedRows, marked_rows
+from wordloom.data.batches.framed import Frame, MarkedRows, marked_rows
+from wordloom.data.batches.sequences import TextGroupBatches
 from wordloom.data.rows.digest import RowDigest
-from wordloom.data.rows.groups import GroupCorpus, GroupLedger, TextGroupBatches, text_numbers
+from wordloom.data.rows.groups import GroupCorpus, text_numbers
 from wordloom.data.rows.labelled import REPEATED, LabelledCorpus
+from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.scored import ScoredCorpus
-from wordloom.errors import DataError, NonFiniteError, RecipeError, did_you_mean, position
+from wordloom.errors import DataError, RecipeError, did_you_mean, position
 from wordloom.evaluate import number_agreement
+from wordloom.evaluate.forward import check_finite, forward_passes
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import build, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
-from wordloom.nn.evaluating import evaluating
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths, SentenceData
+from wordloom.run.models.heads.head import ReadRows, values_in
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
-from wordloom.run.prepare import corpus_of
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.heads.fine_tuning import check_body, given_tokenizer, recipe_body
-from wordloom.run.tasks.labelled import account_of
+from wordloom.run.recipe_rows import corpus_of, parts_of
+from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
+from wordloom.run.tasks.head_task import row_parts
 from wordloom.run.tasks.placement import settle_blocks
-from wordloom.run.tasks.task import Task, figures_in
+from wordloom.run.tasks.task import Task
 from wordloom.sentence_objectives import (
     TEXT_POOLINGS,
     Contrastive,
@@ -48,7 +51,6 @@ from wordloom.sentence_objectives import (
 )
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
-from wordloom.training.trainer import to_device
 from wordloom.weights import save_model, start_from
 
 __all__ = ["sentence_task"]
@@ -56,41 +58,33 @@ __all__ = ["sentence_task"]
 _HEADS = ("head_dropout", "pooler", "masked_lm_head", "next_sentence_head")
 
 
-def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
-    """Vectors of the recipe's texts by an encoder; ``given`` is a checkpoint to begin with."""
-    s, pooling = recipe.train, _pooling(recipe, given)
+def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Return the task of sentence embeddings by an encoder; ``start`` is a checkpoint to begin with."""
+    s, pooling = recipe.train, _pooling(recipe, start)
     corpus = _corpus(recipe)
     texts = (text for row in corpus.rows("train") for text in row.texts)
-    tokenizer = given_tokenizer(recipe, given, texts, progress, "rows")
-    config = _config(recipe, tokenizer, given)
+    tokenizer = start_tokenizer(recipe, start, texts, progress, "row")
+    config = _config(recipe, tokenizer, start)
     reader = _Reader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, corpus)
-    groups = {"train": reader.read("train")}
-    if recipe.data.holds_out:
-        groups["validation"] = reader.read("validation")
-    for group in groups.values():
-        progress.say(group.ledger.lines())
+    groups: dict[str, _Groups] = {part: reader.read(part) for part in parts_of(recipe)}
     targets = _targets(recipe, groups)
-    parts = {
-        part: (group.batches(targets[part], recipe.seed), group.ledger) for part, group in groups.items()
+    read = {
+        part: ReadRows(group.batches(targets[part], recipe.seed), group.ledger, group)
+        for part, group in groups.items()
     }
     objective: Contrastive | CosineSimilarity
     if s.objective == "contrastive":
         objective = Contrastive(pooling, scale=s.similarity_scale, symmetric=s.symmetric)
-        against: dict[str, object] = {"scale": s.similarity_scale, "of": s.batch_size}
+        compared: dict[str, object] = {"scale": s.similarity_scale, "of": s.batch_size}
     else:
-        objective, against = CosineSimilarity(pooling), {}
-    signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **against}
-    rest = account_of(
-        parts,
-        lambda batches: _evaluator(objective, batches, groups["validation"], s.batch_size),
-        signature=signature,
-    )
+        objective, compared = CosineSimilarity(pooling), {}
+    signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **compared}
 
     def build_model() -> Any:
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if given is not None:
-            progress.say(start_from(model, given).lines())
+        if start is not None:
+            progress.say(start_from(model, start).lines())
         set_attention_backend(model, s.attention_backend)
         return model
 
@@ -98,22 +92,24 @@ def sentence_task(recipe: Recipe, given: Path | None, progress: TrainingProgress
         files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
         save_model(model, folder, tokenizer=tokenizer, files=files, overwrite=overwrite)
 
-    ledger = groups["train"].ledger
-    tokens = ledger.tokens / ledger.rows
-    flops = flops_per_token(config, context=max(1, round(tokens / ledger.texts)))
+    batches: Any = read["train"].batches
+    tokens = batches.tokens_per_sample
+    flops = flops_per_token(config, context=max(1, round(tokens / batches.each)))
     return Task(
         settings=s,
-        batches=parts["train"][0],
-        fingerprints={"data": rest.fingerprint, "tokenizer": tokenizer.fingerprint},
-        ledger=rest.ledger,
         objective=objective,
         build_model=build_model,
         settle=lambda trainer: settle_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
-        evaluate=rest.evaluate,
-        scored=rest.scored,
         save=save,
         costs=Costs(
             flops_per_token=3 * (flops.layers + flops.attention), tokens_per_sample=tokens, dense=True
+        ),
+        **row_parts(
+            read,
+            lambda model, validation: _metrics(model, objective, validation, s.batch_size),
+            signature=signature,
+            progress=progress,
+            fingerprint=tokenizer.fingerprint,
         ),
     )
 
@@ -181,7 +177,7 @@ class _Groups:
     belong: NDArray[np.bool_]
     places: Sequence[str]
     pad: int
-    ledger: GroupLedger
+    ledger: RowLedger
 
     def batches(self, targets: Any, seed: int) -> TextGroupBatches:
         return TextGroupBatches(self.texts, targets, pad_id=self.pad, places=self.places, seed=seed)
@@ -228,20 +224,23 @@ class _Reader:
         )
         numbers = text_numbers([row.texts for row in rows])
         scores = np.array([row.score for row in rows], np.float32) if scored else None
-        ledger = GroupLedger(
+        ledger = RowLedger(
             part=part,
             split=self.corpus.describe_split(),
             rows=len(rows),
-            texts=texts,
-            tokens=len(read.ids),
+            terms=len(read.ids),
             unknown=read.unknown,
-            others=others if belong.all() else 0,
-            beside=int((~belong).sum()),
             repeated=dropped[REPEATED],
-            shared=_shared(numbers),
             cut=read.cut,
-            lowest=None if scores is None else float(scores.min()),
-            highest=None if scores is None else float(scores.max()),
+            counts={
+                "texts": texts,
+                "others": others if belong.all() else 0,
+                "beside": int((~belong).sum()),
+                "shared": _shared(numbers),
+            },
+            scores=None
+            if scores is None
+            else (scores.min().item(), scores.max().item(), scores.mean().item()),
             text=str(RowDigest((row.texts, row.score if scored else None) for row in rows)),
         )
         return _Groups(
@@ -298,8 +297,8 @@ def _targets(
     """By part, the numbers of texts to tell apart, or scores from 0 to 1."""
     if recipe.train.objective == "contrastive":
         return {part: group.numbers for part, group in groups.items()}
-    ledger = groups["train"].ledger
-    low, high = recipe.data_as(SentenceData).score_range or (ledger.lowest or 0.0, ledger.highest or 0.0)
+    score_range = recipe.data_as(SentenceData).score_range
+    low, high = score_range or (groups["train"].ledger.scores or (0.0, 0.0))[:2]
     if low >= high:
         raise DataError(
             f"scores from {low:g} to {high:g} tell nothing apart; give rows of several, or data.score_range "
@@ -322,42 +321,43 @@ def _targets(
 # -- evaluation ------------------------------------------------------------------------------------------
 
 
-def _vectors(model: Any, batches: TextGroupBatches, pooling: TextPooling) -> Tensor:
-    """[N, K, D] of all rows, on the CPU; raises NonFiniteError for what is no number."""
-    device = next(model.parameters()).device
-    alone = batches.alone()
-    found = torch.empty(alone.samples_per_epoch, model.config.dim)
-    with evaluating(model):
-        for start, count in alone.passes():
-            tokens, attend = to_device(alone.batch(start, count), device).inputs
-            found[torch.from_numpy(alone.rows(start, count))] = text_vectors(
-                model, tokens, attend, pooling
-            ).cpu()
-    if not torch.isfinite(found).all():
-        raise NonFiniteError("the model gives vectors that are no finite numbers; its weights are damaged")
+def _embeddings(model: Any, batches: TextGroupBatches, pooling: TextPooling) -> Tensor:
+    """Return the embeddings of all rows, on the CPU: [N, K, D]."""
+    texts = batches.alone()
+    found = torch.empty(texts.samples_per_epoch, model.config.dim)
+    spans = list(texts.passes())
+    passes = forward_passes(
+        model,
+        (texts.batch(*span) for span in spans),
+        lambda batch: text_vectors(model, batch.inputs[0], batch.inputs[1], pooling).cpu(),
+    )
+    for span, (_, vectors) in zip(spans, passes, strict=True):
+        found[torch.from_numpy(texts.rows(*span))] = vectors
+    check_finite(found, "vector")
     return found.view(batches.samples_per_epoch, batches.each, -1)
 
 
-def _evaluator(
-    objective: Contrastive | CosineSimilarity, batches: TextGroupBatches, groups: _Groups, batch_size: int
-) -> Callable[[Any], dict[str, float]]:
-    """Loss; by contrast also accuracy, each row's second text being found among about ``batch_size``; where
-    there are scores the correlations of the cosines of first and second texts with them."""
+def _metrics(
+    model: Any, objective: Contrastive | CosineSimilarity, validation: ReadRows, batch_size: int
+) -> dict[str, float]:
+    """Return the loss, and for rows with scores the correlations of the cosines with them.
 
-    def evaluate(model: Any) -> dict[str, float]:
-        vectors = _vectors(model, batches, objective.pooling)
-        cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1).numpy()
-        if isinstance(objective, Contrastive):
-            figures = _contrasted(objective, batches, groups, vectors, batch_size)
-        else:
-            errors = cosines.astype(np.float64) - batches.targets
-            figures = {"loss": float(np.mean(errors**2))}
-        if groups.scores is None:
-            return figures
-        agreement = number_agreement(groups.scores, cosines, metrics=("pearson", "spearman"), settings={})
-        return {**figures, **figures_in(agreement, agreement)}
-
-    return evaluate
+    The contrastive objective also has an accuracy: how often a row's second text is found among about
+    ``batch_size``.
+    """
+    groups: _Groups = validation.source
+    batches: Any = validation.batches
+    vectors = _embeddings(model, batches, objective.pooling)
+    cosines = (vectors[:, 0] * vectors[:, 1]).sum(-1).numpy()
+    if isinstance(objective, Contrastive):
+        metrics = _contrasted(objective, batches, groups, vectors, batch_size)
+    else:
+        errors = cosines.astype(np.float64) - batches.targets
+        metrics = {"loss": float(np.mean(errors**2))}
+    if groups.scores is None:
+        return metrics
+    agreement = number_agreement(groups.scores, cosines, metrics=("pearson", "spearman"))
+    return {**metrics, **values_in(agreement, agreement)}
 
 
 def _contrasted(

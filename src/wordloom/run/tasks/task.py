@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wordloom.evaluate.score import Scores
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Batches, Trainer
 
-__all__ = ["Task", "figures_in"]
+__all__ = ["Task"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +49,3 @@ class Task:
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True
-
-
-def figures_in(scores: Scores, names: Iterable[str]) -> dict[str, float]:
-    """The values of these ``scores``, NaN where one is not defined."""
-    values = {name: scores[name].value for name in names}
-    return {name: math.nan if value is None else value for name, value in values.items()}

@@ -9,11 +9,11 @@ from typing import Any
 
 from wordloom.data import Corpus
 from wordloom.data.files.source import Source
+from wordloom.data.rows.document_texts import FILE, refuse_file_separator
 from wordloom.data.sets.expand import expand
 from wordloom.data.shards.prepare import SEGMENT
 from wordloom.data.shards.segments import Cutter
 from wordloom.data.text.corpus import Part
-from wordloom.data.text.document_texts import FILE, refuse_file_separator
 from wordloom.data.text.documents import Piece
 from wordloom.errors import DataError
 from wordloom.recipe.vectors import VectorRecipe

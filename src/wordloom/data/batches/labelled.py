@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -17,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.causal import _PERMUTATION
-from wordloom.data.batches.order import keyed, permute
+from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.errors import DataError
 
-__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches", "LabelLedger", "ScoreLedger"]
+__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches"]
 
 _PASS = 1 << 14  # rows of a pass over all of them
 
@@ -52,72 +50,6 @@ class LabelBatch(NamedTuple):
 
     inputs: tuple[Tensor | None, ...]
     targets: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelLedger:
-    """The account of one part of a set of labelled rows.
-
-    Attributes:
-        part, split: which, and how the parts were made.
-        rows, terms: rows read, and running terms in them; ``unknown``: terms that the vocabulary lacks (which
-            a bag does not count); ``empty``: rows without a known term.
-        labels: rows by label.
-        unit: what the terms are: words or tokens.
-        cut: rows that were longer than allowed and cut, where that was asked for.
-        repeated: rows left out for an earlier one of the same text and label, where that was asked for.
-        text: a hash of the rows' texts and answers as they stand, whatever reads them.
-    """
-
-    part: str
-    split: str
-    rows: int
-    terms: int
-    unknown: int
-    empty: int
-    labels: dict[str, int] = field(default_factory=dict)
-    unit: str = "words"
-    cut: int = 0
-    repeated: int = 0
-    text: str = ""
-
-    def lines(self) -> list[str]:
-        """The ledger as text, one fact per line."""
-        lines = [f"{self.part}: {self.rows:,} rows, {self.terms:,} {self.unit}; {self._answers()}"]
-        if self.repeated:
-            lines.append(f"left out: {self.repeated:,} more rows repeat text and label of an earlier one")
-        if self.unknown:
-            share = self.unknown / self.terms
-            lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
-        if self.empty:
-            one = self.unit.removesuffix("s")
-            lines.append(
-                f"empty: {self.empty:,} rows hold no {one} of the vocabulary: nothing tells them apart"
-            )
-        if self.cut:
-            lines.append(
-                f"cut: {self.cut:,} rows are longer than train.seq_len: only their beginning is read"
-            )
-        return [*lines, f"split: {self.split}"]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The ledger as plain JSON values."""
-        return asdict(self)
-
-    def _answers(self) -> str:
-        return "labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreLedger(LabelLedger):
-    """The account of rows with a number each: the lowest, the highest, and their mean."""
-
-    lowest: float
-    highest: float
-    mean: float
-
-    def _answers(self) -> str:
-        return f"scores: {self.lowest:g} to {self.highest:g}, {self.mean:.4g} on average"
 
 
 class LabelBatches:
@@ -166,7 +98,7 @@ class LabelBatches:
         """The rows of ``sample``, numbers of samples."""
         epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
         if self.order == "permutation":
-            index = permute(index, self.samples_per_epoch, keyed(self.seed, _PERMUTATION, epoch))
+            index = permute(index, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
         return index.astype(np.int64)
 
     def passes(self) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wordloom.data.batches.framed_rows import Frame, MarkedLabelBatches, _shortened, marked_rows
+from wordloom.data.batches.framed import Frame, MarkedLabelBatches, _shortened, marked_rows
 from wordloom.errors import DataError
 from wordloom.text import Tokenizer
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from wordloom.data.batches.bags import BagBatches, LabelBatch, LabelLedger
+from wordloom.data.batches.labelled import BagBatches, LabelBatch
+from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import DataError
 
 N, V = 23, 9
@@ -78,9 +79,9 @@ def test_what_makes_no_batches(counts):
 
 
 def test_the_ledger_says_what_is_not_counted():
-    ledger = LabelLedger(part="validation", split="s", rows=3, terms=40, unknown=10, empty=1,
-                         labels={"a": 2, "b": 1})  # fmt: skip
+    ledger = RowLedger(part="validation", split="s", rows=3, terms=40, unknown=10, empty=1,
+                         unit="words", labels={"a": 2, "b": 1})  # fmt: skip
     lines = "\n".join(ledger.lines())
     assert "3 rows, 40 words; labels: a 2, b 1" in lines
     assert "10 words (25.0%) are not in the vocabulary" in lines
-    assert "1 rows hold no word" in lines
+    assert "empty: 1 rows have no term of the vocabulary" in lines

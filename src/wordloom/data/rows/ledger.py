@@ -1,0 +1,102 @@
+"""The report on a set of rows: how many were read, truncated and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["RowLedger"]
+
+# What each of the counts that only some tasks have stands for.
+_COUNTS = {
+    "choices": "in all",
+    "words": "in all",
+    "model_rows": "rows of tokens that the model reads",
+    "windowed": "texts are longer than a row and are read in several windows",
+    "lost": "words lie behind the truncation; their labels are left out",
+    "silent": "words have no token; their labels are left out",
+    "impossible": "questions have no answer",
+    "answers": "in all",
+    "misfits": "answers differ from the text of their tokens",
+    "unseen": "answers are in no token",
+    "windows": "windows of question and text",
+    "without_answer": "windows do not contain the whole answer",
+    "never_whole": "questions have no window that contains the whole answer",
+    "max_seq_len": "tokens at most in a window",
+    "doc_stride": "tokens between the starts of two windows",
+    "max_query": "tokens at most in a question",
+    "texts": "texts in each row",
+    "others": "rows are not data.positive and are left out",
+    "beside": "rows are not data.positive; only their scores are compared",
+    "shared": "rows share a text with another row",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLedger:
+    """The report on one part of a set of rows.
+
+    Attributes:
+        part, split: the part, and how the parts were made; empty for rows that belong to no part.
+        rows: rows read.
+        terms: words or tokens in them.
+        unknown: terms that are not in the vocabulary.
+        empty: rows without a known term.
+        labels: rows by label; for token classification words by label.
+        unit: the name of a term: words or tokens.
+        cut: rows that were truncated.
+        repeated: rows left out because an earlier one has the same texts and label.
+        text: a hash of the rows' texts and answers, which does not depend on the tokenizer.
+        noun: the name of a row: rows, texts or questions.
+        counts: further counts of the task, by name.
+        scores: the lowest, the highest and the mean score, for rows with scores.
+    """
+
+    part: str = ""
+    split: str = ""
+    rows: int
+    terms: int
+    unknown: int
+    empty: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+    unit: str = "tokens"
+    cut: int = 0
+    repeated: int = 0
+    text: str = ""
+    noun: str = "rows"
+    counts: Mapping[str, int] = field(default_factory=dict)
+    scores: tuple[float, float, float] | None = None
+
+    def lines(self) -> list[str]:
+        """The ledger as text, one fact per line; counts of 0 are left out."""
+        part = f"{self.part}: " if self.part else ""
+        facts = [f"{part}{self.rows:,} {self.noun}, {self.terms:,} {self.unit}"]
+        if self.labels:
+            facts.append("labels: " + ", ".join(f"{name} {count:,}" for name, count in self.labels.items()))
+        if self.scores is not None:
+            facts.append("scores: {:g} to {:g}, {:.4g} on average".format(*self.scores))
+        lines = ["; ".join(facts)]
+        lines += [f"{name.replace('_', ' ')}: {n:,} {_COUNTS[name]}" for name, n in self.counts.items() if n]
+        share = self.unknown / max(1, self.terms)
+        for n, line in (
+            (self.repeated, "repeated: {:,} {} repeat an earlier one and are left out"),
+            (self.empty, "empty: {:,} {} have no term of the vocabulary"),
+            (self.cut, "truncated: {:,} {} are longer than the limit and lost their end"),
+        ):
+            lines += [line.format(n, self.noun)] * bool(n)
+        if self.unknown:
+            lines.append(f"unknown: {self.unknown:,} {self.unit} ({share:.1%}) are not in the vocabulary")
+        return [*lines, *([f"split: {self.split}"] if self.split else [])]
+
+    def unread(self) -> tuple[str, ...]:
+        """The lines on rows of which the model has not read everything, as notes for scores."""
+        return tuple(line for line in self.lines() if line.startswith(("truncated:", "silent:")))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ledger as plain JSON values; ``counts`` and ``scores`` stand beside the other keys."""
+        values = asdict(self)
+        counts, scores = values.pop("counts"), values.pop("scores")
+        del values["noun"]
+        named = {} if scores is None else dict(zip(("lowest", "highest", "mean"), scores, strict=True))
+        return {**values, **counts, **named}

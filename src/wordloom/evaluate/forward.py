@@ -1,0 +1,55 @@
+"""Run a model over batches: the loop of every evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wordloom.data.batches.causal import to_device
+from wordloom.data.batches.labelled import LabelBatch, LabelBatches
+from wordloom.errors import NonFiniteError
+from wordloom.nn.evaluating import evaluating
+
+__all__ = ["check_finite", "forward_passes", "outputs", "row_outputs"]
+
+Result = TypeVar("Result")
+
+
+def forward_passes(
+    model: Any, batches: Iterable[Any], call: Callable[[Any], Result]
+) -> Iterator[tuple[Any, Result]]:
+    """Yield each batch with what ``call`` returns for it.
+
+    ``call`` receives the batch on the device of ``model``; meanwhile the model is in evaluation mode, without
+    gradients.  The batch that is yielded is the original one.
+    """
+    device = next(model.parameters()).device
+    for batch in batches:
+        with evaluating(model):
+            result = call(to_device(batch, device))
+        yield batch, result
+
+
+def outputs(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+    """Yield each batch with the model's output for its ``inputs``, in float64 on the CPU."""
+    for batch, output in forward_passes(model, batches, lambda moved: model(*moved.inputs)):
+        yield batch, output.cpu().double()
+
+
+def row_outputs(model: Any, batches: LabelBatches) -> Iterator[tuple[NDArray[np.int64], LabelBatch, Tensor]]:
+    """Go through all rows once: yield the row numbers of each batch, the batch and the model's output."""
+    spans = list(batches.passes())
+    passes = outputs(model, (batches.batch(*span) for span in spans))
+    for span, (batch, output) in zip(spans, passes, strict=True):
+        yield batches.rows(*span), batch, output
+
+
+def check_finite(values: Tensor | NDArray[Any], name: str = "probability") -> None:
+    """Raise NonFiniteError unless all ``values`` are finite; ``name`` says what the model computes."""
+    if not (torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)).all():
+        raise NonFiniteError(f"the model gives no finite {name}; its weights are damaged")

@@ -1,1 +1,0 @@
-"""Fine-tuning tasks: a head on a pretrained model."""
