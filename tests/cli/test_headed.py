@@ -276,13 +276,13 @@ def test_a_scorer_says_what_it_cut(place, caplog):
     assert [one.truncated for one in scorer.predict(["a dog", LONG, "mat"])] == [False, True, False]
     assert not caplog.records
     scorer.score(["a dog", LONG, "mat"])
-    assert "1 of 3 texts are longer than a row and were cut" in caplog.text
+    assert "1 of 3 texts are longer than a row and were truncated" in caplog.text
     classifier = wordloom.load(place / "classification")
     assert [one.truncated for one in classifier.predict(["a dog", "mat"])] == [False, False]
     caplog.clear()
     classifier.reader = cutting(classifier.reader)
     assert classifier.probabilities(["a dog", LONG]).shape == (2, 2)
-    assert "1 of 2 texts are longer than a row and were cut" in caplog.text
+    assert "1 of 2 texts are longer than a row and were truncated" in caplog.text
 
 
 def test_options_that_would_do_nothing_are_refused(place, tmp_path):

@@ -287,7 +287,7 @@ def test_each_kind_of_model_has_its_own_door(recipe, tmp_path):
         (["data.label_column=lable"], r"train\.tsv:1: no column 'lable'.*did you mean 'label'"),
         (["data.text_column=1", "data.label_column=7"], "has 2 fields and no column 7"),
         (["data.train=nowhere.tsv"], "no table or named data set 'nowhere.tsv'"),
-        (["data.train=glue-rte/train"], "has 2 texts; this model classifies one"),
+        (["data.train=glue-rte/train"], "has 2 texts; this model reads one"),
         (["data.encoding_errors=bytes"], "is for running text"),
         (["data.train=-.csv"], "standard input only once; name a file"),
         (["train.precision=bf16", "train.optimizer=adamw"], "trains in fp32"),
