@@ -175,7 +175,7 @@ def test_long_texts_are_windows_or_cut_as_asked(tuned, tmp_path):
     train(str(place / "recipe.toml"), [*changes, window], out=tmp_path / "run", start_from=place / "body")
     ledger = json.loads((tmp_path / "run/ledger.json").read_text())["train"]
     assert (ledger["windowed"], ledger["lost"], sum(ledger["labels"].values())) == (1, 0, 64)
-    assert ledger["rows"] > 1
+    assert ledger["model_rows"] > 1
 
 
 def test_the_loss_is_over_the_first_tokens_of_words():

@@ -61,15 +61,15 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def for_training(cls, recipe: Recipe, tokenizer: Tokenizer, config: TaskConfig) -> Self:
-        reader = MarkedReader(
-            tokenizer, config, recipe.train.seq_len, recipe.data_as(RowLengths).too_long, recipe.train.batch_size
-        )
-        return cls(model=None, reader=reader, config=config)
+        reader = MarkedReader(tokenizer, config, alike=recipe.train.batch_size)
+        return cls(model=None, reader=reader, config=config).with_settings(recipe)
 
     def with_settings(self, recipe: Recipe) -> Self:
         if not isinstance(self.reader, MarkedReader):
             return self
-        reader = replace(self.reader, longest=recipe.train.seq_len, too_long=recipe.data_as(RowLengths).too_long)
+        reader = replace(
+            self.reader, longest=recipe.train.seq_len, too_long=recipe.data_as(RowLengths).too_long
+        )
         return replace(self, reader=reader)
 
     @property

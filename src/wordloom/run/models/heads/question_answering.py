@@ -83,7 +83,9 @@ class QuestionAnswerer(TokenizedHead[Found]):
         d = recipe.data_as(QuestionData)
 
         def read(sources: Any) -> list[Question]:
-            return list(questions(sources, misplaced=d.misplaced, encoding_errors=d.row_errors, counts=counts))
+            return list(
+                questions(sources, misplaced=d.misplaced, encoding_errors=d.row_errors, counts=counts)
+            )
 
         check_separate_files(recipe)
         rows = read(d.train)

@@ -114,7 +114,9 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
 
         def read(sources: Any) -> list[TaggedText]:
             return list(
-                tagged_texts(sources, word=word, label=d.label_column, encoding_errors=d.row_errors, dropped=counts)
+                tagged_texts(
+                    sources, word=word, label=d.label_column, encoding_errors=d.row_errors, dropped=counts
+                )
             )
 
         return divided(recipe, read, "texts")
