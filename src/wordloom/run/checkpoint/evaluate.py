@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -19,39 +18,35 @@ from wordloom.data import ScoredCorpus, documents, questions
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.choices import choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus
+from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.rows.lines import is_table
 from wordloom.data.rows.tagged import tagged_texts, word_columns
-from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
 from wordloom.inspect.confusion import draw_confusion
-from wordloom.recipe import Recipe
 from wordloom.recipe.data import (
     CausalData,
     QuestionData,
-    RowLengths,
     TextData,
-    TokenLabelData,
     TranslationData,
 )
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter, report_columns
-from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.models.sentence_folder import pooling_of
-from wordloom.run.models.similarity import similarity_scores
 from wordloom.run.models.heads.classification import TextClassifier
-from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.run.models.text_readers import MarkedReader
-from wordloom.run.models.translator import Translator
-from wordloom.run.prepare import recipe_corpus
 from wordloom.run.models.heads.head import Head
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
-from wordloom.run.tasks.label_scores import scores_after_labels
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.sentence_folder import pooling_of
+from wordloom.run.models.similarity import similarity_scores
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.translator import Translator
+from wordloom.run.prepare import recipe_corpus
 from wordloom.run.recipe_rows import labelled_corpus, training_columns
+from wordloom.run.tasks.label_scores import scores_after_labels
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials

@@ -26,14 +26,14 @@ from wordloom.run.checkpoint.loaders import (
     loader_of_head,
 )
 from wordloom.run.checkpoint.predict import PredictedRow
-from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.heads.classification import TextClassifier
-from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.run.models.translator import Translator
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
+from wordloom.run.models.language_model import LanguageModel
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.translator import Translator
 
 __all__ = ["KINDS", "Evaluation", "Kind", "Prediction", "Use", "kind_of", "require_kind"]
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from wordloom.run.checkpoint.contents import read_checkpoint
 from wordloom.run.checkpoint.kinds import kind_of, require_kind
-from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.heads.classification import TextClassifier
+from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 

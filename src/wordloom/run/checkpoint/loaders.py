@@ -14,9 +14,9 @@ import torch
 from wordloom.errors import DeviceError
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.dtypes import choose_dtype
+from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.head import TokenizedHead
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_readers import text_reader
 from wordloom.run.models.tokenizers import folder_tokenizer

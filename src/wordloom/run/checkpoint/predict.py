@@ -19,12 +19,12 @@ from wordloom.errors import DataError
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter
 from wordloom.run.models.heads.classification import TextClassifier
-from wordloom.run.models.text_encoder import TextEncoder
-from wordloom.run.models.text_stream import batches_of
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.run.models.heads.regression import TextRegressor
 from wordloom.run.models.heads.token_classification import TokenClassifier
+from wordloom.run.models.text_encoder import TextEncoder
+from wordloom.run.models.text_stream import batches_of
 from wordloom.run.recipe_rows import training_columns
 
 __all__ = [
@@ -76,7 +76,7 @@ def predict_labels(
     for texts in batches_of(_texts(checkpoint, sources, reporter, **reading), batch_size or _TEXTS_AT_ONCE):
         if classifier.reader.whole:
             _refuse_empty(texts)
-        found = classifier.predict([text.text for text in texts], place=lambda row: texts[row].place)  # type: ignore[misc]  # noqa: B023
+        found = classifier.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
         for text, one in zip(texts, found, strict=True):
             facts: dict[str, Any] = {"text": text.text, "label": one.label, "probability": one.probability}
             facts["probabilities"] = dict(zip(classifier.labels, one.probabilities, strict=True))
@@ -97,7 +97,7 @@ def predict_scores(
     scorer.too_long = too_long
     for texts in batches_of(_texts(checkpoint, sources, reporter, **reading), batch_size or _ROWS_AT_ONCE):
         _refuse_empty(texts)
-        scores = scorer.predict([text.text for text in texts], place=lambda row: texts[row].place)  # type: ignore[misc]  # noqa: B023
+        scores = scorer.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
         for text, (score, truncated) in zip(texts, scores, strict=True):
             yield _row(f"{score:.4f}", {"text": text.text, "score": score}, truncated=truncated)
 
