@@ -22,7 +22,7 @@ _MAY_DIFFER = (
 
 
 class PretrainedStart(NamedTuple):
-    """What was not copied.
+    """The modules that were not copied.
 
     Attributes:
         fresh: modules of the model, or rows of them, that the checkpoint lacks.

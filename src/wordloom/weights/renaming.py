@@ -73,11 +73,11 @@ class Row(NamedTuple):
 class Ignored(NamedTuple):
     """Stored tensors that the model has no use for.
 
-    ``pattern`` matches their names without prefix, and ``what`` describes them in messages.
+    ``pattern`` matches their names without prefix, and ``description`` is for messages.
     """
 
     pattern: str
-    what: str
+    description: str
 
 
 class Matched(NamedTuple):
@@ -179,8 +179,8 @@ class Renaming:
                 found[full] = name
             elif full in tied:
                 duplicates[name] = tied[full]
-            elif what := self.ignored_as(name):
-                ignored[name] = what
+            elif description := self.ignored_as(name):
+                ignored[name] = description
             else:
                 unexpected.append(name)
         for name, original in list(duplicates.items()):
@@ -205,7 +205,7 @@ class Renaming:
     def ignored_as(self, name: str) -> str | None:
         """Return the description of a stored tensor that is ignored; None for any other name."""
         bare = self._bare(self._spelled(name))
-        return next((known.what for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
+        return next((known.description for known in self.ignored if re.fullmatch(known.pattern, bare)), None)
 
     def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the stored tensors under our names, as views; a tied one under both names.

@@ -26,15 +26,8 @@ __all__ = ["save_model"]
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _UNITS = {
-    "": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-}
+    "": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30
+}  # fmt: skip
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 SOURCE_TOKENIZER = "source_tokenizer"
 # Files that belong to the model whose checkpoint was in the folder before.

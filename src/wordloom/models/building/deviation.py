@@ -89,11 +89,11 @@ def _difference(module: nn.Module | None, built: _Built | None, name: str, *, in
     for key, usual in built.settings.items():
         if key not in own:
             return f"{name}.{key} is missing"
-        found = own[key]
-        if found is not usual and type(found) is Rotary:
-            found = vars(found)
-        if found is not usual and (type(found) is not type(usual) or found != usual):
-            return f"{name}.{key} is {found}, not {usual}"
+        value = own[key]
+        if value is not usual and type(value) is Rotary:
+            value = vars(value)
+        if value is not usual and (type(value) is not type(usual) or value != usual):
+            return f"{name}.{key} is {value}, not {usual}"
     parameters: dict[str, Tensor | None] = own["_parameters"]
     if parameters.keys() != built.shapes.keys() or own["_buffers"].keys() != built.buffers:
         return f"{name} has other parameters or buffers"

@@ -8,8 +8,9 @@ norm's weight and bias gamma and beta.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from wordloom.errors import CheckpointError
@@ -77,44 +78,42 @@ _ROBERTA = (
 
 
 def _renaming(
-    table: tuple[Row, ...], prefix: str, head: str, ignored: tuple[Ignored, ...]
-) -> Callable[[BertConfig, Collection[str]], Renaming]:
-    """Return a function that makes the table; ``head`` is the prefix of the output layer.
+    table: tuple[Row, ...],
+    prefix: str,
+    head: str,
+    ignored: tuple[Ignored, ...],
+    config: BertConfig,
+    names: Collection[str],
+) -> Renaming:
+    """Return the table of a model; ``head`` is the prefix of the output layer.
 
     Transformers stores its bias under two names.  Without tied embeddings these are two tensors, of which
     ``decoder.bias`` is used.
     """
     bias, decoder_bias = f"{head}bias", f"{head}decoder.bias"
-
-    def renaming(config: BertConfig, names: Collection[str]) -> Renaming:
-        tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
-        unread = Ignored(re.escape(bias), "an unused bias")
-        return Renaming.of(
-            [row if tied or row.theirs != bias else row._replace(theirs=decoder_bias) for row in table],
-            names=names,
-            n_layers=config.n_layers,
-            prefixes=(prefix,),
-            tied=tied if config.masked_lm_head else None,
-            copies={decoder_bias: bias} if tied else None,
-            ignored=ignored if tied else (*ignored, unread),
-            spellings=_SPELLINGS,
-        )
-
-    return renaming
+    tied = ("lm_head.weight", "token_embedding.weight") if config.tie_embeddings else None
+    return Renaming.of(
+        [row if tied or row.theirs != bias else row._replace(theirs=decoder_bias) for row in table],
+        names=names,
+        n_layers=config.n_layers,
+        prefixes=(prefix,),
+        tied=tied if config.masked_lm_head else None,
+        copies={decoder_bias: bias} if tied else None,
+        ignored=ignored if tied else (*ignored, Ignored(re.escape(bias), "an unused bias")),
+        spellings=_SPELLINGS,
+    )
 
 
-def _refine(table: tuple[Row, ...]) -> Callable[[BertConfig, Collection[str]], BertConfig]:
-    def refine(config: BertConfig, stored: Collection[str]) -> BertConfig:
-        def holds(ours: str) -> bool:
-            theirs = next(row.theirs for row in table if row.ours == (f"{ours}.weight",))
-            bare = theirs.partition(".")[2]  # a body by itself is stored without its prefix
-            return any(name in (theirs, bare) for name in stored)
+def _refine(table: tuple[Row, ...], config: BertConfig, stored: Collection[str]) -> BertConfig:
+    """Return ``config`` with the heads and the pooler that are among the ``stored`` names."""
 
-        pooler, masked = holds("pooler"), holds("mlm_transform")
-        next_sentence = type(config) is BertConfig and holds("next_sentence") and pooler
-        return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=next_sentence)
+    def holds(ours: str) -> bool:
+        theirs = next(row.theirs for row in table if row.ours == (f"{ours}.weight",))
+        return theirs in stored or theirs.partition(".")[2] in stored  # a body is stored without its prefix
 
-    return refine
+    pooler, masked = holds("pooler"), holds("mlm_transform")
+    next_sentence = type(config) is BertConfig and holds("next_sentence") and pooler
+    return replace(config, pooler=pooler, masked_lm_head=masked, next_sentence_head=next_sentence)
 
 
 _SETTINGS = (
@@ -189,8 +188,8 @@ def _format(model_type: str, table: tuple[Row, ...], head: str, **settings: Any)
         table=table,
         ignored=ignored,
         config_to=_config_to,
-        renaming=_renaming(table, f"{model_type}.", head, ignored),
-        refine=_refine(table),
+        renaming=partial(_renaming, table, f"{model_type}.", head, ignored),
+        refine=partial(_refine, table),
         generates=False,
         **settings,
     )

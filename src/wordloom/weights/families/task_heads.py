@@ -78,13 +78,15 @@ def heads_beside(model_type: str) -> tuple[Ignored, ...]:
     tasks: dict[str, list[str]] = {}
     for end, head in _KINDS[model_type].heads.items():
         tasks.setdefault(head.replace(".out_proj", r"\.(dense|out_proj)"), []).append(_TASK_NAMES[end])
-    heads = [Ignored(rf"{head}\.(weight|bias)", f"a {' or '.join(of)} head") for head, of in tasks.items()]
+    heads = [
+        Ignored(rf"{head}\.(weight|bias)", f"a {' or '.join(names)} head") for head, names in tasks.items()
+    ]
     return (*heads, _SUMMARY)
 
 
-def is_head(what: str) -> bool:
-    """Return whether an ignored tensor with the description ``what`` belongs to a task head."""
-    return what.endswith(" head")
+def is_head(description: str) -> bool:
+    """Return whether an ignored tensor with this description belongs to a task head."""
+    return description.endswith(" head")
 
 
 def _end(model_type: str, task: str) -> str:
@@ -224,9 +226,8 @@ def _stored_name(theirs: str, config: TaskConfig, model_type: str | None) -> str
     if model_type is None:
         return f"body.{theirs}"
     if model_type == "roberta" and config.task in ("classification", "regression"):
-        return theirs.replace(
-            "roberta.pooler.dense.", "classifier.dense."
-        )  # RoBERTa's head calls the pooler so
+        # transformers keeps the pooler of a sequence classifier in its head
+        return theirs.replace("roberta.pooler.dense.", "classifier.dense.")
     if _renames_llama(config, model_type) and theirs.startswith("model."):
         return "transformer." + theirs.removeprefix("model.")
     return theirs
