@@ -321,7 +321,7 @@ class Seq2Seq(nn.Module):
     def _recur(self, x: Tensor, states: list[State], exact: bool) -> tuple[Tensor, list[State]]:
         """x [B, T, input] through all layers -> (the last layer's h [B, T, H], each layer's last state)."""
         after: list[State] = []
-        x = x.contiguous()  # one step of a longer tensor has gaps, and products of it other last bits
+        x = x.contiguous()  # a slice of one step is strided, and products may round it differently
         for i, (block, state) in enumerate(zip(self.decoder_blocks, states, strict=True)):
             x, state = block(self._dropped(x) if i else x, state, exact=exact)
             after.append(state)
