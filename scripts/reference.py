@@ -8,10 +8,12 @@ python scripts/reference.py --check          exit with 1 if a page is stale
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 FOLDER = Path(__file__).parent.parent / "docs/reference"
 
@@ -56,6 +58,131 @@ def _command(command: Any, context: Any) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def recipe_keys() -> str:
+    """Return the page of the keys of all recipes, table by table."""
+    from wordloom.recipe import Recipe
+    from wordloom.recipe.vectors import VectorRecipe
+
+    intro = (
+        "# Recipe keys\n\n"
+        "`scripts/reference.py` generates this page from the descriptions in `wordloom.recipe`. Set a key in "
+        "the recipe's file, or on the command line as `table.key=value`. A key that has no effect beside the "
+        'other keys is an error; the column "only with" names its condition.\n'
+    )
+    parts = [intro, "## Recipes of models\n\nFor `wordloom train` and `wordloom sweep`.\n"]
+    parts += [*_table(Recipe), _model_keys()]
+    parts += ["## Recipes of word vectors\n\nFor `wordloom vectors train`.\n", *_table(VectorRecipe)]
+    return "\n".join(parts)
+
+
+def _table(kind: Any, path: str = "", union: Any = None) -> Iterator[str]:
+    """Yield the section of the keys of a table, and those of the tables inside it."""
+    from wordloom.recipe.table import table_of, union_of
+
+    kinds = [kind] if union is None else list(dict.fromkeys(union.classes.values()))
+    fields = {name: field for each in reversed(kinds) for name, field in each.model_fields.items()}
+    if path:
+        yield f"### [{path}]\n"
+    rows = ["| key | type | default | only with | meaning |", "| --- | --- | --- | --- | --- |"]
+    for name in dict.fromkeys(name for each in kinds for name in each.model_fields):
+        field = fields[name]
+        if table_of(field) is None:
+            types = dict.fromkeys(
+                _type(each.model_fields[name].annotation) for each in kinds if name in each.model_fields
+            )
+            cells = (
+                f"`{name}`",
+                _cell(max(types, key=len)),
+                _default(field),
+                _conditions(name, field, union),
+            )
+            rows.append(f"| {' | '.join(cells)} | {_cell(field.description)} |")
+    yield "\n".join([*rows, ""])
+    for name, field in fields.items():
+        if (inner := table_of(field)) is not None:
+            yield from _table(inner, f"{path}.{name}" if path else name, union_of(field))
+
+
+def _conditions(name: str, field: Any, union: Any) -> str:
+    """Return what a key needs to have an effect: first the objectives, then other keys."""
+    from wordloom.recipe.table import OnlyIf
+
+    conditions = [part for part in field.metadata if isinstance(part, OnlyIf)]
+    if union is None:
+        return "; ".join(map(_only_if, conditions))
+    owners, texts = union.field(name)[1], []
+    for condition in conditions:
+        if condition.key == union.key:
+            owners = tuple(owner for owner in owners if owner in condition.values)
+        elif "." in condition.key:
+            texts.append(_only_if(condition))
+        else:  # a key that only some of the classes have
+            of = [owner for owner in owners if condition.key in union.classes[owner].model_fields]
+            texts.append(_only_if(condition) + ("" if len(of) == len(owners) else f" for {', '.join(of)}"))
+    if len(owners) < len(union.classes):
+        texts.insert(0, _only_if(OnlyIf(union.key, owners)))
+    return "; ".join(texts)
+
+
+def _only_if(condition: Any) -> str:
+    """Return the condition of a key in a few words."""
+    if condition.excluded:
+        return f"`{condition.key}` other than {', '.join(map(str, condition.excluded))}"
+    if not condition.values:
+        return f"`{condition.key}`"
+    if condition.values[0] in (None, False):
+        return f"no `{condition.key}`"
+    return f"`{condition.key}` {', '.join(map(str, condition.values))}"
+
+
+def _type(annotation: Any) -> str:
+    """Return the values that a key takes."""
+    if annotation is type(None):
+        return ""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return ", ".join(map(str, parts))
+    if get_origin(annotation) is list:
+        return f"list of {_type(parts[0])}"
+    if get_origin(annotation) is dict:
+        return "table"
+    if parts:
+        return " or ".join(filter(None, map(_type, parts)))
+    return str(annotation.__name__)
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    return "" if value is None or value == {} else f"`{json.dumps(value)}`"
+
+
+def _model_keys() -> str:
+    """Return the section of the settings of each model family."""
+    from wordloom.models import MODELS, PRESETS
+
+    rows = []
+    for family, entry in MODELS.items():
+        keys = (
+            f"`{field.name}`" + ("" if field.default is MISSING else f" {field.default}")
+            for field in fields(entry.config)
+        )
+        rows.append(f"| `{family}` | {_cell(', '.join(keys))} |")
+    return "\n".join(
+        [
+            "### [model]\n",
+            "`family` names a model family, or `preset` a shape: "
+            + ", ".join(f"`{name}`" for name in PRESETS),
+            "\nThe other keys are those of the family's config, here with their defaults.\n",
+            "| family | keys |",
+            "| --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
 def _paragraphs(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
@@ -67,6 +194,7 @@ def _cell(text: str) -> str:
 # The pages by name: each function returns the page's Markdown.
 PAGES: dict[str, Callable[[], str]] = {
     "command-line": command_line,
+    "recipe-keys": recipe_keys,
 }
 
 

@@ -188,7 +188,7 @@ class Recipe(Table):
     """A recipe of a model; see the module docstring."""
 
     name: FolderName = Field(
-        description="Name of the run; its folder is runs/NAME. By default the file's name."
+        description="Name of the run, whose folder is runs/NAME. A file's own name if left out."
     )
     description: str = Field("", description="What the recipe is for.")
     seed: int = Field(1337, ge=0, description="Seed of initialisation, data order, dropout and masking.")

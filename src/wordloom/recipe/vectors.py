@@ -227,7 +227,7 @@ class VectorRecipe(Table):
     """A recipe of word vectors; see the module docstring."""
 
     name: FolderName = Field(
-        description="Name of the run; its folder is runs/NAME. By default the file's name."
+        description="Name of the run, whose folder is runs/NAME. A file's own name if left out."
     )
     description: str = Field("", description="What the recipe is for.")
     seed: int = Field(1, ge=0, description="Seed of initialisation and sampling.")
