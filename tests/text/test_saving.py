@@ -7,7 +7,7 @@ import pytest
 
 from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer
-from wordloom.text.formats.definition import PATTERNS
+from wordloom.text.definition import PATTERNS
 
 TEXTS = ["", "The class of objects", "  Two  spaces\n\tand 'quotes' it's 2024!", "naïve café 中文 😀\r\n"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from wordloom.errors import TokenizerError
 from wordloom.text import TOKENIZERS, Tokenizer
-from wordloom.text.formats.definition import bytes_to_characters
+from wordloom.text.definition import bytes_to_characters
 from wordloom.text.training.corpus import Corpus
 
 

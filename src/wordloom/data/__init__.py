@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from wordloom.data.batches.sequences import SequenceLabelBatches, Sequences
     from wordloom.data.batches.spans import AnswerWindow, AnswerWindows, question_windows
     from wordloom.data.batches.words import TaggedRows, WordLabelBatches, tagged_rows
+    from wordloom.data.files.document import Document
     from wordloom.data.files.json import Record
     from wordloom.data.rows.choices import ChoiceRow, choice_rows
     from wordloom.data.rows.document_texts import texts_of
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from wordloom.data.shards.prepare import Progress, prepare
     from wordloom.data.shards.storage import TokenShards
     from wordloom.data.text.corpus import Corpus
-    from wordloom.data.text.documents import Document, Piece
+    from wordloom.data.text.documents import Piece
     from wordloom.data.text.reading import documents, pieces, records
     from wordloom.data.text.sentences import Sentences
 
@@ -83,7 +84,7 @@ _HOME = {
     "DATASETS": "sets.catalogue",
     "DatasetFile": "sets.info",
     "DatasetInfo": "sets.info",
-    "Document": "text.documents",
+    "Document": "files.document",
     "DocumentBags": "bags.documents",
     "IGNORE": "batches.causal",
     "LabelBatch": "batches.labelled",

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wordloom.errors import TokenizerError
-from wordloom.text.formats.definition import Definition, bytes_to_characters, model_vocabulary, special_tokens
+from wordloom.text.definition import Definition, bytes_to_characters, model_vocabulary, special_tokens
 
 Ids = npt.NDArray[np.int32]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wordloom.text.formats.definition import (
+from wordloom.text.definition import (
     Definition,
     bytes_to_characters,
     merge_pairs,

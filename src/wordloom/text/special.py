@@ -15,7 +15,7 @@ from typing import Any
 
 from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text.arguments import check_texts
-from wordloom.text.formats.definition import Definition, full_vocabulary, merge_pairs, special_tokens
+from wordloom.text.definition import Definition, full_vocabulary, merge_pairs, special_tokens
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
 

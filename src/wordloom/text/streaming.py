@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from wordloom.text.arguments import check_id, check_ids
 
-if TYPE_CHECKING:
-    from wordloom.text.tokenizer import Tokenizer
+
+class Decoder(Protocol):
+    """The part of a :class:`~wordloom.text.Tokenizer` that decodes ids."""
+
+    kind: str
+    special_ids: frozenset[int]
+    strips_first_space: bool
+
+    @property
+    def token_bytes(self) -> list[bytes | None] | None: ...
+    def bytes_of(self, index: int) -> bytes: ...
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str: ...
 
 
 class StreamDecoder:
@@ -23,7 +33,7 @@ class StreamDecoder:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, ids_so_far: Iterable[int] = (), *, skip_special_tokens: bool = False
+        self, tokenizer: Decoder, ids_so_far: Iterable[int] = (), *, skip_special_tokens: bool = False
     ) -> None:
         self._tokenizer = tokenizer
         self._skip = tokenizer.special_ids if skip_special_tokens else frozenset[int]()

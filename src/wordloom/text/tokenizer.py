@@ -8,21 +8,21 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wordloom.errors import TokenizerError
+from wordloom.text import definition as tokenizer_json
 from wordloom.text import special
 from wordloom.text.arguments import ArgumentTypeError, check_id, check_ids, describe
 from wordloom.text.direct import Ids
 from wordloom.text.encoding import Encoder, Encoding, Specials
-from wordloom.text.formats import definition as tokenizer_json
+from wordloom.text.formats.reading import read_tokenizer
+from wordloom.text.formats.writing import write_tokenizer
 from wordloom.text.streaming import StreamDecoder
-
-if TYPE_CHECKING:
-    from wordloom.text.training.train import TrainingReport
+from wordloom.text.training.train import TrainingReport, train_definition
 
 _GENERIC = "PreTrainedTokenizerFast"  # the tokenizer_class of transformers that follows tokenizer.json
 
@@ -134,9 +134,7 @@ class Tokenizer:
         could not be met.
         Raises TokenizerError for an impossible setting or an empty corpus.
         """
-        from wordloom.text.training.train import train
-
-        return train(
+        definition, config, report = train_definition(
             texts,
             kind=kind,
             vocab_size=vocab_size,
@@ -149,6 +147,7 @@ class Tokenizer:
             seed=seed,
             progress=progress,
         )
+        return cls(definition, config, training_report=report)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -159,9 +158,7 @@ class Tokenizer:
 
         Raises TokenizerError if there is none at ``path`` or it cannot be read.
         """
-        from wordloom.text.formats.reading import read
-
-        definition, config, chat_template = read(Path(path))
+        definition, config, chat_template = read_tokenizer(Path(path))
         before = config.pop(_BEFORE_FRAME, None)
         if before and definition["post_processor"] == before["frame"]:  # otherwise another program changed it
             definition = {**definition, "post_processor": before["post_processor"]}
@@ -174,8 +171,6 @@ class Tokenizer:
         Each file is replaced completely or not at all.  The files cannot express ``specials``:
         transformers always interprets special tokens in text.
         """
-        from wordloom.text.formats.writing import write
-
         config = {
             "tokenizer_class": _GENERIC,
             "clean_up_tokenization_spaces": False,
@@ -185,7 +180,7 @@ class Tokenizer:
             index = getattr(self, f"{role}_id")
             if index is not None and not config.get(f"{role}_token"):
                 config[f"{role}_token"] = self._tokens[index]
-        write(Path(folder), self._definition, config, self.chat_template)
+        write_tokenizer(Path(folder), self._definition, config, self.chat_template)
 
     # Text to ids
 

@@ -16,7 +16,7 @@ import wordloom.data.shards.prepare as shards_module
 from wordloom.data import Corpus, prepare
 from wordloom.data.shards.segments import Cutter, Rule, cut_rule, first_cut, last_cut
 from wordloom.text import Tokenizer
-from wordloom.text.formats.definition import bytes_to_characters
+from wordloom.text.definition import bytes_to_characters
 from wordloom.vectors import WordVocabulary
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 

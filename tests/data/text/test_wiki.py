@@ -12,7 +12,7 @@ import pytest
 
 from wordloom.data import documents, pieces
 from wordloom.data.files.stream import Meter
-from wordloom.data.text.wiki import strip_markup
+from wordloom.data.text.wiki_markup import strip_markup
 from wordloom.data.text.wiki_workers import Stripper, stripped
 from wordloom.errors import DataError
 

@@ -19,17 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import CheckpointError, DataError, did_you_mean
 from wordloom.files import write_text
+from wordloom.text import Tokenizer
 from wordloom.text.arguments import check_texts, describe
-
-if TYPE_CHECKING:
-    from wordloom.text import Tokenizer
 
 __all__ = [
     "FEATURES",
@@ -249,8 +247,6 @@ class BagVectorizer:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from None
-        from wordloom.text import Tokenizer
-
         tokenizer = Tokenizer.from_pretrained(folder)
         if tokenizer.fingerprint != expected:
             raise CheckpointError(

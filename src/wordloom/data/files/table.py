@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from wordloom.data.files.json import json_objects, missing_field
+from wordloom.data.files.parquet import parquet_rows
 from wordloom.data.files.source import COMPRESSIONS, Columns, Source
 from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines
 from wordloom.errors import DataError, position
@@ -199,8 +200,6 @@ def _value(value: Any, name: str) -> Any:
 
 
 def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
-    from wordloom.data.files.parquet import parquet_rows
-
     wanted = _names(file, columns)
     whole, numbers = ([str(name)] if name is not None else [] for name in (columns.label, columns.score))
     for number, row in enumerate(parquet_rows(file, wanted, whole_numbers=whole, numbers=numbers), 1):

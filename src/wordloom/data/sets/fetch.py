@@ -9,6 +9,7 @@ that is said, and the one found is reported.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -191,8 +192,6 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
             f"data set '{given}' has no public URL for '{file.path}'; put the file into the folder that "
             "$WORDLOOM_DATA names"
         )
-    import logging
-
     import pooch
 
     pooch.get_logger().setLevel(logging.ERROR)  # it repeats what we report, over several lines

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from wordloom.text.formats import definition as facts
+from wordloom.text import definition as facts
 
 Rule: TypeAlias = Literal["words", "llama3", "lines"]
 

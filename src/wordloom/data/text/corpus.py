@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+from wordloom.data.files.document import Document
 from wordloom.data.files.source import Fields, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand
-from wordloom.data.text.documents import Document, Piece, read_pieces
+from wordloom.data.text.documents import Piece, read_pieces
+from wordloom.data.text.wiki import require_parser
 from wordloom.errors import DataError, did_you_mean
 
 Part: TypeAlias = Literal["train", "validation", "all"]
@@ -182,8 +185,6 @@ class Corpus:
         """``source`` itself; standard input, which can be read only once, as a temporary file."""
         if not source.is_stdin:
             return source
-        import sys
-
         file = tempfile.NamedTemporaryFile(prefix="wordloom-stdin-")  # noqa: SIM115  lives as long as self
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
@@ -213,8 +214,6 @@ class Corpus:
         if self.split != "files":
             settings |= {"split": self.split, "validation_fraction": self.validation_fraction}
         if any(source.format == "wikipedia" for source in self.files(part)):
-            from wordloom.data.text.wiki import require_parser
-
             settings["mwparserfromhell"] = require_parser()
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

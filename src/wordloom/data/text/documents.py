@@ -28,14 +28,6 @@ from wordloom.data.text.wiki import wikipedia_texts
 from wordloom.errors import DataError, did_you_mean
 
 
-class Document(NamedTuple):
-    """One document: its text (``bytes`` under ``encoding_errors="bytes"``), file, and number there from 0."""
-
-    text: str | bytes
-    source: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a document
-
-
 class Piece(NamedTuple):
     """A stretch of a document; the ``last`` one ends it.  Only an empty document has an empty piece.
 

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from wordloom.data.files.document import Document
 from wordloom.data.files.json import Record, json_objects
 from wordloom.data.files.source import Fields, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand
-from wordloom.data.text.documents import Document, Piece, check_settings, read_pieces
+from wordloom.data.text.documents import Piece, check_settings, read_pieces
 from wordloom.errors import DataError
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from wordloom.data.text.wiki_markup import strip_markup
 from wordloom.errors import DataError
 from wordloom.text.cores import cores
 
@@ -64,8 +65,6 @@ def stripped(
 def try_strip(markup: str, prefixes: Set[str]) -> str | None:
     """The plain text of ``markup``, or ``None``: one malformed article must not stop a dump of millions."""
     from mwparserfromhell.parser import ParserError
-
-    from wordloom.data.text.wiki import strip_markup
 
     try:
         return strip_markup(markup, dropped_links=prefixes)

@@ -26,7 +26,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from wordloom.text.formats.definition import Definition
+from wordloom.text.definition import Definition
 
 _MOST_REPLACEMENTS = 64  # steps for long keys, one per value; each one reads the whole text
 

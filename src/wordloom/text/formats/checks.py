@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from wordloom.errors import TokenizerError
-from wordloom.text.formats.definition import LARGEST, Definition
+from wordloom.text.definition import LARGEST, Definition
 
 _PARTS = {
     "normalizer": "normalizers",

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import TokenizerError
+from wordloom.text.definition import Definition, bert_template, bytes_to_characters
 from wordloom.text.encoding import build
 from wordloom.text.formats.checks import check
-from wordloom.text.formats.definition import Definition, bytes_to_characters
 from wordloom.text.formats.sentencepiece import read_model
 from wordloom.text.special import ROLE_NAMES
-from wordloom.text.training.kinds import bert_template
 
 _BPE_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 _MODEL_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model")
@@ -21,7 +20,7 @@ _EXPECTED = "tokenizer.json, vocab.json + merges.txt, encoder.json + vocab.bpe, 
 Read = tuple[Definition, dict[str, Any], str | None]  # definition, tokenizer_config, chat template
 
 
-def read(path: Path) -> Read:
+def read_tokenizer(path: Path) -> Read:
     """Read the tokenizer in a folder, or one file with the configuration beside it.
 
     In a folder with several formats, the first of these is read: ``tokenizer.json``; ``vocab.json`` +

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wordloom.errors import TokenizerError
+from wordloom.text.definition import SPACE_MARK, Definition
 from wordloom.text.formats import charsmap
-from wordloom.text.formats.definition import SPACE_MARK, Definition
 from wordloom.text.special import added_token
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)

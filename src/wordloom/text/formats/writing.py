@@ -10,7 +10,7 @@ from wordloom.errors import TokenizerError
 from wordloom.files import write_text
 
 
-def write(
+def write_tokenizer(
     folder: Path, definition: dict[str, Any], config: dict[str, Any], chat_template: str | None
 ) -> None:
     """Write ``tokenizer.json``, ``tokenizer_config.json`` and, if there is one, ``chat_template.jinja``."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from wordloom.errors import TokenizerError
-from wordloom.text.formats.definition import PATTERNS, Definition, bytes_to_characters, frame_template
+from wordloom.text.definition import PATTERNS, Definition, bert_template, bytes_to_characters
 from wordloom.text.special import added_token
 from wordloom.text.training.corpus import Corpus
 
@@ -205,12 +205,6 @@ def train_unigram(corpus: Corpus, settings: Settings) -> Definition:
     }
     definition["decoder"] = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]}
     return definition
-
-
-def bert_template(ids: dict[str, int]) -> Definition:
-    """Return the post-processor for ``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, with B in segment 1."""
-    cls, sep = ids.items()
-    return frame_template([cls], [sep], [sep], second_segment=1)
 
 
 def _trained(

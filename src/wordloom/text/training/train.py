@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wordloom.errors import TokenizerError, did_you_mean
 from wordloom.text.arguments import check_id
-from wordloom.text.formats.definition import LARGEST, Definition
+from wordloom.text.definition import LARGEST, Definition, full_vocabulary
 from wordloom.text.special import ROLES, roles_given
-from wordloom.text.tokenizer import Tokenizer
 from wordloom.text.training import kinds
 from wordloom.text.training.corpus import Corpus, Progress
 from wordloom.text.training.kinds import Settings
@@ -88,7 +87,7 @@ TOKENIZERS: dict[str, Kind] = {
 }
 
 
-def train(
+def train_definition(
     texts: Iterable[str],
     *,
     kind: str,
@@ -101,8 +100,11 @@ def train(
     sample_bytes: int,
     seed: int,
     progress: Progress | None,
-) -> Tokenizer:
-    """Train a tokenizer; :meth:`Tokenizer.train` documents the arguments."""
+) -> tuple[Definition, dict[str, Any], TrainingReport]:
+    """Return the definition, the configuration and the report of a new tokenizer.
+
+    :meth:`wordloom.text.Tokenizer.train` documents the arguments.
+    """
     if kind not in TOKENIZERS:
         raise TokenizerError(f"tokenizer kind '{kind}' is unknown: {did_you_mean(kind, TOKENIZERS)}")
     chosen = TOKENIZERS[kind]
@@ -117,14 +119,16 @@ def train(
         progress=progress if chosen.reads_corpus else None,
     )
     definition = chosen.train(corpus, settings)
-    config = {f"{role}_token": settings.roles[role] for role in ROLES if role in settings.roles}
+    config: dict[str, Any] = {
+        f"{role}_token": settings.roles[role] for role in ROLES if role in settings.roles
+    }
     if kind == "wordpiece":
-        config["do_lower_case"] = lower  # type: ignore[assignment]
-    tokenizer = Tokenizer(definition, config)
+        config["do_lower_case"] = lower
+    size = max(full_vocabulary(definition).values()) + 1
     notes = list(settings.notes)
-    if settings.vocab_size is not None and tokenizer.vocab_size < settings.vocab_size:
+    if settings.vocab_size is not None and size < settings.vocab_size:
         notes.append(
-            f"the vocabulary has {tokenizer.vocab_size:,} entries instead of {settings.vocab_size:,}: this "
+            f"the vocabulary has {size:,} entries instead of {settings.vocab_size:,}: this "
             "text supports no more"
             + (f" at min_frequency {settings.min_frequency}" if settings.min_frequency else "")
         )
@@ -135,8 +139,7 @@ def train(
         )
     used = corpus.bytes_seen if kind == "char" else corpus.bytes_used
     counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.reads_corpus else (0, 0, 0)
-    tokenizer.training_report = TrainingReport(kind, *counts, tokenizer.vocab_size, vocab_size, tuple(notes))
-    return tokenizer
+    return definition, config, TrainingReport(kind, *counts, size, vocab_size, tuple(notes))
 
 
 def _settings(

@@ -347,6 +347,12 @@ def frame_template(
     }
 
 
+def bert_template(ids: dict[str, int]) -> Definition:
+    """Return the post-processor for ``[CLS] A [SEP]`` and ``[CLS] A [SEP] B [SEP]``, with B in segment 1."""
+    cls, sep = ids.items()
+    return frame_template([cls], [sep], [sep], second_segment=1)
+
+
 def in_one_segment(processor: Definition | None) -> Definition | None:
     """Return the post-processor with every token in segment 0."""
     if processor is None:

@@ -1,0 +1,15 @@
+"""Documents, as readers and data sets return them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Document"]
+
+
+class Document(NamedTuple):
+    """One document: its text (``bytes`` under ``encoding_errors="bytes"``), file, and number there from 0."""
+
+    text: str | bytes
+    source: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a document
