@@ -139,10 +139,7 @@ class RNN(nn.Module):
                 nn.init.uniform_(parameter, -s, s, generator=generator)
         for block in self.blocks:
             assert isinstance(block, Recurrent)
-            if scale is None and block.cell == "rnn_relu":
-                block.begin_as_identity(generator)
-            if "f" in block.gates and block.input_proj.bias is not None:
-                block.input_proj.bias[block.rows("f")] += self.config.forget_bias
+            block.init_gates(self.config.forget_bias, generator, identity=scale is None)
 
     def hidden(
         self,

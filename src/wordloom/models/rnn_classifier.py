@@ -158,12 +158,8 @@ class RNNClassifier(nn.Module):
             else:
                 nn.init.uniform_(parameter, -s, s, generator=generator)
         for layer in self.blocks.modules():
-            if not isinstance(layer, Recurrent):
-                continue
-            if layer.cell == "rnn_relu":
-                layer.begin_as_identity(generator)
-            if "f" in layer.gates and layer.input_proj.bias is not None:
-                layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
+            if isinstance(layer, Recurrent):
+                layer.init_gates(self.config.forget_bias, generator)
         nn.init.zeros_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
 

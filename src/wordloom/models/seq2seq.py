@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.checks.initialisation import fills_everything
 from wordloom.models.checks.settings import check_settings, dropout_or
-from wordloom.nn.bidirectional import ReadingLayer
+from wordloom.nn.bidirectional import EncoderLayer
 from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
@@ -175,7 +175,7 @@ class Seq2Seq(nn.Module):
         self.source_embedding = nn.Embedding(c.source_vocab, c.dim)
         self.token_embedding = nn.Embedding(c.vocab_size, c.dim)
         self.encoder_blocks = nn.ModuleList(
-            ReadingLayer(dim=c.encoder_dim if i else c.dim, bidirectional=c.bidirectional, **layer)
+            EncoderLayer(dim=c.encoder_dim if i else c.dim, bidirectional=c.bidirectional, **layer)
             for i in range(c.n_layers)
         )
         self.bridges = nn.ModuleList(
@@ -227,10 +227,7 @@ class Seq2Seq(nn.Module):
             else:
                 nn.init.uniform_(parameter, -s, s, generator=generator)
         for layer in self.blocks:
-            if scale is None and layer.cell == "rnn_relu":
-                layer.begin_as_identity(generator)
-            if "f" in layer.gates and layer.input_proj.bias is not None:
-                layer.input_proj.bias[layer.rows("f")] += self.config.forget_bias
+            layer.init_gates(self.config.forget_bias, generator, identity=scale is None)
 
     def encode(self, source: Tensor, *, attend: Tensor | None = None) -> Memory:
         """source [B, S], ``attend`` [B, S] True for real tokens -> the memory that the decoder reads."""

@@ -1,4 +1,4 @@
-"""A recurrent layer that reads a whole sequence, from its beginning or from both of its ends."""
+"""A recurrent encoder layer in one direction or in both."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from wordloom.nn.recurrent import Recurrent, State
 
-__all__ = ["ReadingLayer"]
+__all__ = ["EncoderLayer"]
 
 
-class ReadingLayer(nn.Module):
-    """x [B, S, D] -> h of every token [B, S, H]; of both directions joined, [B, S, 2 H].
+class EncoderLayer(nn.Module):
+    """x [B, S, D] -> h of every token [B, S, H], or of both directions joined, [B, S, 2 H].
 
     Schuster & Paliwal 1997, "Bidirectional Recurrent Neural Networks".
     """
@@ -23,13 +23,13 @@ class ReadingLayer(nn.Module):
         self.backwards = back
 
     def forward(self, x: Tensor, *, attend: Tensor | None = None) -> tuple[Tensor, State]:
-        """x [B, S, D], ``attend`` [B, S] True for real tokens -> (h, the state after each direction's last).
+        """x [B, S, D], ``attend`` [B, S] True for real tokens -> (h, the last state of each direction).
 
-        A row's padding is passed over: one direction ends in its last real token, the other begins there.
+        Padding is skipped: one direction ends at the last real token, and the other begins there.
         """
-        there, state = self.forwards(x, attend=attend)
+        h, state = self.forwards(x, attend=attend)  # [B, S, H]
         if self.backwards is None:
-            return there, state
+            return h, state
         back, other = self.backwards(x.flip(1), attend=None if attend is None else attend.flip(1))
-        joined = tuple(torch.cat(parts, dim=-1) for parts in zip(state, other, strict=True))
-        return torch.cat([there, back.flip(1)], dim=-1), joined
+        joined = tuple(torch.cat(parts, dim=-1) for parts in zip(state, other, strict=True))  # [B, 2 H]
+        return torch.cat([h, back.flip(1)], dim=-1), joined  # [B, S, 2 H]

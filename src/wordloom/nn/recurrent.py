@@ -145,10 +145,19 @@ class Recurrent(nn.Module):
         return slice(at, at + self.hidden_dim)
 
     @torch.no_grad()
-    def begin_as_identity(self, generator: torch.Generator | None = None) -> None:
-        """U the identity and W close to nothing, as layers of ReLUs start in Le et al. 2015."""
-        nn.init.eye_(self.hidden_proj.weight)
-        nn.init.normal_(self.input_proj.weight, std=0.001, generator=generator)
+    def init_gates(
+        self, forget_bias: float, generator: torch.Generator | None = None, *, identity: bool = True
+    ) -> None:
+        """Add ``forget_bias`` to an LSTM's forget gate, after the weights were drawn.
+
+        With ``identity``, U of a ReLU layer becomes the identity and W is drawn again with deviation 0.001
+        (Le et al. 2015).
+        """
+        if identity and self.cell == "rnn_relu":
+            nn.init.eye_(self.hidden_proj.weight)
+            nn.init.normal_(self.input_proj.weight, std=0.001, generator=generator)
+        if "f" in self.gates and self.input_proj.bias is not None:
+            self.input_proj.bias[self.rows("f")] += forget_bias
 
     def new_state(self, batch: int, like: Tensor) -> State:
         """Zeros, of the device and dtype of ``like``."""
