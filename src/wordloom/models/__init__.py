@@ -1,8 +1,8 @@
 """One paper, one file: config, block, model and ``init_weights``, to be read beside the paper.
 
 ``diff models/gpt2.py models/llama.py`` reads as the list of differences between the two papers.
-:mod:`wordloom.models.families` holds the table of all families; ``checks`` and ``building`` hold what is no
-paper: checks that every file makes, and functions that take a model of any family.
+:mod:`wordloom.models.families` holds the table of all families.  The folders hold what is no paper:
+``checks`` that every file makes, ``building`` for models of any family, and ``fast`` paths.
 """
 
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig

@@ -1,1 +1,1 @@
-"""Build a model of any family from plain settings, count its cost, compare it with its config."""
+"""Build a model of any family from plain settings, and count its cost."""

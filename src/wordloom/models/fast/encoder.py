@@ -1,7 +1,7 @@
-"""A BERT that reads many texts on a CPU: the blocks of :mod:`wordloom.models.bert` in fewer, larger steps.
+"""A fast BERT encoder for a CPU: the blocks of :mod:`wordloom.models.bert` in fewer, larger products.
 
-Query, key and value are one product, activations and sums are made as part of the products, and weights are
-laid out once as these read them.  The model itself is the oracle of its tests.
+Query, key and value are one product.  Activations and residual sums are part of the products.  Weights are
+laid out once for them.  The model itself is the oracle of its tests.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["FastEncoder"]
 class FastEncoder:
     """``model``'s :meth:`~wordloom.models.bert.Bert.hidden` without gradients and dropout.
 
-    It holds a copy of the blocks' weights; :meth:`follows` says whether they are still the model's. What is
-    written through ``.data`` it does not see, since PyTorch does not count that as a change.
+    It holds a copy of the blocks' weights; :meth:`follows` compares them with the model's.  Writes through
+    ``.data`` go unseen, since PyTorch does not count them as changes.
     """
 
     def __init__(self, model: Bert) -> None:
@@ -38,13 +38,13 @@ class FastEncoder:
 
     @staticmethod
     def takes(model: object) -> bool:
-        """Return whether ``model`` is one that this class computes exactly; logs why not at debug level."""
+        """Return whether this class computes ``model`` exactly; log the reason if not, at debug level."""
         if reason := _unfit(model):
             fall_back("FastEncoder", reason)
         return not reason
 
     def follows(self, model: object) -> bool:
-        """Whether this computes what ``model`` does now."""
+        """Return whether this still computes ``model``: its weights have not changed."""
         return model is self.model and _state(self.model) == self._taken
 
     @torch.inference_mode()
@@ -56,7 +56,7 @@ class FastEncoder:
         *,
         n_layers: int | None = None,
     ) -> Tensor:
-        """As the model's own: tokens [B, T] -> [B, T, D], after the first ``n_layers`` blocks."""
+        """tokens [B, T] -> [B, T, D], after the first ``n_layers`` blocks, as ``model.hidden``."""
         visibility = Visibility(real_keys=attend)
         x = self.model.embedded(tokens, segments)
         for block in self.blocks[:n_layers]:
@@ -135,10 +135,10 @@ class _FastBlock:
 
 
 def _norm(norm: LayerNorm, x: Tensor) -> Tensor:
-    """The layer in one pass, whose statistics are float32 for 16-bit numbers too."""
+    """The layer in one pass; statistics are float32 for 16-bit numbers too."""
     return F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 
 def _state(model: Bert) -> list[tuple[int, int]]:
-    """What changes when a parameter does, by being written to or replaced."""
+    """Return values that change when a parameter is written to or replaced."""
     return [(p.data_ptr(), p._version) for p in model.blocks.parameters()]
