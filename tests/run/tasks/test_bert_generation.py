@@ -16,8 +16,7 @@ from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.run import Translator, load_as, train
 from wordloom.run.progress import TrainingProgress
-from wordloom.run.tasks.translation import scores as translation_scores
-from wordloom.run.tasks.translation.scores import pairs_to_score
+from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.run.tasks.translation.views import align
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
