@@ -329,7 +329,7 @@ def test_resume_refuses_a_budget_that_is_already_spent(recipe, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "left", [(), ("metrics.jsonl",), ("metrics.jsonl", "ledger.json", ".recipe.toml.tmp")]
+    "left", [(), ("metrics.jsonl",), ("metrics.jsonl", "ledger.json", ".recipe.toml.123.tmp")]
 )
 def test_a_run_cut_short_while_it_began_stands_in_nobodys_way(recipe, tmp_path, left):
     run = tmp_path / "run"

@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from wordloom.errors import CheckpointError, DeviceError, RecipeError
 from wordloom.evaluate import signature
 from wordloom.files import sync_tree
 from wordloom.objectives import objective
-from wordloom.recipe import Recipe, TrainSettings, load_recipe
+from wordloom.recipe import Recipe, load_recipe
+from wordloom.run.budget import schedule_change, steps_before_timing, total_steps
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.progress import TrainingProgress
@@ -22,7 +24,7 @@ from wordloom.run.tasks.causal import causal_task
 from wordloom.run.tasks.classifiers import classification_task
 from wordloom.run.tasks.head_task import head_task
 from wordloom.run.tasks.masked import masked_task
-from wordloom.run.tasks.old_task import check_old_head, with_old_task, write_losses
+from wordloom.run.tasks.old_task import Measured, check_old_head, with_old_task, write_losses
 from wordloom.run.tasks.sentence_embeddings import sentence_task
 from wordloom.run.tasks.task import Task
 from wordloom.run.tasks.translation.task import translation_task
@@ -37,8 +39,8 @@ from wordloom.training.checkpoint import (
 from wordloom.training.hooks import cut_metrics, finished_weights
 from wordloom.training.old_task import OldTaskLoss
 from wordloom.training.plan import smaller
-from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import sigterm_interrupts
+from wordloom.training.trainer import Hook
 from wordloom.weights import load_model
 from wordloom.weights.integrity import advice_if_damaged
 
@@ -99,11 +101,13 @@ def train(
             loaded = resumed_recipe(loaded, folder.saved_recipe(Recipe))
             if checkpoint is None:
                 progress.say("no checkpoint was written yet: starting at step 0")
-        state = read_state(checkpoint, facts=_FACTS) if checkpoint is not None else None
+        resumed = None
+        if checkpoint is not None:
+            resumed = Resumed(checkpoint, *read_state(checkpoint, facts=_FACTS))
         try:
             with sigterm_interrupts():
-                return _train(loaded, folder, checkpoint, state, progress)
-        except KeyboardInterrupt:  # outside the steps, which finish what they are at
+                return _train(loaded, folder, resumed, progress)
+        except KeyboardInterrupt:  # outside a step; inside one, the trainer finishes the step and stops
             saved = latest_checkpoint(path) if folder.begun or resume else None
             if saved is None:
                 progress.say("stopped before anything was saved")
@@ -119,64 +123,103 @@ def train(
             )
 
 
+class Resumed(NamedTuple):
+    """The checkpoint that a run continues from: its folder, tensors and plain values."""
+
+    checkpoint: Path
+    tensors: dict[str, torch.Tensor]
+    values: dict[str, Any]
+
+
 def _train(
-    recipe: Recipe,
-    run: RunFolder,
-    checkpoint: Path | None,
-    state: tuple[dict[str, torch.Tensor], dict[str, Any]] | None,
-    progress: TrainingProgress,
+    recipe: Recipe, run: RunFolder, resumed: Resumed | None, progress: TrainingProgress
 ) -> TrainResult:
-    s, folder = recipe.train, run.path
-    if s.threads is not None:
-        torch.set_num_threads(s.threads)
-    tuned = s.allocator == "tuned" and tune_allocator()
-    given = checkpoint or (None if recipe.start_from is None else Path(recipe.start_from))
-    if given is not None:
-        unused = checkpoint is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
-        instead = "; the recipe's [tokenizer] is not used" if unused else ""
-        progress.say(f"start       weights and tokenizer of {given}{instead}")
-    if given is not None and recipe.old_task is not None:
-        check_old_head(given)
-    task = TASKS[s.objective](recipe, given, progress)
-    model, old = task.build_model(), None
-    if recipe.old_task is not None:
-        task, old = with_old_task(recipe, given, model, task, progress)
+    """Build what ``recipe`` names, train, and leave the finished model in the folder of ``run``."""
+    if recipe.train.threads is not None:
+        torch.set_num_threads(recipe.train.threads)
+    is_tuned = recipe.train.allocator == "tuned" and tune_allocator()
+    task, model, old = _build(recipe, resumed, progress)
     s = task.settings
     facts = {"recipe": recipe.as_dict(), **task.fingerprints}
-    if state is not None:
-        _check_facts(facts, state[1], folder)
+    if resumed is not None:
+        _check_facts(facts, resumed.values, run.path)
     trainer = Trainer(
         model,
         task.objective
         or objective(
-            s.objective,
-            label_smoothing=s.label_smoothing,
-            language_model_weight=s.language_model_weight,
+            s.objective, label_smoothing=s.label_smoothing, language_model_weight=s.language_model_weight
         ),
         task.batches,
         s,
-        total_steps=_steps_before_timing(task),
+        total_steps=steps_before_timing(task),
         seed=recipe.seed,
     )
-    how = task.settle(trainer)
+    placement = task.settle(trainer)
     progress.say(
-        f"running     {trainer.device}, {trainer.precision.mode}, {how}, "
-        f"{torch.get_num_threads()} threads, allocator {'tuned' if tuned else 'system'}"
+        f"running     {trainer.device}, {trainer.precision.mode}, {placement}, "
+        f"{torch.get_num_threads()} threads, allocator {'tuned' if is_tuned else 'system'}"
     )
+    plan = _plan(trainer, task, resumed, run.path, progress)
+    if s.keep_best and s.best_metric != "loss" and resumed is None:
+        _check_metric(trainer, task)
+    writer = _tensorboard() if s.tensorboard else None
+    run.begin(recipe, task.ledger)
+    metrics = _add_hooks(trainer, recipe, run.path, task, old, plan, facts, writer, progress)
+    if resumed is not None:
+        _restore(trainer, resumed, progress)
+    cut_metrics(run.path / "metrics.jsonl", -1 if resumed is None else trainer.step)
+    ended = _run(trainer, progress)
+    if ended == "done":
+        _finish(trainer, run.path, recipe, task, progress)
+    return TrainResult(
+        folder=run.path,
+        step=trainer.step,
+        total_steps=trainer.total_steps,
+        stopped=ended == "stopped",
+        metrics=metrics,
+        plan=plan,
+    )
+
+
+# -- the steps of a run ------------------------------------------------------------------------------------
+
+
+def _build(
+    recipe: Recipe, resumed: Resumed | None, progress: TrainingProgress
+) -> tuple[Task, nn.Module, Measured | None]:
+    """Return the task of ``recipe``, its model, and the measurement of an old task."""
+    given = None if recipe.start_from is None else Path(recipe.start_from)
+    if resumed is not None:
+        given = resumed.checkpoint
+    if given is not None:
+        unused = resumed is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
+        instead = "; the recipe's [tokenizer] is not used" if unused else ""
+        progress.say(f"start       weights and tokenizer of {given}{instead}")
+        if recipe.old_task is not None:
+            check_old_head(given)
+    task = TASKS[recipe.train.objective](recipe, given, progress)
+    model = task.build_model()
+    if recipe.old_task is None:
+        return task, model, None
+    task, old = with_old_task(recipe, given, model, task, progress)
+    return task, model, old
+
+
+def _plan(
+    trainer: Trainer, task: Task, resumed: Resumed | None, folder: Path, progress: TrainingProgress
+) -> Plan:
+    """Set the number of steps, after timing some if that is needed, and report what the run will take."""
+    s = task.settings
     if s.optimizer == "muon" and "muon" not in trainer.optimizer.parts:
-        progress.say(
-            "muon is for the matrices of a model's blocks: AdamW trains all of this one, which has none"
-        )
-    known = state is not None and (
-        s.minutes is None or state[1]["recipe"]["train"].get("minutes") == s.minutes
-    )
-    timed = task.timed or s.minutes is not None
-    timed_steps = min(3, trainer.total_steps // 8) if timed and not known else 0  # none of a very short run
+        progress.say("muon trains the matrices of blocks, and this model has none: AdamW trains all of it")
+    known = resumed is not None and s.minutes in (None, resumed.values["recipe"]["train"].get("minutes"))
+    timed = not known and (task.timed or s.minutes is not None)
+    timed_steps = min(3, trainer.total_steps // 8) if timed else 0  # none of a very short run
     plan = make_plan(trainer, timed_steps=timed_steps, costs=task.costs)
-    trainer.total_steps = _total_steps(task, plan)
-    if known and s.minutes is not None:
-        assert state is not None
-        trainer.total_steps = state[1]["total_steps"]  # minutes became steps once, when the run began
+    if resumed is not None and known and s.minutes is not None:
+        trainer.total_steps = resumed.values["total_steps"]  # minutes became steps when the run began
+    else:
+        trainer.total_steps = total_steps(task, plan)
     plan = replace(plan, total_steps=trainer.total_steps)
     progress.say(plan.lines())
     if s.warmup_steps >= trainer.total_steps:
@@ -184,81 +227,86 @@ def _train(
             f"the warm-up of {s.warmup_steps:,} steps is longer than the run: the peak learning rate is not "
             "reached"
         )
-    if state is not None and state[1]["step"] > trainer.total_steps:
+    if resumed is not None and resumed.values["step"] > trainer.total_steps:
         raise RecipeError(
-            f"{folder} has done {state[1]['step']:,} steps and the budget is {trainer.total_steps:,}; give a "
-            "larger one, or choose another --out"
+            f"{folder} has done {resumed.values['step']:,} steps and the budget is {trainer.total_steps:,}; "
+            "give a larger one, or choose another --out"
         )
-    if s.keep_best and s.best_metric != "loss" and state is None:
-        _check_metric(trainer, task)
-    writer = _tensorboard() if s.tensorboard else None
-    run.begin(recipe, task.ledger)
+    return plan
 
-    last: dict[str, float] = {}
-    save = _saver(recipe, folder, task, facts)
+
+def _add_hooks(
+    trainer: Trainer,
+    recipe: Recipe,
+    folder: Path,
+    task: Task,
+    old: Measured | None,
+    plan: Plan,
+    facts: dict[str, Any],
+    writer: Any,
+    progress: TrainingProgress,
+) -> dict[str, float]:
+    """Give ``trainer`` its hooks, and return a dictionary that will hold the last evaluation's metrics."""
+    s, metrics = task.settings, dict[str, float]()
+    hooks: list[Hook] = []
+    if task.evaluate is not None:
+        signed = signature("validation", **task.scored, dtype=trainer.precision.mode)
+        progress.say(f"scores      {signed}")
+        evaluate = _remembering(task.evaluate, metrics)
+        hooks.append(Evaluate(evaluate, every=s.evaluate_every, signature=signed))
+    if task.sample is not None:
+        hooks.append(Sample(task.sample, every=s.sample_every))
     log = Log(
         folder / "metrics.jsonl",
         every=s.log_every,
         report=progress.update,
         work=plan.work,
         peak_flops=plan.peak_flops,
-        writer=writer(str(folder / "tensorboard")) if writer else None,
+        writer=None if writer is None else writer(str(folder / "tensorboard")),
     )
-    trainer.hooks = [
-        log,
-        Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric),
-    ]
-    if task.sample is not None:
-        trainer.hooks.insert(0, Sample(task.sample, every=s.sample_every))
-    if task.evaluate is not None:
-        signed = signature("validation", **task.scored, dtype=trainer.precision.mode)
-        progress.say(f"scores      {signed}")
-        evaluate = Evaluate(_remembering(task.evaluate, last), every=s.evaluate_every, signature=signed)
-        trainer.hooks.insert(0, evaluate)
-    if old is not None and recipe.old_task is not None:
+    hooks.append(log)
+    if old is not None and recipe.old_task is not None:  # it writes with the log, and is saved below
         signed = signature("old_loss", **old.scored, dtype=trainer.precision.mode)
         always = recipe.old_task.every_evaluation or s.keep_best
-        hook = OldTaskLoss(old.loss, log, always=always, signature=signed)
-        trainer.hooks.insert(-1, hook)  # behind what it writes with, before what saves it
-    if state is not None:
-        tensors, values = state
-        trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
-        assert checkpoint is not None
-        if (name := not_finite(trainer)) is not None:
-            raise CheckpointError(
-                f"{checkpoint} cannot be gone on with: {name} is not finite; {advice_if_damaged(checkpoint)}"
-            )
-        trainer.last_checkpoint = str(checkpoint)
-        if (changes := environment_changes(trainer, values["environment"])) is not None:
-            progress.say(changes)
-        if (changed := _schedule_change(s, values, trainer.total_steps)) is not None:
-            progress.say(changed)
-        progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
-    cut_metrics(folder / "metrics.jsonl", -1 if state is None else trainer.step)
+        hooks.append(OldTaskLoss(old.loss, log, always=always, signature=signed))
+    save = _saver(recipe, folder, task, facts)
+    hooks.append(Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric))
+    trainer.hooks = hooks
+    return metrics
 
+
+def _restore(trainer: Trainer, resumed: Resumed, progress: TrainingProgress) -> None:
+    """Load the state of the checkpoint, and report what has changed since it was saved."""
+    checkpoint, tensors, values = resumed
+    trainer.load_state_dict(tensors, {**values, "total_steps": trainer.total_steps})
+    if (name := not_finite(trainer)) is not None:
+        raise CheckpointError(
+            f"cannot continue from {checkpoint}: {name} is not finite; {advice_if_damaged(checkpoint)}"
+        )
+    trainer.last_checkpoint = str(checkpoint)
+    if (changes := environment_changes(trainer, values["environment"])) is not None:
+        progress.say(changes)
+    if (changed := schedule_change(trainer.settings, values, trainer.total_steps)) is not None:
+        progress.say(changed)
+    progress.say(f"resuming at step {trainer.step:,} of {trainer.total_steps:,} from {checkpoint}")
+
+
+def _run(trainer: Trainer, progress: TrainingProgress) -> str:
+    """Run the loop under a progress bar; return "done" or "stopped"."""
     progress.start(total=trainer.total_steps, done=trainer.step)
     try:
         ended = trainer.run()
     except torch.OutOfMemoryError:
-        raise DeviceError(f"{trainer.device} is out of memory; {smaller(s)}") from None
+        raise DeviceError(f"{trainer.device} is out of memory; {smaller(trainer.settings)}") from None
     finally:
         progress.stop()
     if trainer.optimizer.converged:
-        progress.say(f"converged at step {trainer.step:,}: no component of the gradient is above "
-                     f"train.tolerance {s.tolerance:g}")  # fmt: skip
-    if ended == "done":
-        _finish(trainer, folder, recipe, task, progress)
-    return TrainResult(
-        folder=folder,
-        step=trainer.step,
-        total_steps=trainer.total_steps,
-        stopped=ended == "stopped",
-        metrics=last,
-        plan=plan,
-    )
+        progress.say(
+            f"converged at step {trainer.step:,}: no component of the gradient is above "
+            f"train.tolerance {trainer.settings.tolerance:g}"
+        )
+    return ended
 
-
-# -- the parts -------------------------------------------------------------------------------------------
 
 TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "causal_lm": causal_task,
@@ -271,52 +319,6 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
     "contrastive": sentence_task,
     "cosine_similarity": sentence_task,
 }
-
-
-def _steps_before_timing(task: Task) -> int:
-    """A total for the schedule of the timed steps, which are undone: any will do for a budget in minutes or
-    FLOPs, which the plan makes steps."""
-    s = task.settings
-    return 1000 if s.minutes is not None or s.flops is not None else _total_steps(task, None)
-
-
-def _total_steps(task: Task, plan: Plan | None) -> int:
-    """The budget in optimizer steps, at least 1; minutes become steps by the timed ones."""
-    s = task.settings
-    if s.steps is not None:
-        return s.steps
-    per_sample = s.seq_len if task.costs is None else task.costs.tokens_per_sample
-    tokens_per_step = max(1, round(s.batch_size * per_sample))
-    if s.tokens is not None:
-        return max(1, -(-s.tokens // tokens_per_step))
-    if s.epochs is not None:
-        return max(1, round(s.epochs * task.batches.samples_per_epoch / s.batch_size))
-    if plan is None:
-        return 1
-    if s.flops is not None:
-        return max(1, round(s.flops / plan.work(1).flops))
-    assert s.minutes is not None
-    if plan.step_seconds is None:  # a resumed run, whose count was settled when it began
-        return 1
-    return max(1, int(s.minutes * 60 / plan.step_seconds))
-
-
-def _schedule_change(s: TrainSettings, saved: dict[str, Any], total: int) -> str | None:
-    """One line if another budget gives the steps already done another learning rate, or None."""
-    done, before = saved["step"], saved["total_steps"]
-    if not done or before == total or s.optimizer == "lbfgs":
-        return None
-    then = s.model_copy(update={"epochs": saved["recipe"]["train"].get("epochs")})
-    had = s.learning_rate * learning_rate_share(done - 1, before, then)
-    has = s.learning_rate * learning_rate_share(done - 1, total, s)
-    following = s.learning_rate * learning_rate_share(done, total, s)
-    if had == has:
-        return None
-    return (
-        f"the schedule '{s.schedule}' now ends at step {total:,}, not {before:,}: step {done:,} had a "
-        f"learning rate of {had:.3g}, and the next one has {following:.3g}. A run begun with {total:,} steps "
-        "ends with other weights; for these, choose another --out and leave out --resume"
-    )
 
 
 def _check_metric(trainer: Trainer, task: Task) -> None:

@@ -19,15 +19,21 @@ _ROUND_KEYS = np.arange(1, 9, dtype=np.uint64).reshape(4, 2) * np.uint64(0xD1342
 
 
 class Purpose(IntEnum):
-    """What random numbers of one seed are drawn for; each purpose has a sequence of its own."""
+    """The purposes of the random numbers drawn from one seed; each purpose has its own sequence.
 
-    PERMUTATION = 1
-    PHASE = 2
-    START = 3
-    GROUPS = 4  # of samples of like length
-    MASK = 5
-    SHORT_ROW = 6
-    SENTENCE_PAIR = 7
+    A number is part of what a seed means: it never changes, and a new purpose takes a new one.
+    """
+
+    PERMUTATION = 1  # order of the samples in an epoch
+    PHASE = 2  # offset of the first window in an epoch
+    START = 3  # start of a window drawn with replacement
+    GROUPS = 4  # order within a bucket of samples of similar length
+    MASK = 5  # masked tokens of a row
+    SHORT_ROW = 6  # rows of sentence pairs that are shorter than the limit
+    SENTENCE_PAIR = 7  # second sentence of a pair
+    WORD_JOB = 11  # windows, subsampling and noise words of one job of word2vec
+    WORD_VECTORS = 12  # initial word vectors
+    WORD_BATCH = 13  # noise words of one batch of word2vec in PyTorch
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -38,7 +44,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def keyed(seed: int, purpose: Purpose | int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def keyed(seed: int, purpose: Purpose, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A hash of (``seed``, ``purpose``, counter) for each of ``counters``."""
     root = mix(mix(np.array([seed], np.uint64)) + np.uint64(purpose))
     return mix(root + counters)

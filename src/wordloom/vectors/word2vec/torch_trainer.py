@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from wordloom.data.batches.order import keyed
+from wordloom.data.batches.order import Purpose, keyed
 from wordloom.errors import DeviceError, VectorError
 from wordloom.vectors.word2vec.layout import Part
 from wordloom.vectors.word2vec.sampling import alias_table, keep_probabilities
@@ -40,7 +40,6 @@ from wordloom.vectors.word2vec.trainer import (
 
 __all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "unsupported"]
 
-_DRAWS = 13  # purpose of the random numbers drawn from one seed
 _ROWS, _COLUMNS = 64, 128  # a GPU multiplies matrices in tiles of this size: groups are made to fill them
 _GROUPS = 64  # groups of a batch at most
 _LOAD = 2.5  # learning rate times the pairs that a row meets in a batch: beyond, its steps are scaled down
@@ -189,7 +188,7 @@ class TorchWordTrainer(Schedule):
         """Which words of ``part`` are kept, how far their windows reach, and what stands against them."""
         s, (L, R, K, _) = self.settings, self.shape
         number = np.array([self.job], dtype=np.uint64)
-        self._random.manual_seed(int(keyed(self.seed, _DRAWS, number)[0] >> np.uint64(1)))
+        self._random.manual_seed(int(keyed(self.seed, Purpose.WORD_BATCH, number)[0] >> np.uint64(1)))
         ids = self._here(part.ids).long()
         ends = self._here(part.ends)
         places = torch.arange(len(ids), device=self._device)

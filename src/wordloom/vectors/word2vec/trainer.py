@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.batches.order import keyed
+from wordloom.data.batches.order import Purpose, keyed
 from wordloom.errors import NonFiniteError, VectorError
 from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
@@ -48,7 +48,6 @@ PORTION = 256  # jobs between two looks at the clock: about a second
 _TIMES = 3  # noise words, where one vector is to tell them from all words around it: more of them teach more
 _STALE = 32.0  # times that a row is expected to be met in a deterministic batch, all by one old value
 _SHARED = 3  # windows of a desk: shorter deterministic batches take two threads longer than one
-_SEEDS, _START = 11, 12  # purposes of the random numbers drawn from one seed
 
 
 class Settings(Protocol):
@@ -175,7 +174,9 @@ class Schedule:
         last = min(J, first + PORTION)
         number = np.arange(epoch * J + first, epoch * J + last, dtype=np.uint64)
         rates = np.maximum(s.alpha - (s.alpha - s.min_alpha) * number / self.jobs, s.min_alpha)
-        return self.corpus.part(first, last, rates.astype(np.float32), keyed(self.seed, _SEEDS, number))
+        return self.corpus.part(
+            first, last, rates.astype(np.float32), keyed(self.seed, Purpose.WORD_JOB, number)
+        )
 
     def diverged(self) -> NonFiniteError:
         """What is raised where the vectors are numbers no longer."""
@@ -369,7 +370,7 @@ def _batch(counts: NDArray[np.int64], s: Settings) -> int:
 
 def scatter(inputs: NDArray[np.float32], dim: int, seed: int, divisor: float) -> None:
     """Fill rows evenly between -0.5 and 0.5 over ``divisor``, a stretch at a time."""
-    random = np.random.default_rng([seed, _START])
+    random = np.random.default_rng([seed, Purpose.WORD_VECTORS])
     step = max(1, (1 << 22) // dim)
     for start in range(0, len(inputs), step):
         some = random.random((min(step, len(inputs) - start), dim), dtype=np.float32)
