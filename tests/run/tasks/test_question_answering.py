@@ -95,7 +95,7 @@ def test_a_run_leaves_a_model_that_answers(place):
     assert set(scores) == {"exact_match", "f1"}
     ledger = json.loads((place / "run/ledger.json").read_text())
     assert ledger["train"]["rows"] + ledger["validation"]["rows"] == 6
-    with pytest.raises(CheckpointError, match="holds a model for question_answering"):
+    with pytest.raises(CheckpointError, match="holds a model for question answering"):
         load_as(TextClassifier, place / "run")
 
 
@@ -270,7 +270,7 @@ def test_at_the_command(place, tmp_path):
     with pytest.raises(DataError, match=r"some\.jsonl:1: context: is empty; expected text"):
         ran("predict", place / "run", tmp_path / "some.jsonl")
     with pytest.raises(
-        wordloom.errors.WordloomError, match=r"a model for question_answering, .*: leave out --beams"
+        wordloom.errors.WordloomError, match=r"a model for question answering, .*: leave out --beams"
     ):
         ran("evaluate", place / "run", place / "train.json", "--beams", 3)
 
