@@ -59,7 +59,7 @@ def causal_lm(model: Any, batch: CausalBatch) -> Loss:
 
 
 def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
-    """hidden [B, T, D] through ``head``, held to targets [B, T]."""
+    """Return the loss of ``head`` for hidden [B, T, D] and targets [B, T]."""
     total = head_loss(head, hidden.flatten(0, 1), targets.flatten(), smoothing=smoothing)
     return Loss(total, (targets != IGNORE).sum())
 
@@ -115,11 +115,10 @@ def answer_loss(logits: Tensor, batch: LabelBatch) -> Loss:
 
 
 class WithLanguageModel:
-    """A task's loss, and beside it, by ``language_model_weight``, the next-token cross-entropy of the very
-    texts: L = L_task + weight * L_lm, each a mean (Radford et al. 2018, equation 5).
+    """A task's loss plus the weighted next-token cross-entropy of its texts: L = L_task + weight * L_lm.
 
-    The model is a :class:`wordloom.models.TaskModel` that still has the head of its language model; of
-    choices and of both orders (tokens [B, K, T]) every row is a text.
+    Both terms are means (Radford et al. 2018, equation 5). The model is a :class:`wordloom.models.TaskModel`
+    with the head of its language model. With choices or both orders (tokens [B, K, T]) every row is a text.
 
     Args:
         task: :func:`classification` (of choices, too) or :class:`Regression`.
@@ -150,8 +149,10 @@ class WithLanguageModel:
 
 
 def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
-    """Cross-entropy of what stood at the scored places (Devlin et al. 2018, section 3.1, task 1), and where
-    rows hold two texts, of whether the second follows (task 2), as a second term."""
+    """Cross-entropy of the masked tokens (Devlin et al. 2018, section 3.1, task 1).
+
+    Rows of two texts have a second term: whether the second text follows the first (task 2).
+    """
     hidden = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
     places = (batch.targets != IGNORE).flatten().nonzero()[:, 0]  # the head sees these alone
     scored = model.mlm_hidden(hidden.flatten(0, 1)[places])  # [n, D]
@@ -165,10 +166,10 @@ def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
 
 
 class TruncatedBPTT:
-    """:func:`causal_lm` on windows that go on where those before ended; gradients stay within a window.
+    """:func:`causal_lm` on consecutive windows of a stream; gradients stay within a window.
 
-    Williams & Peng 1990, with as many steps forward as back.  What a recurrent model remembers of every
-    stream is kept from batch to batch, by stream, and zero again where the batch says that it begins.
+    Williams & Peng 1990, with as many steps forward as back.  The recurrent state of every stream is carried
+    from batch to batch, and is zero at the beginning of a stream.
 
     Attributes:
         carried: for each layer, h [rows, R] and, in an LSTM, c [rows, H], of all streams; empty before the
@@ -202,7 +203,7 @@ class TruncatedBPTT:
             )
 
     def reset(self) -> None:
-        """As before the first batch."""
+        """Forget the carried states, as before the first batch."""
         self.carried = []
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -248,7 +249,7 @@ class Translation:
         return _next_token_loss(model.lm_head, hidden, batch.targets, smoothing)
 
 
-#: By name; a class is made anew for every run, since it remembers.
+#: The objectives by name; a class is instantiated for every run, because its objects have state.
 OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
     "classification": classification,
@@ -264,8 +265,11 @@ OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[
 
 
 def objective(name: str, *, label_smoothing: float = 0.0, language_model_weight: float = 0.0) -> Objective:
-    """The objective called ``name``, with nothing remembered; ``label_smoothing`` is translation's and
-    ``language_model_weight`` that of classification, regression and multiple choice."""
+    """Return the objective called ``name``, without carried state.
+
+    ``label_smoothing`` is for translation, ``language_model_weight`` for classification, regression and
+    multiple choice.
+    """
     found = OBJECTIVES[name]
     if (found is classification or found is Regression) and language_model_weight:
         return WithLanguageModel(found, language_model_weight)

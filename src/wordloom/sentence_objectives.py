@@ -88,7 +88,7 @@ class Contrastive:
         return Loss(total, torch.tensor(len(tokens), device=total.device))
 
     def nats(self, logits: Tensor) -> Tensor:
-        """Of each of B rows, of the logits [B, (K - 1) B] that :func:`contrast` gives."""
+        """Return the loss of each of B rows, from the logits [B, (K - 1) B] of :func:`contrast`."""
         own = torch.arange(len(logits), device=logits.device)
         there = F.cross_entropy(logits, own, reduction="none")
         if not self.symmetric:

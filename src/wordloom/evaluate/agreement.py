@@ -1,12 +1,12 @@
-"""How well predictions agree with what is right: of classes, and of numbers.
+"""Agreement of predictions with the right answers: classes, and numbers.
 
 Classes      accuracy; F1 of one class, 2 TP / (2 TP + FP + FN); Matthews' correlation, for more than two
              classes Gorodkin's R_K (2004, Computational Biology and Chemistry 28:367)
 Numbers      Pearson's correlation; Spearman's, which is Pearson's of ranks, ties at their mean rank; mean
              squared error
 
-Where a denominator is 0, F1 and Matthews' correlation are 0, as scikit-learn and GLUE have them, without an
-interval; other correlations with a constant side are not defined (scipy's NaN), which is None.  A note says
+If a denominator is 0, F1 and Matthews' correlation are 0 without an interval, as in scikit-learn and GLUE.
+Other correlations with a constant side are undefined (NaN in scipy), and their value is None. A note says
 why.
 """
 
@@ -54,7 +54,7 @@ Counts = NDArray[np.integer[Any]]
 
 
 def confusion_of(targets: ArrayLike, predicted: ArrayLike, classes: int) -> NDArray[np.int64]:
-    """[C, C], rows of class i that were taken for class j, of the classes' numbers of each row."""
+    """Return the confusion matrix [C, C]: how many rows of class i were predicted as class j."""
     right, taken = np.asarray(targets, np.int64), np.asarray(predicted, np.int64)
     _refuse_unequal(len(right), len(taken))
     for side in (right, taken):
@@ -108,12 +108,12 @@ def class_agreement(
 
 
 def metrics_of(labels: Sequence[str]) -> tuple[str, ...]:
-    """Those of :data:`CLASS_METRICS` that so many classes have beside accuracy: F1 is of two alone."""
+    """Return the metrics besides accuracy for these ``labels``: F1 is for two classes only."""
     return ("f1", "matthews") if len(labels) == 2 else ("matthews",)
 
 
 def class_values(confusion: Counts, labels: Sequence[str], positive: str | None = None) -> dict[str, float]:
-    """The values alone of :func:`metrics_of` for a ``confusion`` [C, C]."""
+    """Return the values of :func:`metrics_of` for a ``confusion`` matrix [C, C]."""
     found = {"matthews": float(_matthews(confusion[None])[0])}
     if len(labels) == 2:
         found["f1"] = float(_f1(confusion[None], _positive(labels, positive))[0])
@@ -137,7 +137,7 @@ def _accuracy(confusion: Counts, settings: dict[str, object], n: int) -> Score:
 
 
 def _constant(confusion: Counts, labels: Sequence[str]) -> str:
-    """Which side is constant, if one is."""
+    """Say which side is constant; empty if neither is."""
     for side, what in ((confusion.sum(1), "is"), (confusion.sum(0), "was taken for")):
         if (side > 0).sum() == 1:
             return f"every row {what} {labels[int(side.argmax())]!r}"
@@ -152,8 +152,11 @@ def _resampled(
     n: int,
     why_zero: str,
 ) -> Score:
-    """``score`` [K, C, C] -> [K] of the confusion and of its resamples; ``why_zero``: where it is 0 by
-    convention, of which resamples, all 0, would tell nothing."""
+    """Return the score of the confusion matrix, with the interval of its resamples.
+
+    ``score`` maps [K, C, C] to [K]. ``why_zero`` says why the score is 0 by convention; then there is no
+    interval, because all resamples would be 0.
+    """
     value = float(score(confusion[None])[0])
     enough = n >= MIN_UNITS and not why_zero
     signed = signature(name, **{**about, "ci": f"{n}-rows-bootstrap{RESAMPLES}" if enough else "no"})

@@ -1,4 +1,4 @@
-"""Answers that are stretches of a text: found from a model's logits, and judged as SQuAD judges them.
+"""Question answering: spans found from a model's logits, and their scores as SQuAD defines them.
 
 :func:`find_answers` decodes as BERT's run_squad.py (Devlin et al. 2018, arXiv:1810.04805): of each question
 over all its windows the n best spans, each by its start's logit and its end's; a start counts in the window
@@ -254,7 +254,7 @@ class Span(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found for a question.
+    """The answer that was found for a question.
 
     Attributes:
         id: the question's.

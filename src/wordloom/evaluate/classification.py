@@ -1,4 +1,4 @@
-"""How well a classifier tells classes apart: accuracy, F1, Matthews' correlation, and its loss.
+"""Scores of a classifier: accuracy, F1, Matthews' correlation and loss.
 
 Macro-F1 is the mean over the classes that occur (among targets or predictions) of
 2 TP / (2 TP + FP + FN), as scikit-learn's ``f1_score(average="macro")``.
@@ -33,10 +33,10 @@ RESAMPLES = 2000  # of the rows, for the interval of macro-F1
 
 
 class Judged(NamedTuple):
-    """What a classifier made of labelled rows.
+    """The predictions of a classifier for labelled rows.
 
     Attributes:
-        confusion: ``[C, C]``, rows of class i that were taken for class j.
+        confusion: ``[C, C]``, how many rows of class i were predicted as class j.
         nats: ``[N]``, minus the log-probability of each row's class.
     """
 
@@ -49,7 +49,9 @@ class Judged(NamedTuple):
 
 
 def judge(model: Any, batches: Iterable[Any]) -> Judged:
-    """Go through ``batches`` (:class:`wordloom.data.LabelBatch`); the first of equally likely classes counts.
+    """Return the predictions for ``batches`` of :class:`wordloom.data.LabelBatch`.
+
+    Of equally likely classes the first is predicted.
 
     Raises EvaluationError when nothing is scored, NonFiniteError for a model without finite probabilities.
     """
@@ -78,11 +80,10 @@ def classification(
     settings: dict[str, object],
     positive: str | None = None,
 ) -> Scores:
-    """``accuracy``, ``macro_f1``, of two classes ``f1`` (of the label ``positive``, by default the second),
-    ``matthews`` and ``loss`` (nats per row); ``settings`` go into the signatures.
+    """Return ``accuracy``, ``macro_f1``, ``matthews``, ``loss`` (nats per row), and for two classes ``f1``.
 
-    ``details`` holds the ``confusion``: its ``labels``, and ``counts`` of rows of each (outer) by the label
-    they were taken for (inner).
+    ``f1`` is that of the label ``positive``, by default the second. ``settings`` go into the signatures.
+    ``details`` holds the ``confusion`` matrix: its ``labels`` and the ``counts`` by true label.
 
     Accuracy has Wilson's interval; F1, its mean and Matthews' correlation the percentiles of 2,000 resamples
     of the rows, drawn with a fixed seed (Efron 1979), from 20 rows on; loss the normal one.  Raises as

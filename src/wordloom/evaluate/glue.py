@@ -1,4 +1,4 @@
-"""What the sets of GLUE are judged by (Wang et al. 2018, arXiv:1804.07461, table 1)."""
+"""The metrics of the GLUE tasks (Wang et al. 2018, arXiv:1804.07461, table 1)."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ GLUE: Mapping[str, GlueTask] = {
 
 
 def glue_task(source: str) -> GlueTask | None:
-    """What a named set, or a part of one such as ``glue-mrpc/dev``, is judged by; None outside GLUE."""
+    """Return the task of a named set, or of a part such as ``glue-mrpc/dev``; None outside GLUE."""
     return GLUE.get(source.partition("/")[0])

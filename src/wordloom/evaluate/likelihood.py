@@ -1,4 +1,4 @@
-"""What a causal model gives each token: nats, and whether it would have chosen it."""
+"""The log-probability of each token under a causal model, and whether the token is the most likely one."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Key = TypeVar("Key")
 
 
 class Stretch(NamedTuple):
-    """The model reads ``inputs`` [n]; its last predictions are held to ``targets`` [m], m <= n."""
+    """``inputs`` [n] for the model, and the ``targets`` [m] of its last m predictions, m <= n."""
 
     inputs: Ids
     targets: Ids
 
 
 class Likelihood(NamedTuple):
-    """Of each target: ``nats`` [m] float64, minus log-probability; ``greedy`` [m], is it the likeliest.
+    """``nats`` [m] float64, minus the log-probability of each target; ``greedy`` [m]: is it the likeliest.
 
-    Where several tokens are likeliest the lowest id is the model's choice, as in generation.
+    Of equally likely tokens the one with the lowest id counts, as in generation.
     """
 
     nats: NDArray[np.float64]
@@ -49,10 +49,10 @@ class Likelihood(NamedTuple):
 def likelihoods(
     model: Any, stretches: Iterable[tuple[Key, Stretch]], *, batch_size: int
 ) -> Iterator[tuple[Key, Likelihood]]:
-    """The likelihood of every stretch, in the order given, ``batch_size`` stretches at a time.
+    """Yield the likelihood of every stretch, in order, ``batch_size`` stretches at a time.
 
-    Stretches are taken from the iterator as they are needed.  Batch size and neighbours do not change a
-    result but by rounding: rows are padded on the right, where a causal model cannot look.
+    Stretches are taken from the iterator as they are needed. Batch size and neighbours change a result only
+    by rounding, because rows are padded on the right, which a causal model does not see.
     """
     waiting = iter(stretches)
     while pool := list(islice(waiting, POOL_BATCHES * batch_size)):
@@ -86,7 +86,7 @@ def _batch(model: Any, stretches: list[Stretch]) -> list[Likelihood]:
 
 
 def _scored_columns(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
-    """tokens [B, T], scored [B, T] -> [N, D], row by row; a text of any length passes in pieces."""
+    """tokens [B, T], scored [B, T] -> [N, D], row by row; the model reads a long text in pieces."""
     B, T = tokens.shape
     piece = T if context_limit(model.config) is not None else max(1, BATCH_TOKENS // B)
     if piece >= T:
@@ -102,7 +102,7 @@ def _scored_columns(model: Any, tokens: Tensor, scored: Tensor) -> Tensor:
 
 
 def _predict(model: Any, hidden: Tensor, targets: Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """hidden [N, D], targets [N] -> nats [N], greedy [N]; logits are never whole, log-softmax is float32."""
+    """hidden [N, D], targets [N] -> nats [N], greedy [N], in chunks of logits; log-softmax is float32."""
     rows = max(1, CHUNK_ELEMENTS // model.config.vocab_size)
     nats, greedy = [], []
     for start in range(0, len(targets), rows):

@@ -1,4 +1,4 @@
-"""Scores of masked language models: of hidden tokens and following sentences, and pseudo-perplexity."""
+"""Scores of masked language models: masked tokens, next sentences, and pseudo-perplexity."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from wordloom.data.batches.causal import IGNORE, to_device
+from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.masked import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
+from wordloom.evaluate.forward import forward_passes
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.reading import Reader, tokenizer_name
 from wordloom.evaluate.score import (
@@ -31,64 +32,67 @@ if TYPE_CHECKING:
     from wordloom.data import Document
     from wordloom.text import Specials, Tokenizer
 
-__all__ = ["hidden_by", "masked_scores", "pseudo_perplexity"]
+__all__ = ["mask_id_of", "masked_scores", "pseudo_perplexity"]
 
 _BATCH_TOKENS = 1 << 14
 _DAMAGED = "the model gives no finite probability; its weights are damaged, or --dtype is too narrow for them"
 
 
-def hidden_by(model: Any, tokenizer: Tokenizer) -> int | None:
-    """What stands for a hidden token in the texts that ``model`` learnt from: the empty placeholder, or the
-    mask; None where the tokenizer has none."""
+def mask_id_of(model: Any, tokenizer: Tokenizer) -> int | None:
+    """Return the id that replaces a masked token in the training texts of ``model``.
+
+    It is the empty placeholder or the mask token; None if the tokenizer has no mask token.
+    """
     empty: int | None = model.config.empty_id
     return tokenizer.mask_id if empty is None else empty
 
 
 def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[str, object]) -> Scores:
-    """``masked_loss`` (nats per hidden token), ``masked_perplexity``, ``masked_accuracy``, and of pairs
-    ``next_sentence_loss`` and ``next_sentence_accuracy``; their sum or the first is ``loss``.
+    """Return ``masked_loss`` (nats per masked token), ``masked_perplexity`` and ``masked_accuracy``.
 
-    Intervals: of accuracies Wilson's, over hidden tokens or pairs.  Raises EvaluationError where nothing is
-    hidden.
+    Pairs also have ``next_sentence_loss`` and ``next_sentence_accuracy``. ``loss`` is the sum of the losses.
+    Accuracies have Wilson's intervals, over masked tokens or pairs. Raises EvaluationError if no token is
+    masked.
     """
-    device = next(model.parameters()).device
-    nats = right = hidden = 0.0
+    nats = right = masked = 0.0
     pair_nats = pair_right = pairs = 0.0
-    with evaluating(model):
-        for batch in batches:
-            b = to_device(batch, device)
-            states = model.hidden(b.tokens, b.segments, b.attend)
-            scored = b.targets != IGNORE
-            logits = model.lm_head(model.mlm_hidden(states[scored])).float()  # [n, V]
-            nats += float(F.cross_entropy(logits, b.targets[scored], reduction="sum"))
-            right += int((logits.argmax(-1) == b.targets[scored]).sum())
-            hidden += len(logits)
-            if b.is_next is not None:
-                following = model.next_sentence(model.pooled(states).pooler_output).float()
-                labels = (~b.is_next).long()
-                pair_nats += float(F.cross_entropy(following, labels, reduction="sum"))
-                pair_right += int((following.argmax(-1) == labels).sum())
-                pairs += len(labels)
-    if not hidden:
-        raise EvaluationError("no token is hidden; raise masking.share, or give more text")
+
+    def totals(batch: MaskedBatch) -> tuple[float, int, int, float, int, int]:
+        states = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
+        scored = batch.targets != IGNORE
+        logits = model.lm_head(model.mlm_hidden(states[scored])).float()  # [n, V]
+        lost = float(F.cross_entropy(logits, batch.targets[scored], reduction="sum"))
+        hits = int((logits.argmax(-1) == batch.targets[scored]).sum())
+        if batch.is_next is None:
+            return lost, hits, len(logits), 0.0, 0, 0
+        following = model.next_sentence(model.pooled(states).pooler_output).float()  # [B, 2]
+        labels = (~batch.is_next).long()
+        pair_lost = float(F.cross_entropy(following, labels, reduction="sum"))
+        return lost, hits, len(logits), pair_lost, int((following.argmax(-1) == labels).sum()), len(labels)
+
+    for _, sums in forward_passes(model, batches, totals):
+        nats, right, masked = nats + sums[0], right + sums[1], masked + sums[2]
+        pair_nats, pair_right, pairs = pair_nats + sums[3], pair_right + sums[4], pairs + sums[5]
+    if not masked:
+        raise EvaluationError("no token is masked; raise masking.share, or give more text")
 
     def score(name: str, value: float, interval: tuple[float, float] | None = None) -> Score:
         return Score(name, value, interval, signature(name, **settings))
 
-    loss = nats / hidden
+    loss = nats / masked
     if not math.isfinite(loss + pair_nats):
         raise NonFiniteError(_DAMAGED)
     found = [
         score("masked_loss", loss),
         score("masked_perplexity", perplexity_of(loss)),
-        score("masked_accuracy", right / hidden, share_interval(int(right), int(hidden))),
+        score("masked_accuracy", right / masked, share_interval(int(right), int(masked))),
     ]
     if pairs:
         share = share_interval(int(pair_right), int(pairs))
         found.append(score("next_sentence_loss", pair_nats / pairs))
         found.append(score("next_sentence_accuracy", pair_right / pairs, share))
         loss += pair_nats / pairs
-    counts = {"hidden_tokens": int(hidden), "pairs": int(pairs)}
+    counts = {"hidden_tokens": int(masked), "pairs": int(pairs)}
     return Scores((score("loss", loss), *found), counts)
 
 
@@ -103,7 +107,7 @@ def pseudo_perplexity(
     progress: Callable[[int], None] | None = None,
 ) -> Scores:
     """exp of the mean over tokens of -log p(token | all others of its window) (Salazar et al. 2020,
-    arXiv:1910.14659), each token hidden in turn by :func:`hidden_by`.
+    arXiv:1910.14659), each token masked in turn by :func:`mask_id_of`.
 
     It is no perplexity: the tokens around one know more of it than those before it.  It compares masked
     language models of one tokenizer.
@@ -124,7 +128,7 @@ def pseudo_perplexity(
         )
     if not model.config.masked_lm_head:
         raise EvaluationError("the model has no head to fill in masked tokens: it was saved without it")
-    mask = hidden_by(model, tokenizer)
+    mask = mask_id_of(model, tokenizer)
     if mask is None:
         raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
@@ -134,7 +138,7 @@ def pseudo_perplexity(
         total, count = 0.0, 0
         for at in range(0, len(text.sequence), window - 2):
             ids = np.concatenate([[marks.cls], text.sequence[at : at + window - 2], [marks.sep]])
-            for nats in _hidden_in_turn(model, ids, mask, rows):
+            for nats in _masked_in_turn(model, ids, mask, rows):
                 total += float(nats.sum())
                 if not math.isfinite(total):
                     raise NonFiniteError(_DAMAGED)
@@ -167,8 +171,8 @@ def pseudo_perplexity(
     return Scores(scores, counts, reader.notes())
 
 
-def _hidden_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:
-    """-log p of each of ``ids`` but the first and last, given all the others: some at a time."""
+def _masked_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:
+    """Yield -log p of each of ``ids`` but the first and last, given all others, some at a time."""
     device = next(model.parameters()).device
     whole = torch.as_tensor(ids, dtype=torch.int64, device=device)
     places = torch.arange(1, len(ids) - 1, device=device)

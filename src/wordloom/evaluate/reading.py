@@ -1,4 +1,4 @@
-"""Documents as a model reads them, and whether their tokens give the text back."""
+"""Documents as a model reads them, and whether their tokens decode to the text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ End = Literal["auto", "eos", "none"]
 
 
 class Recovered(IntEnum):
-    """What comes back from tokens, each including the ones before.  What is lost would cost nothing."""
+    """How much of a text its tokens decode to; each level includes the ones before.
+
+    Bits per byte are undefined for a lossy tokenizer, because lost characters would cost nothing.
+    """
 
     NOTHING = 0
     WORDS = 1  # the words between white space, in order
@@ -34,7 +37,7 @@ class Recovered(IntEnum):
 
 
 def recovered(text: AnyStr, decoded: AnyStr) -> Recovered:
-    """How much of ``text`` the ``decoded`` text holds."""
+    """Return how much of ``text`` is in the ``decoded`` text."""
     if text == decoded:
         return Recovered.TEXT
     if text.split() != decoded.split():

@@ -1,9 +1,9 @@
-"""How well labels of words agree: token by token, and entity by entity.
+"""Scores of token classification: by word, and by entity.
 
-An entity is a stretch of words with B-TYPE or I-TYPE tags, as the CoNLL-2000 script (conlleval) and seqeval's
-default mode find them, in the BIO scheme where B stands between neighbours alone (IOB1) and in that where B
-begins each (IOB2): B begins one, and so does an I that follows O or another type.  An entity is right where
-type and both ends are.
+An entity is a stretch of words with B-TYPE or I-TYPE tags. Entities are found as in the CoNLL-2000 script
+(conlleval) and in the default mode of seqeval: B begins an entity, and so does an I that follows O or another
+type. This covers both BIO schemes: B only between neighbours (IOB1), and B at each beginning (IOB2). An
+entity is right if its type and both ends are right.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Entity(NamedTuple):
 
 
 def is_bio(tags: Sequence[str]) -> bool:
-    """Whether all of ``tags`` are ``O``, ``B-TYPE`` or ``I-TYPE``."""
+    """Return whether all of ``tags`` are ``O``, ``B-TYPE`` or ``I-TYPE``."""
     return all(tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2) for tag in tags)
 
 
@@ -60,10 +60,10 @@ def entities(tags: Tags) -> list[Entity]:
 def tag_agreement(
     targets: Sequence[Tags], predicted: Sequence[Tags], *, settings: Mapping[str, object] | None = None
 ) -> Scores:
-    """``accuracy`` of words, and where the targets' tags are BIO's ``entity_f1``, ``entity_precision`` and
-    ``entity_recall``.  ``settings`` are what else decides the scores, for their signatures.
+    """Return ``accuracy`` of words, and for BIO tags ``entity_f1``, ``entity_precision``, ``entity_recall``.
 
-    All texts count as one: their words, entities and hits are added up.  Intervals are the percentiles of
+    ``settings`` are further settings that decide the scores, for their signatures. Words, entities and hits
+    are summed over all texts.  Intervals are the percentiles of
     2,000 resamples of the texts, drawn with a fixed seed, from 20 texts on.  ``details`` holds what each type
     of ``entities`` came to: how many are true, found and right.
 

@@ -1,4 +1,4 @@
-"""What perplexity adds up over documents, and the scores it makes of the sums."""
+"""Sums over documents, and the perplexity and bits per byte computed from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Interval = tuple[float, float] | None
 
 
 class Totals:
-    """Sums over documents; :meth:`scores` makes scores of them."""
+    """Sums over documents; :meth:`scores` computes the scores."""
 
     def __init__(self, *, vocab_size: int) -> None:
         self.uniform = math.log(vocab_size)  # nats of a token that nothing predicts

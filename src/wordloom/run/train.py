@@ -154,7 +154,7 @@ def _train(
         total_steps=steps_before_timing(task),
         seed=recipe.seed,
     )
-    placement = task.settle(trainer)
+    placement = task.set_up(trainer)
     progress.say(
         f"running     {trainer.device}, {trainer.precision.mode}, {placement}, "
         f"{torch.get_num_threads()} threads, allocator {'tuned' if is_tuned else 'system'}"

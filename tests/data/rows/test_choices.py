@@ -96,7 +96,7 @@ BROKEN = [
         '{"query": "a", "choices": ["b", "b"]}',
         r":1: its choices are all 'b', so none is right",
     ),
-    ("q.csv", "Who?,me,me,A\n", r":1: its choices are all 'me', so none is right; mend it"),
+    ("q.csv", "Who?,me,me,A\n", r":1: its choices are all 'me', so none is right; correct it"),
     ("j.jsonl", '{"query": "a", "choices": ["b"]}', r"field 'choices': holds 1; .* two or more"),
     ("j.jsonl", '{"query": "a", "choices": ["b", null]}', r"field 'choices\[1\]': holds a null, not text"),
     ("j.jsonl", '{"query": "a", "choices": ["b", ""]}', r"field 'choices\[1\]': the choice is empty"),

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class Buckets(NamedTuple):
-    """Which pairs go together; buckets by rising length.
+    """The division of pairs into buckets by length, shortest first.
 
     Attributes:
         pairs: ``[N]`` numbers of the pairs, bucket after bucket.

@@ -1,4 +1,4 @@
-"""Batches of multiple-choice questions: a row of tokens for each choice, and the number of the right one."""
+"""Batches of multiple-choice questions: a row of tokens for each choice, and the right choice's number."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ def choice_tokens(
     *,
     longest: int,
     too_long: Literal["error", "cut"] = "error",
-    **told: str,
+    **advice: str,
 ) -> MarkedRows:
-    """The choices of all ``questions`` as pairs of texts, one by one; ``told`` and what is raised are as of
-    :func:`marked_rows`."""
+    """Return the choices of all ``questions`` as rows of tokens, one row for each choice.
+
+    ``advice`` and the errors are those of :func:`marked_rows`.
+    """
     pairs = [pair for question in questions for pair in question.pairs]
     of = [(question, n) for question in questions for n in range(1, len(question.choices) + 1)]
 
@@ -39,21 +41,21 @@ def choice_tokens(
         question, choice = of[row]
         return f"{question.place}, choice {choice}"
 
-    return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place, **told)
+    return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place, **advice)
 
 
 class ChoiceBatches(LabelBatches):
-    """Questions with their answers, as :class:`LabelBatches`.
+    """Questions with their answers; see :class:`LabelBatches`.
 
-    The inputs are :class:`~wordloom.data.batches.framed.MarkedInputs` of shape ``[B, K, T]``, K the most
-    choices of a question in the batch: a choice that a question lacks attends to nothing.  The targets [B]
-    are the right choices' numbers, IGNORE where none is known.
+    The inputs are :class:`~wordloom.data.batches.framed.MarkedInputs` of shape ``[B, K, T]``, where K is the
+    largest number of choices in the batch. A choice that a question does not have attends to nothing. The
+    targets [B] are the numbers of the right choices, or IGNORE.
 
     Args:
         rows: the tokens of :func:`choice_tokens`.
-        segments: whether the model tells the second text of a row apart by its segment.
-        pad_id: what stands where a row has ended.
-        order: also ``"length"``: the shortest questions first, for a pass without a padding to speak of.
+        segments: whether the model has segments, which mark the second text.
+        pad_id: the id behind the end of a row.
+        order: that of :class:`LabelBatches`, or ``"length"``: the shortest questions first.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ChoiceBatches(LabelBatches):
         self._rows = MarkedLabelBatches(rows, flat, segments=segments, pad_id=pad_id, order="sequential")
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
-        """Which questions the samples are: [count]."""
+        """Return the question number of each sample: [count]."""
         found = super().rows(start, count)
         return self._shortest_first[found] if self.order == "length" else found
 
@@ -97,7 +99,7 @@ class ChoiceBatches(LabelBatches):
         return MarkedInputs(tokens.view(*there.shape, -1), segments, attend.view(*there.shape, -1))
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """``start, count`` of batches that go through all questions once, as large as a pass may be."""
+        """Yield ``start, count`` of batches that cover all questions once, as large as a pass may be."""
         n, start = self.samples_per_epoch, 0
         while start < n:
             rows = self.rows(start, min(_PASS_ROWS, n - start))

@@ -1,16 +1,16 @@
-"""Labelled texts, or pairs of them, as a pretrained model reads them: between marks, and with segments.
+"""Texts, or pairs of texts, between marks and with segments, as a pretrained model reads them.
 
-    an encoder's     [CLS] first [SEP]  or  [CLS] first [SEP] second [SEP]     (a RoBERTa's: </s></s> between)
-    a causal one's   start first end    or  start first between second end
+    encoder        [CLS] first [SEP]  or  [CLS] first [SEP] second [SEP]     (RoBERTa: </s></s> between)
+    causal model   start first end    or  start first between second end
 
-The second text and what ends it are segment 1, all before it segment 0 (Devlin et al. 2018, figure 2).  A
-causal model's marks are what its tokenizer has for the beginning and the end of a text, or TASK_TOKENS where
-it has these, which nothing else is written with (Radford et al. 2018, section 3.3 and figure 1):
+The second text and the mark behind it are segment 1, everything before it is segment 0 (Devlin et al. 2018,
+figure 2).  The marks of a causal model are its tokenizer's tokens for the beginning and the end of a text, or
+TASK_TOKENS if the tokenizer has them (Radford et al. 2018, section 3.3 and figure 1):
 
     classification   start text extract
     entailment       start premise delimiter hypothesis extract
     similarity       start first delimiter second extract, and with the second before the first (BothOrders)
-    multiple choice  start context delimiter choice extract, of every choice (choice_batches.py)
+    multiple choice  start context delimiter choice extract, for every choice (choices.py)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ OF_MODEL = (
 
 
 class Frame(NamedTuple):
-    """What stands around texts: ids before the first, between two, and behind the last."""
+    """The marks around texts: ids before the first text, between two texts, and behind the last."""
 
     start: tuple[int, ...]
     between: tuple[int, ...]
@@ -71,8 +71,10 @@ class Frame(NamedTuple):
 
     @classmethod
     def of_causal(cls, tokenizer: Any) -> Frame:
-        """The tokenizer's bos, if any, then its TASK_TOKENS, or else eos between and behind.  Raises
-        DataError without an end, whose vector is what the head reads."""
+        """The marks of a causal model: the tokenizer's bos, if any, then its TASK_TOKENS, or eos.
+
+        Raises DataError for a tokenizer without an end token, whose hidden state the head reads.
+        """
         start = () if tokenizer.bos_id is None else (tokenizer.bos_id,)
         own = [index for index in map(tokenizer.token_to_id, TASK_TOKENS) if index in tokenizer.special_ids]
         end = tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
@@ -81,18 +83,18 @@ class Frame(NamedTuple):
             start, between, end = (*start, own[0]), own[1], own[2]
         if end is None:
             raise DataError(
-                "the tokenizer has no token that ends a text, on which a causal model answers; take a model "
-                "whose tokenizer has an end, such as </s> or <|endoftext|>, or for classes, numbers and "
-                "choices say data.task_tokens = true, which adds one"
+                "the tokenizer has no token that ends a text, which the head of a causal model reads; take a "
+                "model whose tokenizer has an end, such as </s> or <|endoftext|>, or for classes, "
+                "numbers and choices say data.task_tokens = true, which adds one"
             )
         return cls(start, (between,), (end,), end if tokenizer.pad_id is None else tokenizer.pad_id)
 
     def marks(self, texts: int) -> int:
-        """How many tokens of a row of so many texts are marks."""
+        """Return the number of marks in a row of ``texts`` texts."""
         return len(self.start) + (texts - 1) * len(self.between) + len(self.end)
 
     def around(self, first: NDArray[np.int32], second: NDArray[np.int32] | None = None) -> NDArray[np.int32]:
-        """The row of one text or two: int32."""
+        """Return the row of one text or two, int32."""
         parts = (
             (self.start, first, self.end)
             if second is None
@@ -103,11 +105,11 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkedRows(TokenRows):
-    """As :class:`~wordloom.data.batches.sequences.TokenRows`, marks included.
+    """Rows of tokens with their marks; see :class:`~wordloom.data.batches.sequences.TokenRows`.
 
     Attributes:
         seconds: [N] int64, at which token of its row a second text begins; the row's length if there is none.
-        cut_rows: the numbers of those that were cut.
+        cut_rows: the numbers of the rows that were truncated.
     """
 
     seconds: NDArray[np.int64]
@@ -142,9 +144,9 @@ def marked_rows(
 
     Args:
         longest: tokens of a row at most, marks included.
-        too_long: what a longer row is: an error, or cut, token by token at the end of its longer text.
-        place: what a row is called in an error, by its number.
-        allowed: who allows ``{longest}`` tokens and what to do about it, in that error.
+        too_long: what happens to a longer row: an error, or ("cut") its longer text is truncated.
+        place: names a row by its number in an error.
+        allowed: the part of the error that says what sets the limit of ``{longest}`` tokens.
 
     Raises DataError for an empty text, one that is too long, and more than two.
     """
@@ -195,21 +197,21 @@ def marked_rows(
 
 
 def _shortened(texts: Sequence[NDArray[np.int32]], room: int) -> list[NDArray[np.int32]]:
-    """The beginnings of one text or two that have ``room`` tokens together, the longer cut first."""
+    """Truncate one text or two to ``room`` tokens together, the longer text first."""
     if len(texts) == 1:
         return [texts[0][:room]]
     shorter = min(map(len, texts))
-    # down to the shorter one's length the longer alone is cut, then both by turns, the second first
+    # the longer text is truncated to the length of the shorter, then both in turns, the second first
     keep = [min(len(text), max(room - shorter, (room + 1 - i) // 2)) for i, text in enumerate(texts)]
     return [text[:length] for text, length in zip(texts, keep, strict=True)]
 
 
 class MarkedLabelBatches(SequenceLabelBatches):
-    """Rows of marked texts with their classes; the inputs are :class:`MarkedInputs`.
+    """Rows of texts between marks with their classes; the inputs are :class:`MarkedInputs`.
 
     Args:
-        segments: whether the model tells the second text apart by its segment.
-        others: as :class:`~wordloom.data.batches.sequences.SequenceLabelBatches`.
+        segments: whether the model has segments, which mark the second text.
+        settings: those of :class:`~wordloom.data.batches.sequences.SequenceLabelBatches`.
     """
 
     def __init__(
@@ -237,12 +239,13 @@ class MarkedLabelBatches(SequenceLabelBatches):
 
 
 class BothOrders(MarkedLabelBatches):
-    """Rows of two texts, each read both ways: the inputs are :class:`MarkedInputs` of ``[B, 2, T]``, first
-    the row as it stands, then its second text before its first (Radford et al. 2018, section 3.3).
+    """Rows of two texts in both orders (Radford et al. 2018, section 3.3).
+
+    The inputs are :class:`MarkedInputs` of ``[B, 2, T]``: the row, and the row with its texts exchanged.
 
     Args:
-        turned: the rows in the other order, each as long as the row of ``rows``.
-        others: as :class:`MarkedLabelBatches`.
+        turned: the rows with exchanged texts, each as long as the row of ``rows``.
+        settings: those of :class:`MarkedLabelBatches`.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Batches of labelled examples: what a classifier reads, and the class it should find.
+"""Batches of labelled rows: the inputs of a classifier, and the classes or scores as targets.
 
-As for :mod:`wordloom.data.batches.causal`, a batch is a pure function of (rows, seed, global sample numbers).
+A batch is a pure function of (rows, seed, global sample numbers), as in :mod:`wordloom.data.batches.causal`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class LabelBatch(NamedTuple):
     Attributes:
         inputs: the arguments of the model's ``forward``, in its order; :class:`Bags` for bags of words,
             :class:`~wordloom.data.batches.sequences.Sequences` for sequences of tokens.
-        targets: ``[B]`` int64, the class of each; :data:`~wordloom.data.IGNORE` where nothing is scored.
-            Or float32, the number that each has.
+        targets: ``[B]`` int64, the class of each; :data:`~wordloom.data.IGNORE` for one that is not scored.
+            Or float32, the score of each.
     """
 
     inputs: tuple[Tensor | None, ...]
@@ -53,14 +53,14 @@ class LabelBatch(NamedTuple):
 
 
 class LabelBatches:
-    """Rows with their classes, numbered without end; what a row is, a subclass says.
+    """An endless sequence of rows with their classes, addressed by index; a subclass defines the inputs.
 
     Args:
         targets: [N] classes, or numbers (of a float dtype).
         places: of each row, for error reports.
         seed: names the order; 0 <= seed < 2**63.
-        order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
-            as they stand.
+        order: ``"permutation"``: each epoch visits all rows once, in its own order.  ``"sequential"``: in
+            the order of the rows.
 
     Raises:
         DataError: no rows, a seed out of range.
@@ -89,20 +89,20 @@ class LabelBatches:
         return LabelBatch(self._inputs(rows), torch.from_numpy(self._targets[rows]))
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
-        """Which rows the samples are: [count]."""
+        """Return the row number of each sample: [count]."""
         if start < 0 or count < 1:
             raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
         return self._ordered(np.arange(start, start + count, dtype=np.uint64))
 
     def _ordered(self, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The rows of ``sample``, numbers of samples."""
+        """Return the row number of each of ``sample``, the numbers of samples."""
         epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
         if self.order == "permutation":
             index = permute(index, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
         return index.astype(np.int64)
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """``start, count`` of batches that go through all rows once, as large as a forward pass may be."""
+        """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be."""
         n = self.samples_per_epoch
         return ((start, min(_PASS, n - start)) for start in range(0, n, _PASS))
 
@@ -124,16 +124,16 @@ class LabelBatches:
         raise NotImplementedError
 
     def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
-        """Settings and arrays of a subclass's own that decide its batches."""
+        """Return the settings and arrays of the subclass that decide its batches."""
         raise NotImplementedError
 
 
 class BagBatches(LabelBatches):
-    """Rows of counts with their classes, as :class:`LabelBatches`.
+    """Bags of words with their classes; see :class:`LabelBatches`.
 
     Args:
         counts: scipy CSR [N, V], ids ascending within a row.
-        order: also: a batch of exactly one epoch holds all rows as they stand, whatever the order.
+        order: a batch of exactly one epoch holds all rows in their own order, whatever ``order`` says.
 
     Raises:
         DataError: as :class:`LabelBatches`; another number of targets.

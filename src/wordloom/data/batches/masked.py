@@ -58,7 +58,10 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Marks:
-        """Those of ``tokenizer``: its cls or bos, its sep or eos; raises DataError where one is missing."""
+        """Return the marks of ``tokenizer``: its cls or bos, and its sep or eos.
+
+        Raises DataError if one is missing.
+        """
         first = tokenizer.bos_id if tokenizer.cls_id is None else tokenizer.cls_id
         last = tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
         for token, names in ((first, "[CLS] or <s>"), (last, "[SEP] or </s>"), (tokenizer.pad_id, "[PAD]")):

@@ -1,4 +1,4 @@
-"""Which tokens are hidden from a masked language model, what stands in their place, and what is scored.
+"""Masking for a masked language model: the masked tokens, their replacements, and the scored tokens.
 
 Two kinds of it:
 
@@ -203,7 +203,7 @@ class Masker:
         return np.where(candidates, np.cumsum(begins, axis=1) - 1, -1).reshape(-1, T)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the masks, beside the keys."""
+        """The settings that decide the masks, besides the keys."""
         # "rounding" tells these masks from those of versions that rounded each row's count to the nearest
         rounding = {"rounding": "random"} if self.masking.kind == "bert" else {}
         return {**asdict(self.masking), "placeholder_id": self.placeholder, **rounding}

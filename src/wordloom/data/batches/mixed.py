@@ -1,5 +1,5 @@
-"""Batches of a new task, and of an old one that is gone on with beside it (Robins 1995, "Catastrophic
-forgetting, rehearsal and pseudorehearsal")."""
+"""Batches from two sources: a new and an old task (Robins 1995, "Catastrophic forgetting, rehearsal and
+pseudorehearsal"), or short and long rows."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ __all__ = ["LengthSchedule", "MixedBatch", "RehearsedBatches"]
 
 
 class MixedBatch(NamedTuple):
-    """Rows of the new task and of the old one; None where there are none."""
+    """Rows of the new task and of the old task; None for a task without rows in this batch."""
 
     new: Any
     old: Any
 
 
 class RehearsedBatches:
-    """Batches of ``new``, and in steps of their own or beside them, of ``old``.
+    """Batches of the task ``new`` with rehearsal of the task ``old``.
 
-    Samples are counted as if all were of ``new``: a step is ``batch_size`` of them, whatever it holds, so
-    what a step reads is a function of its number alone.
+    A step counts as ``batch_size`` samples of ``new``, whatever it holds, so that the rows of a step depend
+    only on its number.
 
     Args:
-        share: this share of the steps is of the old task, spread evenly; None: every step is of both.
-        rows: of the old task in a step that has any; at least one for each part that a step is cut into.
+        share: the share of the steps that train on the old task, spread evenly; None: every step trains on
+            both tasks.
+        rows: rows of the old task in a step with the old task; at least one for each micro-batch.
     """
 
     def __init__(self, new: Any, old: Any, *, batch_size: int, rows: int, share: float | None) -> None:
         self.new, self.old = new, old
         self.batch_size, self.rows, self.share = batch_size, rows, share
-        # so many that every row of the new task comes once
+        # every row of the new task occurs once in an epoch
         self.samples_per_epoch = round(new.samples_per_epoch / (1.0 - (share or 0.0)))
 
     def batch(self, start: int, count: int) -> MixedBatch:
@@ -44,8 +45,7 @@ class RehearsedBatches:
         )
 
     def widest(self, count: int) -> MixedBatch:
-        """As :meth:`batch`, for the plan of a run's memory: rows of the old task are as many as make the same
-        number of tokens."""
+        """Return the batch that needs most memory; rows of the old task have about as many tokens."""
         widest = getattr(self.new, "widest", None)
         return MixedBatch(widest(count) if widest else self.new.batch(0, count), None)
 
@@ -55,11 +55,11 @@ class RehearsedBatches:
         return [name for source, at in parts if at is not None for name in source.document_ids(*at)]
 
     def steps_of_old(self, steps: int) -> int:
-        """How many of the first so many steps hold rows of the old task."""
+        """Return how many of the first ``steps`` steps hold rows of the old task."""
         return steps if self.share is None else int(steps * self.share)
 
     def _places(self, start: int, count: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
-        """(first, number) of the rows of the new task and of the old one."""
+        """Return (first, number) of the rows of the new task and of the old task."""
         step, at = divmod(start, self.batch_size)
         before = self.steps_of_old(step)
         first, last = (place * self.rows // self.batch_size for place in (at, at + count))
@@ -72,14 +72,17 @@ class RehearsedBatches:
 
 
 class LengthSchedule:
-    """Batches of ``short`` up to sample ``switch``, then those of ``long``, from its first one on."""
+    """Batches of ``short`` up to sample ``switch``, then batches of ``long``.
+
+    Devlin et al. 2018, appendix A.2: 90 % of the steps read 128 tokens, the others 512.
+    """
 
     def __init__(self, short: Any, long: Any, *, switch: int) -> None:
         self.short, self.long, self.switch = short, long, switch
         self.samples_per_epoch: int = short.samples_per_epoch
 
     def batch(self, start: int, count: int) -> Any:
-        """Samples ``start`` to ``start + count`` (excluded), all before the switch or all behind it."""
+        """Samples ``start`` to ``start + count`` (excluded), all before the switch or all after it."""
         batches, start = self._at(start)
         return batches.batch(start, count)
 
@@ -104,7 +107,7 @@ class LengthSchedule:
 
     @property
     def ledger(self) -> Ledger:
-        """That of the short rows, and what the long ones are."""
+        """The ledger of the short rows, with a note on the long rows."""
         ledger, long = self.short.ledger, self.long.ledger
         note = f"from sample {self.switch:,} on: {long.notes[-1].removeprefix('order: ')}"
         return replace(ledger, notes=(*ledger.notes, note))

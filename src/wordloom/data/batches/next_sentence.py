@@ -163,7 +163,7 @@ class _Draws:
         return self.bits(i) % n
 
     def heads(self, n: int, i: int) -> int:
-        """How many of ``n`` fair coins from stream ``i`` show heads."""
+        """Return how many of ``n`` fair coins from stream ``i`` show heads."""
         return sum((self.bits(i) & ((1 << min(64, n - at)) - 1)).bit_count() for at in range(0, n, 64))
 
 

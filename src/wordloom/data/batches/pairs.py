@@ -146,7 +146,7 @@ class PairBatches:
         return PairBatch(*map(torch.from_numpy, (source, attend, prefix, targets)))
 
     def pair_numbers(self, start: int, count: int = 1) -> Ints:
-        """Which pairs of the shards are the rows of these samples."""
+        """Return the pairs of the shards that are the rows of these samples."""
         return np.concatenate([self._rows(sample) for sample in range(start, start + count)])
 
     def _rows(self, sample: int) -> Ints:
@@ -172,7 +172,7 @@ class PairBatches:
         return np.arange(m + 1) * (stop - first) // m
 
     def _shuffled(self, epoch: int, bucket: int, places: Ints, n: int) -> Ints:
-        """Which of the ``n`` pairs of ``bucket`` stand at ``places`` of it in this epoch."""
+        """Return which of the ``n`` pairs of ``bucket`` are at ``places`` of it in this epoch."""
         if self.order == "sequential":
             return places
         key = keyed(self.seed, Purpose.GROUPS, _one(epoch * len(self._batches) + bucket))

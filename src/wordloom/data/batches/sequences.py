@@ -1,4 +1,4 @@
-"""Batches of labelled sequences: texts as rows of tokens, padded on the right, with the class of each."""
+"""Batches of labelled texts as rows of tokens, padded on the right."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Sequences(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRows:
-    """Texts as tokens, and what became of them.
+    """Texts as rows of tokens.
 
     Attributes:
         ids: [n] int32, the tokens of all rows, one row after another.
         offsets: [N + 1] int64, where each row begins, and the end.
         unknown: tokens that stand for what the tokenizer lacks.
-        cut: rows that were cut.
+        cut: rows that were truncated.
     """
 
     ids: NDArray[np.int32]
@@ -70,8 +70,8 @@ def token_rows(
 
     Args:
         longest: tokens of a row at most; None: any number.
-        too_long: what a longer one is: an error, or cut behind as many.
-        place: of a row by its number, for the error.
+        too_long: what happens to a longer row: an error, or ("cut") it is truncated.
+        place: names a row by its number in an error.
 
     Raises DataError for a text that is too long, TokenizerError for one that cannot be encoded.
     """
@@ -96,14 +96,14 @@ def token_rows(
 
 
 class SequenceLabelBatches(LabelBatches):
-    """Rows of tokens with their classes, as :class:`LabelBatches`; the inputs are :class:`Sequences`.
+    """Rows of tokens with their classes; the inputs are :class:`Sequences`.
 
     Args:
         rows: the tokens.
-        pad_id: what stands where a row has ended.
-        order: also ``"length"``: the shortest rows first, for a pass without a padding to speak of.
-        alike: with ``"permutation"``, so many samples one after another (from any multiple of it on) are of
-            like length: 16 such groups are sorted by length together, and stand in an order of their own.
+        pad_id: the id behind the end of a row.
+        order: that of :class:`LabelBatches`, or ``"length"``: the shortest rows first, for little padding.
+        alike: with ``"permutation"``, the size of groups of samples of similar length. 16 groups are sorted
+            by length together, and then permuted.
 
     Raises:
         DataError: as :class:`LabelBatches`; another number of targets; ``alike`` below 1.
@@ -132,7 +132,7 @@ class SequenceLabelBatches(LabelBatches):
         self._ids = np.append(rows.ids, np.int32(pad_id))  # what padding reads
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
-        """Which rows the samples are: [count]."""
+        """Return the row number of each sample: [count]."""
         found = super().rows(start, count)
         if self.order == "length":
             return self._shortest_first[found]
@@ -143,13 +143,13 @@ class SequenceLabelBatches(LabelBatches):
         return np.concatenate(parts)[start % pool :][:count]
 
     def _pool(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The rows of a whole pool, in groups of like length; where an epoch ends within it, part by part."""
+        """Return the rows of a pool in groups of similar length; each epoch in it is sorted separately."""
         n = self.samples_per_epoch
         edges = [start, *range(start - start % n + n, stop, n), stop]
         return np.concatenate([self._within_epoch(*span) for span in pairwise(edges)])
 
     def _within_epoch(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The rows of a pool, or of the part of it that lies in one epoch, in groups of like length."""
+        """Return the rows of the part of a pool in one epoch, in groups of similar length."""
         sample = np.arange(start, stop, dtype=np.uint64)
         rows = self._ordered(sample)
         rows = rows[np.argsort(self._lengths[rows], kind="stable")]
@@ -157,7 +157,7 @@ class SequenceLabelBatches(LabelBatches):
         group -= group[0]
         n = int(group[-1]) + 1
         key = keyed(self.seed, Purpose.GROUPS, np.full(n, start, np.uint64))
-        turn = permute(np.arange(n, dtype=np.uint64), n, key)  # of each group, to take the next shortest rows
+        turn = permute(np.arange(n, dtype=np.uint64), n, key)  # the rank of each group by length
         arranged = np.empty_like(rows)
         arranged[np.argsort(turn[group], kind="stable")] = rows
         return arranged
@@ -174,7 +174,7 @@ class SequenceLabelBatches(LabelBatches):
         return Sequences(torch.from_numpy(self._ids[at].astype(np.int64)), torch.from_numpy(attend))
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """``start, count`` of batches that go through all rows once, as large as a forward pass may be."""
+        """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be."""
         n, start = self.samples_per_epoch, 0
         while start < n:
             longest = np.maximum.accumulate(self._lengths[self.rows(start, min(_PASS_ROWS, n - start))])
@@ -188,13 +188,12 @@ class SequenceLabelBatches(LabelBatches):
 
 
 class TextGroupBatches(LabelBatches):
-    """N rows of K texts, as :class:`LabelBatches`; the inputs are
-    :class:`Sequences` of ``[B, K, T]``.
+    """N rows of K texts; the inputs are :class:`Sequences` of ``[B, K, T]``.
 
     Args:
-        texts: all of them, those of a row one after another.
+        texts: the texts of all rows, one row after another.
         targets: [N, K] the numbers that :func:`~wordloom.data.rows.groups.text_numbers` gives, or [N] scores.
-        pad_id: what stands where a text has ended.
+        pad_id: the id behind the end of a text.
     """
 
     def __init__(
@@ -215,11 +214,11 @@ class TextGroupBatches(LabelBatches):
 
     @property
     def targets(self) -> NDArray[Any]:
-        """Of all rows, as they were given."""
+        """The targets of all rows."""
         return self._targets
 
     def alone(self) -> SequenceLabelBatches:
-        """All N K texts by themselves, the shortest first, for a pass over them."""
+        """Return the N K texts as rows of their own, the shortest first."""
         return self._alone("length")
 
     def _alone(self, order: Literal["sequential", "length"]) -> SequenceLabelBatches:

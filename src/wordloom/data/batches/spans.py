@@ -4,8 +4,8 @@ As BERT's own run_squad.py has it (Devlin et al. 2018, arXiv:1810.04805): a text
 windows whose beginnings are ``doc_stride`` tokens apart; the question is segment 0, the text 1; the targets
 are the answer's first and last token, or 0 and 0, the [CLS], in a window that does not hold all of it.
 
-Theirs divides a text by white space first and mends the answer's tokens by search; here they are those that
-the answer's characters touch.  Every token keeps its characters' place in the text as it is written.
+The script splits a text at white space first and searches for the answer's tokens; here they are the tokens
+that the answer's characters touch.  Every token keeps the offsets of its characters in the original text.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class AnswerWindow(NamedTuple):
         ids: ``[T]`` int32.
         passage: where the text's tokens begin; those before it are segment 0, the others 1.
         first: which token of the whole text the first of them is.
-        offsets: ``[P, 2]`` int64, of each token of the text the characters: ``context[a:b]``, without white
-            space around them; ``a == b`` for a token that stands for none.
+        offsets: ``[P, 2]`` int64, the characters ``context[a:b]`` of each token of the text, without white
+            space around them; ``a == b`` for a token without a character.
         best: ``[P]`` bool, True where no other window has more context for the token.
-        start, end: the answer's first and last token, as places in ``ids``; both 0 where it is not in this
-            window or there is none; both IGNORE where no target is known.
+        start, end: the indices in ``ids`` of the answer's first and last token; both 0 if the answer is not
+            in this window or there is none; both IGNORE without a target.
     """
 
     question: int
@@ -71,8 +71,8 @@ class AnswerWindows:
         windows: all rows.
         begins: ``[questions + 1]`` int64: those of question i are ``begins[i]`` to ``begins[i + 1]``.
         frame: the marks around the texts, and the padding.
-        ledger: what became of the questions.
-        shortened: the numbers of those that lost their end.
+        ledger: the report on the questions.
+        shortened: the numbers of the questions that were truncated.
     """
 
     questions: tuple[Question, ...]
@@ -124,16 +124,16 @@ def question_windows(
     frame: Frame | None = None,
     part: str = "",
 ) -> AnswerWindows:
-    """``questions`` by ``tokenizer``; special tokens written in them are ordinary text.
+    """Return the windows of ``questions``; special tokens written in a text are ordinary text.
 
     Args:
         max_seq_len: T, tokens of a row at most, marks included.
-        doc_stride: tokens from the beginning of one window to that of the next; where less of the text fits
-            into a window, that much: no token is left out.
+        doc_stride: tokens between the starts of two windows; fewer if less of the text fits into a window,
+            so that no token is left out.
         max_query: tokens of a question at most.
-        too_long: what a longer question is: an error, or cut behind as many, and counted.
-        targets: find the answers' tokens, of each question the first answer's; else all targets are IGNORE.
-            An answer in no token at all (a tokenizer may drop its characters) has the target IGNORE, too.
+        too_long: what happens to a longer question: an error, or ("cut") it is truncated and counted.
+        targets: find the tokens of each question's first answer; without, all targets are IGNORE.  An answer
+            in no token, because the tokenizer drops its characters, also has the target IGNORE.
         frame: the marks.  Default: the tokenizer's [CLS] and [SEP].
         part: the name of the part, for the ledger.
 
@@ -236,7 +236,7 @@ class _Text(NamedTuple):
 
 
 def _trimmed(context: str, a: int, b: int) -> tuple[int, int]:
-    """A token's place without white space around it, which byte-level tokens count as theirs."""
+    """Return the offsets of a token without the white space that byte-level tokens include."""
     part = context[a:b]
     kept = part.strip()
     if len(kept) == len(part):
@@ -246,7 +246,7 @@ def _trimmed(context: str, a: int, b: int) -> tuple[int, int]:
 
 
 def _with_accents(context: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Each place with the combining marks behind it that are in no token: a tokenizer may drop accents."""
+    """Extend offsets over combining marks that are in no token, because a tokenizer may drop accents."""
     covered = {place for a, b in offsets for place in range(a, b)}
     loose = {i for i, one in enumerate(context) if i not in covered and category(one).startswith("M")}
     made = []
@@ -259,7 +259,7 @@ def _with_accents(context: str, offsets: list[tuple[int, int]]) -> list[tuple[in
 
 
 def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> tuple[Ids, bool]:
-    """The question's tokens, ``longest`` at most, and whether it had more."""
+    """Return at most ``longest`` tokens of the question, and whether it has more."""
     ids = np.asarray(tokenizer.encode_ids(question.question, specials="text"), np.int32)
     if not len(ids):
         raise DataError(f"{question.place}.question: has no token of this tokenizer; take it out")
@@ -273,8 +273,10 @@ def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> t
 
 
 def _target(text: _Text, question: Question, counts: Counter[str]) -> tuple[int, int] | None:
-    """The first answer's first and last token in the whole text; ``(-1, -1)``: there is no answer; None: it
-    is in no token."""
+    """Return the first answer's first and last token in the text.
+
+    ``(-1, -1)`` means that there is no answer, None that the answer is in no token.
+    """
     found = [text.tokens_of(answer.start, answer.end) for answer in question.answers]
     for answer, tokens in zip(question.answers, found, strict=True):
         counts["answers"] += 1
@@ -328,10 +330,10 @@ def _rows(
 
 
 def _most_context(spans: list[tuple[int, int]], n: int) -> Ints:
-    """Of each of n tokens the window with most context: [n].
+    """Return the window with the most context for each of n tokens: [n].
 
-    That is, by run_squad.py, the lesser of the tokens to its left and right, plus a hundredth of the
-    window's length; the first of equal ones.
+    As in run_squad.py, the context of a token is the smaller number of tokens to its left or right, plus a
+    hundredth of the window's length. Of equal windows the first counts.
     """
     if len(spans) == 1:
         return np.zeros(n, np.int64)

@@ -29,14 +29,14 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedRows(MarkedRows):
-    """As :class:`~wordloom.data.batches.framed.MarkedRows`, of one text each.
+    """Rows of one text each; see :class:`~wordloom.data.batches.framed.MarkedRows`.
 
     Attributes:
-        targets: [n] int64, of each token the number of its label, or :data:`~wordloom.data.IGNORE`.
-        words: [n] int64, of each first token of a word that is scored in this row the number of the word in
-            its text; :data:`NO_WORD` elsewhere.  Every word is scored in one row at most.
-        texts: [N] int64, which text each row is of.
-        ledger: what became of the texts.
+        targets: [n] int64, the number of each token's label, or :data:`~wordloom.data.IGNORE`.
+        words: [n] int64, for the first token of each word that is scored in this row the word's number in
+            its text; :data:`NO_WORD` for other tokens.  Every word is scored in one row at most.
+        texts: [N] int64, the number of each row's text.
+        ledger: the report on the texts.
     """
 
     targets: Numbers
@@ -46,7 +46,7 @@ class TaggedRows(MarkedRows):
 
 
 class _Row(NamedTuple):
-    """What of a text one row holds: its tokens from ``begin`` to ``end``, scored from ``scored`` on."""
+    """The part of a text in one row: its tokens from ``begin`` to ``end``, scored from ``scored`` on."""
 
     begin: int
     scored: int
@@ -65,15 +65,15 @@ def tagged_rows(
     context: int = 0,
     part: str = "",
 ) -> TaggedRows:
-    """``texts`` by ``tokenizer``, each as its words joined by spaces; special tokens there are ordinary text.
+    """Return ``texts`` as rows of tokens; special tokens written in a text are ordinary text.
 
     Args:
-        labels: their numbers are the targets.  Texts without labels have none, and all is IGNORE.
+        labels: their numbers are the targets.  The targets of texts without labels are IGNORE.
         start, end: ids of the marks around a row.
         longest: tokens of a row at most, marks included; None: any number.
-        too_long: what a longer text is: an error; several rows ("window"), parted between words where
-            one holds a word, which score each word once; or cut behind as many tokens.
-        context: of windows: so many tokens of those before are read once more, and not scored again.
+        too_long: what happens to a longer text: an error; several rows ("window"), which score each word
+            once and begin at the start of a word if they can; or ("cut") it is truncated.
+        context: tokens of the window before with which a window begins; they are not scored again.
         part: the name of the part, for the ledger.
 
     Raises DataError: a text that is too long, a label that is not among ``labels``, a row without room.
@@ -135,10 +135,9 @@ def tagged_rows(
 
 
 def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
-    """[n]: of each token that is the first of a word the word's number, NO_WORD for any other.
+    """Return for each first token of a word the word's number, and NO_WORD for any other token: [n].
 
-    A token is of the first word that it has a character of: what a tokenizer makes of the space before a word
-    alone is of none, and one that goes over several words is the first's.
+    A token belongs to the first word of which it has a character. A token of white space belongs to no word.
     """
     at = np.asarray(offsets, np.int64).reshape(-1, 2)
     begins, ends = np.asarray(spans, np.int64).reshape(-1, 2).T
@@ -164,7 +163,7 @@ def _tags(text: TaggedText, numbers: dict[str, int], labels: Sequence[str]) -> N
 def _cut_up(
     text: TaggedText, tokens: int, first: Numbers, room: int | None, too_long: str, context: int
 ) -> Iterator[_Row]:
-    """The rows of a text of so many ``tokens``, of which ``first`` begin words."""
+    """Yield the rows of a text of ``tokens`` tokens, of which ``first`` begin words."""
     if room is None or tokens <= room:
         yield _Row(0, 0, tokens)
         return
@@ -213,9 +212,7 @@ def _joined(
 
 
 class WordLabelBatches(MarkedLabelBatches):
-    """Rows of tokens with a label for each word, as
-    :class:`~wordloom.data.batches.framed.MarkedLabelBatches`;
-    the targets are [B, T]: of each token the number of its label, or IGNORE."""
+    """Rows of tokens with a label for each word; the targets [B, T] are the labels' numbers, or IGNORE."""
 
     def __init__(self, rows: TaggedRows, *, segments: bool = False, **settings: Any) -> None:
         super().__init__(rows, np.zeros(len(rows.lengths), np.int64), segments=segments, **settings)

@@ -1,6 +1,6 @@
-"""Multiple-choice questions: what is asked, what may follow, and which of these is right.
+"""Multiple-choice questions: a question, its choices, and the number of the right choice.
 
-Three layouts are read, each told by what stands in the file:
+Three layouts are read; the content of a file decides which one it has:
 
 - the official SWAG .csv, by its header: ``sent1`` is the context, ``sent2`` begins the sentence that
   ``ending0`` ... go on with, ``label`` is the number of the right one (``test.csv`` has none);
@@ -41,7 +41,7 @@ class ChoiceRow(NamedTuple):
         choices: at least two; as many as the row has, which others of its set need not have.
         answer: the number of the right one, from 0; None where none is given.
         source, line: the file, and the line there, from 1 (of a .json the number of the item).
-        continuation: what follows each choice, ``""`` for nothing.
+        continuation: the text that follows each choice, ``""`` for nothing.
     """
 
     context: str
@@ -91,7 +91,7 @@ def choice_rows(
                 raise DataError(f"{row.place}: has no answer, which training and scoring need; give it one")
             if len(set(row.choices)) == 1:
                 raise DataError(
-                    f"{row.place}: its choices are all {row.choices[0][:40]!r}, so none is right; mend it"
+                    f"{row.place}: its choices are all {row.choices[0][:40]!r}, so none is right; correct it"
                 )
             yield row
 

@@ -1,4 +1,4 @@
-"""Which rows a part has, whatever reads them: figures of other rows are not alike."""
+"""A hash of rows that does not depend on the tokenizer: scores on different rows are not comparable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RowDigest"]
 
 
 class RowDigest:
-    """SHA-256 of rows, texts and answers as their files have them, in order; as str its first 8 digits."""
+    """SHA-256 of the texts and answers of rows, in order; ``str`` gives its first 8 digits."""
 
     def __init__(self, rows: Iterable[object] = ()) -> None:
         self._hash = hashlib.sha256()

@@ -1,5 +1,4 @@
-"""Rows of texts that are each read by themselves: two that belong together, perhaps further ones that do not;
-or two and how alike they are."""
+"""Rows of several texts for sentence embeddings: texts that belong together, or two texts and a score."""
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ __all__ = ["GroupCorpus", "text_numbers"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCorpus(LabelledCorpus):
-    """Rows of several texts and the rule that divides them, as :class:`~wordloom.data.LabelledCorpus`.
+    """Rows of several texts and the rule that divides them; see :class:`~wordloom.data.LabelledCorpus`.
 
-    ``positive`` says in which rows the texts belong together: those of this label, or of at least this score
-    (``label`` is its column then); None: in all, of tables without either.
+    ``positive`` says in which rows the texts belong together: those with this label, or with at least this
+    score (``label`` is then the column of the score). None: in all rows, which have neither label nor score.
     """
 
     positive: str | float | None = None
 
     def belongs(self, row: Any) -> bool:
-        """Whether the texts of ``row`` belong together."""
+        """Return whether the texts of ``row`` belong together."""
         if self.positive is None:
             return True
         found: bool = (
@@ -59,6 +58,6 @@ class GroupCorpus(LabelledCorpus):
 
 
 def text_numbers(rows: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:
-    """[N, K] of N rows of K texts: a number for each text, equal ones alike."""
+    """Return a number for each text of N rows of K texts, equal for equal texts: [N, K]."""
     known: dict[str, int] = {}
     return np.array([[known.setdefault(text, len(known)) for text in row] for row in rows], np.int64)

@@ -148,11 +148,11 @@ def labelled_files(
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledCorpus:
-    """Labelled rows and the rule that divides them, as :class:`wordloom.data.Corpus` divides documents.
+    """Labelled rows and the rule that divides them into parts.
 
     ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation.  ``"hash"``: by a hash of
     each row's texts, so that equal texts fall on one side.  ``"files"``: validation is
-    ``validation_sources``.  ``unique``: of rows of a part with equal texts and labels, the first alone.  The
+    ``validation_sources``.  ``unique``: of rows with equal texts and labels keep the first one.  The
     other arguments are those of :func:`labelled_rows`.
     """
 
@@ -268,9 +268,9 @@ class CorpusPart:
 
 
 def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """The different ``labels``: by number where all are whole numbers, else in alphabetical order.
+    """Return the different ``labels``, sorted by number if all are whole numbers, else alphabetically.
 
-    Raises DataError below two, which leave nothing to tell apart.
+    Raises DataError for fewer than two labels.
     """
     found = set(labels)
     if len(found) < 2:
@@ -281,7 +281,7 @@ def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
-    """The error for a row whose label none of the training rows had."""
+    """Return the error for a row with a label that does not occur in the training rows."""
     hint = did_you_mean(str(row.label), known)
     column = row.columns[-1] if len(row.columns) > len(row.texts) else FILE
     place = row.place if column == FILE else f"{row.place}, column {column!r}"
@@ -298,7 +298,7 @@ def refuse_empty(row: Any) -> None:
 
 
 def _position(row: LabelledRow) -> float:
-    """Where in [0, 1) the hash of a row's texts falls."""
+    """Map a row to a number in [0, 1) by the hash of its texts."""
     digest = hashlib.sha256("\x1f".join(row.texts).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 
@@ -307,7 +307,7 @@ def _position(row: LabelledRow) -> float:
 
 
 def _of_one_kind(files: list[Source]) -> list[Source]:
-    """``files``; raises DataError where tables and lists of texts stand side by side."""
+    """Return ``files``; raise DataError for a mixture of tables and lists of texts."""
     first = {file.format == "text": file.name for file in reversed(files)}
     if len(first) == 2:
         raise DataError(
@@ -336,14 +336,14 @@ def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> li
 
 
 def columns_of(file: Source, default: ColumnChoice | None = None) -> Columns:
-    """The columns of a named data set, else those of ``default``, else the usual ones."""
+    """Return the columns of a named data set, else those of ``default``, else the usual ones."""
     if file.columns is not None:
         return file.columns
     return DEFAULT_COLUMNS if default is None else _fitting(default, file)
 
 
 def _fitting(default: ColumnChoice, file: Source) -> Columns:
-    """``default`` where ``file`` can have these columns, else the usual ones."""
+    """Return the columns of ``default`` if ``file`` can have them, else the usual ones."""
     if file.format == "text":
         return Columns(DEFAULT_COLUMNS.texts, FILE)
     texts = DEFAULT_COLUMNS.texts if default.text is None else columns_in(default.text)

@@ -1,7 +1,7 @@
-"""Labelled rows as a corpus to learn to write: each text is a document after a special token of its label.
+"""Labelled rows as a corpus for a causal model: each text is a document after the special token of its label.
 
-A causal model that has learnt from it writes a text of any label after that label's token (Keskar et al.
-2019, "CTRL", arXiv:1909.05858, whose control codes these are).
+A model trained on this corpus writes a text of a given label after that label's token, which is a control
+code of CTRL (Keskar et al. 2019, arXiv:1909.05858).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LabelledDocuments", "label_token"]
 
 
 def label_token(label: str) -> str:
-    """What stands before the texts of ``label``: ``<Italian>``."""
+    """Return the token before the texts of ``label``, such as ``<Italian>``."""
     return f"<{label}>"
 
 
@@ -87,7 +87,10 @@ class LabelledDocuments:
         meter: Meter | None = None,
         workers: int | None = None,
     ) -> Iterator[Piece]:
-        """As :meth:`wordloom.data.Corpus.pieces`; each has the token of its label for a prefix."""
+        """Yield the texts of ``part``, with the token of the label as the prefix of each.
+
+        The arguments are those of :meth:`wordloom.data.Corpus.pieces`.
+        """
         tally = Tally() if tally is None else tally
         for row in self._rows(part, tally.dropped):
             if row.label not in self.labels:

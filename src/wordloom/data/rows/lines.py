@@ -1,4 +1,4 @@
-"""Texts to be read one by one, each with the place where it stands, for what is said of it."""
+"""Texts to predict, each with its place for messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
 
 
 class PlacedText(NamedTuple):
-    """A text, a pair of them or the words of one, and where it stands; ``columns`` are those of a pair."""
+    """A text, a pair of texts or a list of words, and its place; ``columns`` are those of a pair."""
 
     text: str | tuple[str, ...] | list[str]
     place: str
     columns: tuple[Column, ...] = ()
 
     def refuse_empty(self) -> None:
-        """Raise DataError for an empty text, or one of a pair."""
+        """Raise DataError for an empty text, also in a pair."""
         places = [f"{self.place}, column {column!r}" for column in self.columns] or [self.place]
         texts = self.text if isinstance(self.text, tuple) else (self.text,)
         for text, place in zip(texts, places, strict=True):
@@ -46,13 +46,14 @@ def placed_texts(
     encoding_errors: Literal["strict", "replace"] = "strict",
     tables: bool = True,
 ) -> Iterator[PlacedText]:
-    """A text for each line, and of .jsonl, .json and .parquet for each row what stands in its ``field``; or
-    what stands in the ``columns`` of each row of a table, by name or by number from 1: two are a pair.
+    """Yield a text for each line, or for each row of .jsonl, .json and .parquet its ``field``.
+
+    With ``columns``, by name or by number from 1, yield those of each row of a table; two columns are a pair.
     ``header`` is that of :func:`~wordloom.data.labelled_rows`.
 
     ``words`` names the field of .jsonl and .json objects that may hold a list of words in place of a text.
 
-    ``tables`` is False where the command takes no ``columns``.  Raises DataError as
+    ``tables`` is False for a command without ``columns``.  Raises DataError as
     :func:`~wordloom.data.documents` and :func:`~wordloom.data.labelled_rows`.
     """
     if columns is None:
@@ -87,7 +88,7 @@ def _by_field(
 
 
 def is_table(source: str) -> bool:
-    """Whether ``source`` is a .csv or .tsv by its ending, less that of a compression."""
+    """Return whether ``source`` is a .csv or .tsv by its ending, apart from that of a compression."""
     name = source.lower()
     for ending in COMPRESSIONS:
         name = name.removesuffix(ending)

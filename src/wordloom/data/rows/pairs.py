@@ -33,7 +33,7 @@ _COLUMNS = ("source", "target")  # what a table's columns are called where nothi
 
 
 class Pair(NamedTuple):
-    """A text and what it becomes, the file that holds the text, and the line there, from 1."""
+    """A text and its translation, with the file of the text and the line there, from 1."""
 
     source: str
     target: str
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """Where pairs lie: two parallel files, or (``target`` is None) a table of both sides."""
+    """The files of pairs: two parallel files, or a table of both sides if ``target`` is None."""
 
     source: Source
     target: Source | None
@@ -65,14 +65,14 @@ class PairCorpus:
         sources: text files (or folders, globs, sets such as ``multi30k/train.de``) of what is read, a text a
             line; or, without ``targets``, tables that hold both sides, or sets such as ``multi30k/train``.
             Compressed files (.gz, .xz, .bz2, .zst) are read as they are.
-        targets: as many text files; line n of each is what line n of the file it stands beside becomes.
+        targets: as many text files; line n of each is the translation of line n of its source file.
         source_column, target_column: of tables, columns by name or by number from 1; of a named set, its
             languages (``"de"``, ``"en"``).  Default: ``"source"`` and ``"target"``.
         header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
             is given by name.
         encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
-        split: ``"hash"``: by a hash of the source text, so that the side of a pair depends on nothing else,
-            and all that one text becomes falls on one side.  ``"files"``: validation is
+        split: ``"hash"``: by a hash of the source text, so that all translations of one text fall into one
+            part.  ``"files"``: validation is
             ``validation_sources``.
         validation_fraction: share of the hashes that are validation, 0 <= fraction < 1; for ``"hash"`` alone.
         validation_sources, validation_targets: as ``sources`` and ``targets``, for ``split="files"``.
@@ -142,7 +142,7 @@ class PairCorpus:
             return
         for row in table_rows(files.source, self._columns, self.encoding_errors):
             yield Pair(row.texts[0], row.texts[1], row.source, row.line)
-        meter.read += os.path.getsize(files.source.path)  # the readers of tables do not tell on the way
+        meter.read += os.path.getsize(files.source.path)  # the readers of tables do not report progress
 
     @property
     def _columns(self) -> Columns:
@@ -169,7 +169,7 @@ class PairCorpus:
 
     @cached_property
     def _found(self) -> tuple[list[_Files], list[_Files]]:
-        """The files of both parts before anything is read, so that a mistake in either is met at once."""
+        """The files of both parts, found before anything is read, so that errors in both appear at once."""
         training = self._open(self.sources, self.targets)
         validation = self._open(self.validation_sources, self.validation_targets)
         trained_on = {os.path.realpath(source.path) for files in training for source in files.both}
@@ -219,7 +219,7 @@ class PairCorpus:
         return self.part_fingerprint("all")
 
     def part_fingerprint(self, part: Part) -> str:
-        """As :attr:`fingerprint`, over what decides ``part``.  File names do not enter, their order does."""
+        """sha256 over what decides the pairs of ``part``: the files in their order, but not their names."""
         settings: dict[str, Any] = {
             "encoding_errors": self.encoding_errors,
             "files": [
@@ -253,7 +253,7 @@ class PairCorpus:
 
 
 def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:
-    """Parallel files: the first of the ones with the first of the others, and so on."""
+    """Pair the source files with the target files, in order."""
     left, right = expand(sources), expand(targets)
     if len(left) != len(right):
         named = [", ".join(source.name for source in side[:3]) for side in (left, right)]
@@ -274,9 +274,9 @@ def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:
 
 
 def _translations(item: str) -> list[str]:
-    """The languages in which a part of a named set of translations is there; none for any other set.
+    """Return the languages of a part of a named set of translations; empty for any other set.
 
-    Raises DataError where such a set has no part of that name.
+    Raises DataError if the set has no part of that name.
     """
     name, _, part = item.partition("/")
     if DATASETS[name].task != "translation":
@@ -298,7 +298,7 @@ def _text(piece: Piece) -> str:
 
 
 def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Meter) -> Iterator[Pair]:
-    """Line by line of two files."""
+    """Yield the pairs of lines of two files."""
     left, right = (
         (
             str(piece.text)
@@ -320,5 +320,5 @@ def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Met
 
 
 def _position(text: str) -> float:
-    """Where in [0, 1) the hash of a text falls."""
+    """Map a text to a number in [0, 1) by its hash."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""Scored rows: one text, or two, and a number to predict of them, such as how alike two sentences are."""
+"""Scored rows: a text or two, and a number to predict, such as how similar two sentences are."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from wordloom.errors import DataError, position
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
 
 _SCORE = "score"
-_LARGEST = 3.4028234e38  # of the float32 numbers that targets are
+_LARGEST = 3.4028234e38  # the largest float32, the type of targets
 
 
 class ScoredRow(NamedTuple):
-    """One row: its texts, its score, and where it stands; a line counts as in
-    :class:`~wordloom.data.LabelledRow`."""
+    """One row: its texts, its score and its place; lines count as in :class:`~wordloom.data.LabelledRow`."""
 
     texts: tuple[str, ...]
     score: float
@@ -45,7 +44,7 @@ class ScoredRow(NamedTuple):
 
     @property
     def label(self) -> float:
-        """What rows with equal texts may differ in."""
+        """The score, under the name that the answer of a labelled row has."""
         return self.score
 
 
@@ -61,11 +60,11 @@ def scored_rows(
     """Every row of ``sources``, in order, out of the files that :func:`~wordloom.data.labelled_rows` reads.
 
     Args:
-        sources, text, header, encoding_errors, default: as there; of named sets those with scores, such as
-            ``glue-stsb/train``.
+        sources, text, header, encoding_errors, default: those of :func:`~wordloom.data.labelled_rows`; the
+            named sets are those with scores, such as ``glue-stsb/train``.
         score: the column of the score.  Default: what a named set says, else ``"score"``.
 
-    Raises DataError as there, and for a score that is no finite number; each names file and line.
+    Raises DataError as :func:`~wordloom.data.labelled_rows`, and for a score that is no finite number.
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; scored rows take 'strict' or 'replace'")

@@ -212,7 +212,10 @@ def _answers(entry: _Object, question: Question, misplaced: str, moved: Counter[
 
 
 def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answer:
-    """``answer`` at the place nearest to its own; DataError where that is not wanted, or there is none."""
+    """Return ``answer`` at its nearest place in the context.
+
+    Raises DataError if it has no such place, or if ``misplaced`` is "error".
+    """
     text, start = answer
     places = [i for i in range(len(context)) if context.startswith(text, i)]
     if not places:

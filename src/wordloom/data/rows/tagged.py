@@ -1,9 +1,9 @@
-"""Texts whose words have labels: parts of speech, names of persons and places.
+"""Texts with a label for each word: parts of speech, names of persons and places.
 
 Three layouts are read:
 
-- CoNLL's: a word and its columns on each line, parted by blanks or tabs; an empty line ends a sentence.
-  Lines that begin with ``-DOCSTART-`` end one too, and are no words;
+- CoNLL: a word and its columns on each line, separated by blanks or tabs; an empty line ends a sentence.
+  A line that begins with ``-DOCSTART-`` also ends a sentence, and holds no word;
 - .jsonl, or .json with a list: an object for each text, with a list of words and one of labels;
 - the Brown corpus (the named set ``brown``): a sentence on each line, of ``word/tag``.
 
@@ -58,7 +58,7 @@ class TaggedText(NamedTuple):
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each word stands in :attr:`text`: its first character, and the one behind its last."""
+        """The offsets of each word in :attr:`text`: its first character, and the one behind its last."""
         found, at = [], 0
         for word in self.words:
             found.append((at, at + len(word)))
@@ -124,7 +124,7 @@ def word_columns(
     label: Column | None = None,
     default: ColumnChoice | None = None,
 ) -> list[Columns]:
-    """The columns that :func:`tagged_texts` reads of files, each choice once; no text is read."""
+    """Return the columns that :func:`tagged_texts` would read, each choice once, without reading texts."""
     found: dict[Columns, None] = {}
     for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
         if file.format != "brown":
@@ -138,7 +138,7 @@ def word_columns(
 def _columns(
     file: Source, word: Column | None, label: Column | None, default: ColumnChoice | None
 ) -> list[Column | None]:
-    """The columns of words and labels in ``file``: as given, else those of ``default`` that it can have."""
+    """Return the columns of words and labels in ``file``; ``default`` fills in what is not given."""
     found = [word, label]
     if default is not None:
         kind = int if file.format == "text" else str
@@ -150,20 +150,22 @@ def _columns(
 
 
 def has_words(source: str) -> bool:
-    """Whether the ending of ``source``, less that of a compression, says that it has a word on each line; a
-    .txt, .text or .tsv may also have texts."""
+    """Return whether the ending of ``source`` says that each line is a word.
+
+    The ending of a compression is ignored. A .txt, .text or .tsv may also hold texts.
+    """
     path = Path(source)
     ending = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
     return ending in _CONLL and ending not in (".txt", ".text", ".tsv")
 
 
 def tag_labels(texts: Iterable[TaggedText]) -> tuple[str, ...]:
-    """The different labels of ``texts`` as :func:`~wordloom.data.rows.labelled.sorted_labels` has them."""
+    """Return the different labels of ``texts``, sorted."""
     return sorted_labels(label for text in texts for label in text.labels or ())
 
 
 def unseen_tag(text: TaggedText, word: int, known: Sequence[str]) -> DataError:
-    """The error for a word whose label none of the training texts had."""
+    """Return the error for a word with a label that does not occur in the training texts."""
     label = text.labels[word] if text.labels else None
     return DataError(
         f"{text.place(word)}: the label {label!r} of {text.words[word]!r} was not seen in training; "

@@ -15,7 +15,7 @@ JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json
 
 
 def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, stdin: str) -> list[Source]:
-    """The files that ``sources`` stand for, as :func:`~wordloom.data.sets.expand.expand`.
+    """Return the files that ``sources`` stand for; see :func:`~wordloom.data.sets.expand.expand`.
 
     Args:
         formats: the format of each suffix that is read, before that of a compression.

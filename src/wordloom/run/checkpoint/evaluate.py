@@ -46,7 +46,7 @@ from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_corpus
 from wordloom.run.recipe_rows import labelled_corpus, training_columns
-from wordloom.run.tasks.label_scores import scores_after_labels
+from wordloom.run.tasks.label_prefix import scores_after_labels
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials

@@ -11,7 +11,7 @@ import torch
 
 from wordloom.data.batches.masked import Marks
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError
-from wordloom.evaluate.masked import hidden_by, pseudo_perplexity
+from wordloom.evaluate.masked import mask_id_of, pseudo_perplexity
 from wordloom.evaluate.score import Scores
 from wordloom.nn.evaluating import evaluating
 from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
@@ -76,7 +76,7 @@ class TextEncoder(ReadsText):
             )
         if not 1 <= k <= self.text_tokenizer.vocab_size:
             raise ConfigError(f"{k} tokens are asked for of {self.text_tokenizer.vocab_size}; give 1 or more")
-        mask = hidden_by(self.model, self.text_tokenizer)
+        mask = mask_id_of(self.model, self.text_tokenizer)
         ids = self.text_tokenizer.encode_ids(text, specials="interpret")
         if mask is None or mask not in ids:
             spelled = "a mask token" if mask is None else self.text_tokenizer.id_to_token(mask)

@@ -1,1 +1,1 @@
-"""What each kind of training run brings: data, batches, objective, scores."""
+"""Training tasks: the data, batches, objective and metrics of each kind of training run."""

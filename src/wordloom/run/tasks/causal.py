@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from wordloom.data.batches.causal import to_device
 from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
@@ -32,7 +31,7 @@ from wordloom.recipe.data import CausalData
 from wordloom.run.prepare import Prepared, prepare_recipe
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
-from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
 from wordloom.training import Trainer
@@ -64,7 +63,7 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
         fingerprints={"data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint},
         ledger=prepared.ledger_json(),
         build_model=build_model,
-        settle=lambda trainer: _settle(trainer, recipe),
+        set_up=lambda trainer: _set_up(trainer, recipe),
         evaluate=None if prepared.validation is None else _evaluator(recipe, prepared),
         scored={} if prepared.validation is None else _scored(recipe, prepared),
         sample=_sampler(recipe, prepared.tokenizer),
@@ -72,13 +71,13 @@ def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
     )
 
 
-def _settle(trainer: Trainer, recipe: Recipe) -> str:
+def _set_up(trainer: Trainer, recipe: Recipe) -> str:
     """Gradient checkpointing and compilation, and which kernel of attention or of recurrent layers runs."""
     s, model = recipe.train, trainer.model
     rows = s.micro_batch_size or s.batch_size
     layer: Any = model.blocks[0]  # type: ignore[index]
     if not isinstance(layer, Recurrent):
-        return settle_blocks(
+        return set_up_blocks(
             trainer, s, masked=recipe.data_as(CausalData).document_mask, tokens=rows * s.seq_len
         )
     if s.gradient_checkpointing:
@@ -147,7 +146,7 @@ def _new_model(recipe: Recipe, prepared: Prepared) -> Any:
 
 
 def _generator(recipe: Recipe) -> torch.Generator:
-    """Of a model's first weights."""
+    """Return the random generator of a new model's weights."""
     return torch.Generator().manual_seed(recipe.seed)
 
 
@@ -167,7 +166,7 @@ def _require_causal(config: Any, recipe: Recipe) -> None:
 
 
 def _windows(recipe: Recipe, prepared: Prepared) -> int:
-    """How many windows of the validation part are scored."""
+    """Return the number of windows of the validation part that are scored."""
     assert prepared.validation is not None
     whole = prepared.validation.samples_per_epoch
     return min(whole, recipe.train.evaluate_windows or whole)
@@ -200,17 +199,16 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
     counts_bytes = prepared.tokenizer.byte_lengths() is not None
 
     def evaluate(model: Any) -> dict[str, float]:
-        device = next(model.parameters()).device
-        cut = ((start, min(rows, windows - start)) for start in range(0, windows, rows))
-        batches = (to_device(validation.batch(start, count), device) for start, count in cut)
+        starts = range(0, windows, rows)
+        batches = (validation.batch(start, min(rows, windows - start)) for start in starts)
         loss = evaluate_batches(model, objective(s.objective), batches).value
         assert loss is not None
-        figures = {"loss": loss}
+        metrics = {"loss": loss}
         if whole and counts_bytes:
             # the text's first token has nothing before it and costs what a uniform guess does
             nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
-            figures["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
-        return figures
+            metrics["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes
+        return metrics
 
     return evaluate
 

@@ -94,7 +94,7 @@ def bag_of_words_task(recipe: Recipe, start: Path | None, progress: TrainingProg
     return Task(
         settings=s,
         build_model=build_model,
-        settle=lambda trainer: f"{len(labels)} labels, {len(vectorizer):,} words",
+        set_up=lambda trainer: f"{len(labels)} labels, {len(vectorizer):,} words",
         # an element is multiplied by each label's weight, forward and backward
         costs=Costs(flops_per_token=4 * len(labels), tokens_per_sample=words_per_text, dense=False),
         timed=False,
@@ -152,7 +152,7 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
     return Task(
         settings=s,
         build_model=build_model,
-        settle=lambda trainer: f"{config.cell} by {trainer.model.blocks[0].forwards.kernel}",  # type: ignore
+        set_up=lambda trainer: f"{config.cell} by {trainer.model.blocks[0].forwards.kernel}",  # type: ignore
         costs=Costs(flops_per_token=_flops(config, tokens), tokens_per_sample=tokens, dense=True),
         **head_parts(head, read, progress, tokenizer.fingerprint),
     )

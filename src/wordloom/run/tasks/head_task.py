@@ -23,7 +23,7 @@ from wordloom.run.models.heads import HEADS
 from wordloom.run.models.heads.head import Head, ReadRows
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.bodies import has_task_tokens, head_config, start_tokenizer
-from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import save_model, start_from
@@ -65,7 +65,7 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
     return Task(
         settings=s,
         build_model=build_model,
-        settle=lambda trainer: settle_blocks(trainer, s, padded=config.encodes, tokens=forward_tokens),
+        set_up=lambda trainer: set_up_blocks(trainer, s, padded=config.encodes, tokens=forward_tokens),
         costs=_costs(recipe, config, tokens),
         **head_parts(head, read, progress, tokenizer.fingerprint),
     )

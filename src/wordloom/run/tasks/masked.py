@@ -36,7 +36,7 @@ from wordloom.recipe.data import MaskedData
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
 from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
-from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
@@ -72,7 +72,7 @@ def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) 
         fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
         ledger=ledger_json(data.batches, data.validation),
         build_model=build_model,
-        settle=lambda trainer: settle_blocks(
+        set_up=lambda trainer: set_up_blocks(
             trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
         ),
         evaluate=None if validation is None else _evaluator(recipe, validation),

@@ -1,4 +1,4 @@
-"""Which model a recipe means: a family with settings, or a preset with changes."""
+"""The model of a recipe: a family with settings, or a preset with changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["model_settings"]
 
 
 def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
-    """The family that ``[model]`` names and its settings, a preset's with what the recipe changes of them.
+    """Return the family that ``[model]`` names, and its settings: a preset's with the recipe's changes.
 
-    A preset's ``forget_bias`` goes where the recipe's ``cell`` has no forget gate, or its gates no bias.
+    A preset's ``forget_bias`` is dropped if the recipe's ``cell`` has no forget gate, or its gates no bias.
 
-    Raises RecipeError unless there is one of the two, and for a preset that is not known.
+    Raises RecipeError unless the recipe names either a family or a preset, and for an unknown preset.
     """
     given = dict(recipe.model)
     preset, family = given.pop("preset", None), given.pop("family", None)

@@ -1,4 +1,4 @@
-"""What is done to a model of attention blocks where it will run."""
+"""Gradient checkpointing, compilation and the attention kernel of a model on its device."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.precision import compile_blocks
 
-__all__ = ["settle_blocks"]
+__all__ = ["set_up_blocks"]
 
 
-def settle_blocks(
+def set_up_blocks(
     trainer: Trainer, settings: TrainSettings, *, masked: bool = False, padded: bool = False, tokens: float
 ) -> str:
-    """Gradient checkpointing and compilation as ``settings`` ask; says what runs, and which attention kernel
-    for about so many ``tokens`` of a forward pass, ``masked`` and ``padded`` as of
-    :func:`~wordloom.nn.attention.running_kernel`."""
+    """Apply gradient checkpointing and compilation as ``settings`` ask; return a few words on what runs.
+
+    They name the attention kernel for a forward pass of about ``tokens`` tokens. ``masked`` and ``padded``
+    are those of :func:`~wordloom.nn.attention.running_kernel`.
+    """
     model: Any = trainer.model
     if settings.gradient_checkpointing:
         checkpoint_blocks(model)
     compiled = compile_blocks(model, settings, trainer.device)
     attention = model.blocks[0].attention
-    elsewhere = compiled.startswith("compiled")  # whose attention is PyTorch's to choose
+    elsewhere = compiled.startswith("compiled")  # then PyTorch chooses the attention kernel
     kernel = running_kernel(
         settings.attention_backend,
         head_dim=attention.head_dim,

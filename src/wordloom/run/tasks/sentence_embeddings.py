@@ -39,7 +39,7 @@ from wordloom.run.progress import TrainingProgress
 from wordloom.run.recipe_rows import corpus_of, parts_of
 from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
 from wordloom.run.tasks.head_task import row_parts
-from wordloom.run.tasks.placement import settle_blocks
+from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.sentence_objectives import (
     TEXT_POOLINGS,
@@ -99,7 +99,7 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
         settings=s,
         objective=objective,
         build_model=build_model,
-        settle=lambda trainer: settle_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
+        set_up=lambda trainer: set_up_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
         save=save,
         costs=Costs(
             flops_per_token=3 * (flops.layers + flops.attention), tokens_per_sample=tokens, dense=True

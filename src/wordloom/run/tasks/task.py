@@ -1,4 +1,4 @@
-"""What one kind of task brings to a training run; the run itself is the same for all."""
+"""The parts of a training run that depend on its task."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["Task"]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The parts of a run that depend on what is learnt.
+    """The parts of a training run that depend on its task.
 
     Attributes:
-        settings: the recipe's, with what the task itself settles.
-        batches: what is trained on.
-        fingerprints: of ``data`` and ``tokenizer``; a run resumes with these alone.
-        ledger: JSON of what became of the data.
-        build_model: the model, fresh or from the checkpoint given.
-        settle: surgery on the model where it will run; says in a few words what runs.
-        costs: for the plan; None: a causal language model's.
+        settings: the recipe's settings, with those that the task decides.
+        batches: the training batches.
+        fingerprints: those of ``data`` and ``tokenizer``; a run resumes only with equal ones.
+        ledger: the report on the data, as JSON.
+        build_model: returns the model, new or from the checkpoint that the run starts from.
+        set_up: changes the model on its device, such as by compiling it; returns a few words on what runs.
+        costs: the costs for the plan; None: those of a causal language model.
         timed: whether steps are timed for the plan, whatever the budget.
-        evaluate: figures of the validation part, ``loss`` among them, NaN for one that is not defined there;
-            None where nothing is held out.
-        scored: the settings that decide those figures, for their signature.
-        objective: what is learnt, where that is not the one of the recipe's name with its settings alone.
-        sample: a text that the model writes; None for a model that writes none.
-        save: writes a model and what reads its inputs into a folder; the third argument is overwrite.
+        evaluate: returns the metrics on the validation part, ``loss`` among them; an undefined metric is NaN.
+            None if nothing is held out.
+        scored: the settings that decide the metrics, for their signature.
+        objective: the objective; None: the one that the recipe names.
+        sample: returns a text that the model writes; None for a model that writes none.
+        save: writes a model and its tokenizer into a folder; the third argument is overwrite.
     """
 
     settings: TrainSettings
@@ -41,7 +41,7 @@ class Task:
     fingerprints: dict[str, str]
     ledger: str
     build_model: Callable[[], Any]
-    settle: Callable[[Trainer], str]
+    set_up: Callable[[Trainer], str]
     evaluate: Callable[[Any], dict[str, float]] | None
     save: Callable[[Any, Path, bool], None]
     scored: dict[str, object] = field(default_factory=dict)

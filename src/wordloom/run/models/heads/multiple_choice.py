@@ -91,18 +91,18 @@ class MultipleChoice(TokenizedHead[Choice]):
         )
         counts = [len(row.choices) for row in rows]
         question_of = np.repeat(np.arange(len(rows)), counts)  # [choices]
+        truncated = frozenset(question_of[list(tokens.cut_rows)].tolist())
         ledger = RowLedger(
             part=part,
             rows=len(rows),
             noun="questions",
             terms=len(tokens.ids),
             unknown=tokens.unknown,
-            cut=tokens.cut,
+            cut=len(truncated),
             counts={"choices": len(tokens.lengths)},
             labels={f"{n} choices": often for n, often in sorted(Counter(counts).items())},
             text=str(RowDigest((row.pairs, row.answer) for row in rows)),
         )
-        truncated = frozenset(question_of[list(tokens.cut_rows)].tolist())
         return ReadRows(batches, ledger, _Source(rows, truncated))
 
     def read_inputs(self, inputs: list[ChoiceRow], place: Place) -> ReadRows:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from wordloom.data import PairBatches, PairCorpus, prepare_pairs
-from wordloom.data.batches.causal import to_device
 from wordloom.errors import RecipeError
 from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.score import perplexity_of
@@ -156,7 +155,7 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
         },
         ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
         build_model=build_model,
-        settle=_settle,
+        set_up=_set_up,
         evaluate=None if held_out is None else _evaluator(held_out),
         scored={} if held_out is None else _scored(held_out, vocabularies),
         save=save,
@@ -252,7 +251,7 @@ def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:
     return {"share_embeddings": False} if _has(family, "share_embeddings") else {}
 
 
-def _settle(trainer: Trainer) -> str:
+def _set_up(trainer: Trainer) -> str:
     if trainer.settings.gradient_checkpointing:
         checkpoint_blocks(trainer.model)
     return "eager"
@@ -270,8 +269,7 @@ def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
     """Loss and perplexity of every target token of the validation pairs, given those before it."""
 
     def evaluate(model: Any) -> dict[str, float]:
-        device = next(model.parameters()).device
-        batches = (to_device(held_out.batch(i, 1), device) for i in range(held_out.samples_per_epoch))
+        batches = (held_out.batch(i, 1) for i in range(held_out.samples_per_epoch))
         loss = evaluate_batches(model, objective("translation"), batches).value
         assert loss is not None
         return {"loss": loss, "perplexity": perplexity_of(loss)}

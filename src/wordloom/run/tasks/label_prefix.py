@@ -1,4 +1,4 @@
-"""How well a model that writes texts after their labels predicts the held-out ones of each."""
+"""Perplexity of a model that writes texts after their labels, for each label."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ __all__ = ["scores_after_labels"]
 
 
 def scores_after_labels(lm: Any, corpus: LabelledDocuments, **settings: Any) -> Scores:
-    """:func:`wordloom.evaluate.perplexity` of the validation texts after their labels, which are given:
-    neither scored, nor counted among the bytes.
+    """Return :func:`wordloom.evaluate.perplexity` of the validation texts after their labels.
+
+    The labels are neither scored nor counted among the bytes.
 
     The notes, and ``labels`` in the details, hold the loss and the number of texts of each label.
 
