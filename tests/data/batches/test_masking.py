@@ -194,9 +194,9 @@ def test_a_key_masks_its_row_alike_in_any_company(seed: int, masking: Masking) -
         ({"mask_share": 0.8, "random_share": 0.3}, "together 1 at most"),
         ({"kind": "replace", "mask_words": 0.7, "substitute_words": 0.4}, "together 1 at most"),
         ({"kind": "replace", "mask_words": 0.0}, "nothing is changed"),
-        ({"scored": "all"}, 'scored is not a setting of masking.kind'),
+        ({"scored": "all"}, "scored is not a setting of masking.kind"),
         ({"mask_words": 0.05}, "mask_words is not a setting"),
-        ({"kind": "replace", "share": 0.3}, 'share is not a setting of masking.kind'),
+        ({"kind": "replace", "share": 0.3}, "share is not a setting of masking.kind"),
         ({"kind": "replace", "whole_words": True}, "whole_words is not a setting"),
     ],
 )
