@@ -1,18 +1,19 @@
-"""A bag-of-words classifier beside scikit-learn's vectorizers and LogisticRegression, on SST-2.
+"""Compare the bag-of-words classifier with scikit-learn's vectorizers and LogisticRegression on SST-2.
 
     WORDLOOM_DATA=... python benchmarks/bag_of_words.py [--rounds 15] [--threads 1] [--commands 0]
 
-Every side gets the training texts as a list and ends with a trained classifier; its accuracy is taken on the
-development rows.  In each round all sides take their turn, and the order turns around from round to round, so
-what else runs on the machine falls on all alike.  Medians are printed, and the median over rounds of the
-peer's time by ours: by the recipe's (tf-idf), and by ours with the same kind of features.  Ours goes
-through the Trainer of ``wordloom train``, with the recipe's own settings.
+Each side gets the training texts as a list and trains a classifier.  The accuracy is measured on the
+development rows.  All sides take turns, and the order is reversed from round to round, so that other programs
+on the machine slow all sides equally.  The benchmark prints medians, and the median of scikit-learn's time
+divided by Wordloom's.  The divisor is the recipe's run (tf-idf), or a run with the same kind of features.
+Wordloom trains with the Trainer of ``wordloom train`` and the recipe's settings.
 
-scikit-learn's sides: both vectorizers as they come, which is what most people run, and both on our words
-(white space; counts of 0 and 1 where ours are binary), also with the recipe's penalty (C = 4).
+scikit-learn runs both vectorizers with their default settings, which most people use.  It also runs both on
+Wordloom's words (white space; binary counts where Wordloom's are binary), with the recipe's penalty too
+(C = 4).
 
-``--commands N``: also N turns of the whole command in a process of its own, from start to saved model, beside
-a script that does the same with scikit-learn.
+``--commands N`` also times the complete command N times in its own process, from start to saved model, beside
+a script that does the same work with scikit-learn.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Rows = tuple[list[str], list[str]]
 
 
 def ours(features: str, l2: float | None) -> Callable[[Rows], tuple[Callable[[list[str]], list[str]], int]]:
-    """A side that trains as the recipe says, but for ``features`` and ``l2``; returns (predict, steps)."""
+    """Train as the recipe says, except for ``features`` and ``l2``; return (predict, steps)."""
     import numpy as np
     import torch
 
@@ -111,7 +112,7 @@ def read(part: str) -> Rows:
 
 
 def compete(sides: dict[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every side's turns, after one to warm up."""
+    """Return the seconds of every side's turns, after one turn of warm-up."""
     train = read("train")
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(-1, rounds):
@@ -124,7 +125,7 @@ def compete(sides: dict[str, Any], rounds: int) -> dict[str, list[float]]:
 
 
 def commands(turns: int) -> dict[str, float]:
-    """Median seconds of whole processes, from start to saved model."""
+    """Return the median seconds of complete processes, from start to saved model."""
     from wordloom.data.sets.fetch import local_files
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,17 +1,20 @@
-"""transformers' BertForPreTraining trained as a recipe of ours trains: the oracle of what such a run reaches.
+"""Train transformers' BertForPreTraining as a Wordloom recipe trains, as a baseline for its scores.
 
     python benchmarks/bert_peer.py [RECIPE] [SETTING=VALUE ...] --out FOLDER
 
-It begins with the same weights, reads the same batches in the same order, with AdamW of the same settings
-(``train.optimizer=adamw`` where the recipe takes another), rates, clipping, precision and allocator, for the
-same steps; forward pass, loss (with the head on every token, as it is documented) and dropout are theirs.
-With ``--hidden-alone`` their head is asked at the hidden tokens alone, in about two thirds of the time; that
-it gives the loss of theirs is checked at the first step and wherever the run evaluates, if nothing is
-dropped.  Every ``train.evaluate_every`` steps and at the end its folder is loaded here and scored as a run of
-ours is, a JSON line each.  Ours is ``wordloom train RECIPE ...``.  At last, how far the gradients of both at
-its end are from those in float64.
+The baseline starts from the same weights and reads the same batches in the same order for the same steps.
+AdamW (``train.optimizer=adamw`` if the recipe uses another optimizer), learning rates, clipping, precision
+and allocator have the same settings.  The forward pass, the loss (with the head on every token, as
+transformers documents it) and dropout are those of transformers.
 
-A run that was stopped goes on from FOLDER, where it keeps its state every ``train.save_every`` steps.
+``--masked-only`` applies transformers' head to the masked tokens only, which takes about two thirds of the
+time.  Without dropout, the benchmark checks at the first step and at each evaluation that the loss is equal.
+
+Every ``train.evaluate_every`` steps and at the end, Wordloom loads the folder and scores it as it scores its
+own runs, with a JSON line each.  The Wordloom side is ``wordloom train RECIPE ...``.  The last line reports
+how far the gradients of both sides are from the gradients in float64.
+
+The state is saved to FOLDER every ``train.save_every`` steps, and a stopped run continues from there.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", default="bert-mini-gutenberg")
     parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--hidden-alone", action="store_true", help="their head at the hidden tokens alone")
+    parser.add_argument("--masked-only", action="store_true", help="apply their head to masked tokens only")
     given = parser.parse_args()
     recipe = load_recipe(given.recipe, given.settings)
     s = recipe.train
@@ -54,7 +57,7 @@ def main() -> None:
     if s.optimizer != "adamw":
         parser.error(f"it trains with AdamW, the recipe with {s.optimizer}: give train.optimizer=adamw")
     if s.allocator == "tuned":
-        tune_allocator()  # as our runs do
+        tune_allocator()  # as Wordloom's runs do
     task = masked_task(recipe, None, TrainingProgress())
     model = their_model(task, given.out)
     autocast = choose_precision(s, choose_device("cpu")).autocast
@@ -74,14 +77,14 @@ def main() -> None:
         optimizer.load_state_dict(kept["optimizer"])
     began, since = time.perf_counter(), done
     for step in range(done, s.steps):
-        torch.manual_seed(step)  # of dropout: a run that goes on is the run that was not stopped
+        torch.manual_seed(step)  # for dropout: a resumed run equals one that was not stopped
         for group in optimizer.param_groups:
             group["lr"] = s.learning_rate * learning_rate_share(step, s.steps, s)
         batch: Any = task.batches.batch(step * s.batch_size, s.batch_size)
         with autocast():
-            loss = loss_at_hidden(model, batch) if given.hidden_alone else their_loss(model, batch)
+            loss = loss_at_hidden(model, batch) if given.masked_only else their_loss(model, batch)
         held = step == done or (s.evaluate_every and step % s.evaluate_every == 0)
-        if given.hidden_alone and held and not dropout:
+        if given.masked_only and held and not dropout:
             with torch.no_grad(), autocast():
                 torch.testing.assert_close(loss.detach(), their_loss(model, batch), rtol=1e-4, atol=1e-4)
         loss.backward()
@@ -107,7 +110,7 @@ def main() -> None:
 
 
 def their_model(task: Any, folder: Path) -> Any:
-    """BertForPreTraining with the weights that our run begins with."""
+    """Return BertForPreTraining with the initial weights of the Wordloom run."""
     import transformers
 
     begin = folder / "begin"
@@ -117,7 +120,7 @@ def their_model(task: Any, folder: Path) -> Any:
 
 
 def their_loss(model: Any, batch: Any) -> torch.Tensor:
-    """[] as transformers computes it: every token through the head, then those without a target ignored."""
+    """Return the loss [] of transformers, whose head reads every token; unmasked tokens are then ignored."""
     loss: torch.Tensor = model(
         input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend,
         labels=batch.targets, next_sentence_label=(~batch.is_next).long(),
@@ -126,7 +129,7 @@ def their_loss(model: Any, batch: Any) -> torch.Tensor:
 
 
 def loss_at_hidden(model: Any, batch: Any) -> torch.Tensor:
-    """[] the same by the same parts, with the head on tokens that have a target alone."""
+    """Return the loss [] of transformers' modules with the head on masked tokens only."""
     hidden, pooled = model.bert(
         input_ids=batch.tokens, token_type_ids=batch.segments, attention_mask=batch.attend, return_dict=False
     )[:2]
@@ -143,7 +146,7 @@ def _full(logits: torch.Tensor) -> torch.Tensor:
 
 
 def gradient_errors(folder: Path, batch: Any) -> dict[str, float]:
-    """Of all parameters together, ``|gradient - exact| / |exact|`` in float32; exact is theirs in float64."""
+    """Return ``|gradient - exact| / |exact|`` over all parameters; ``exact`` is transformers' in float64."""
     import transformers
 
     ours = load_model(folder).train()
@@ -172,7 +175,7 @@ def gradient_errors(folder: Path, batch: Any) -> dict[str, float]:
 
 
 def scores(task: Any, model: Any, folder: Path) -> dict[str, float]:
-    """Of ``model``, loaded here from a folder of theirs, on the recipe's validation text."""
+    """Return the scores on the recipe's validation text of ``model``, loaded from transformers' folder."""
     model.save_pretrained(folder)
     ours = load_model(folder)
     with torch.no_grad():

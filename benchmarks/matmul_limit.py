@@ -1,7 +1,7 @@
-"""The time that a step's own matrix products and attention take when each runs alone: the step's limit.
+"""Time a step's matrix products and attention calls alone; their sum is the limit of the step.
 
 Every product and attention call of one real step is recorded with its shapes and strides, forward and
-backward, and then timed by itself on tensors of the same layout in the same process.
+backward.  Each is then timed alone, in the same process, on tensors of the same layout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Recorder(TorchDispatchMode):
 
 @contextmanager
 def _our_attention(recorder: _Recorder) -> Iterator[None]:
-    """Note the calls of the attention programs too, which PyTorch does not see."""
+    """Also record the calls of the attention programs, which PyTorch's dispatcher does not see."""
     fused = sys.modules.get("wordloom.nn.fused")
     if fused is None:
         yield
@@ -70,7 +70,7 @@ def _layout(x: Any) -> Any:
 
 
 def _like(x: Any) -> Any:
-    """A copy of ``x`` with its values and its strides: attention's backward needs a true log-sum-exp."""
+    """Return a copy of ``x`` with its values and strides; attention's backward needs a real log-sum-exp."""
     if not isinstance(x, torch.Tensor):
         return x
     copy = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

@@ -1,15 +1,17 @@
-"""Training an LSTM, and generating, beside the plain loop of PyTorch's users: same model, batches, threads.
+"""Compare training and generation of an LSTM with a plain PyTorch loop: same model, batches and threads.
 
     python benchmarks/recurrent.py [--shape small medium] [--side ...] [--rounds 7] [--steps 10]
                                    [--allocator system|tuned] [--generation] [--quick]
 
-The plain loop is nn.Embedding, nn.LSTM, nn.Linear and nn.CrossEntropyLoss, state carried and detached,
-gradients clipped, SGD: PyTorch's own word_language_model example.  Ours is the trainer's step.  Shapes are
-Zaremba et al.'s (2014): 2 x 200, batch 20, 20 steps, and 2 x 650, batch 20, 35 steps, vocabulary 10,000.  All
-sides live in one process under one allocator and take turns, a few steps each; medians over rounds are set
-beside the plain loop's in the same precision, bf16's and mixed's beside fp32's too.  ``limit`` is the summed
-time of the step's own matrix products alone.  --generation: tokens a second from one prompt, beside the plain
-model called token by token.
+The plain loop is that of PyTorch's word_language_model example: nn.Embedding, nn.LSTM, nn.Linear and
+nn.CrossEntropyLoss, detached state, clipped gradients and SGD.  Wordloom runs the trainer's step.  The shapes
+are those of Zaremba et al. (2014): 2 x 200, batch 20, 20 steps, and 2 x 650, batch 20, 35 steps, vocabulary
+10,000.
+
+All sides share one process and one allocator, and take turns of a few steps.  Medians over rounds are
+compared with the plain loop in the same precision; bf16 and mixed precision also with fp32.  ``limit`` is the
+summed time of the step's matrix products alone.  ``--generation`` reports tokens per second from one prompt,
+beside the plain model called token by token.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ Step = Callable[[], Any]
 
 
 class Plain(nn.Module):
-    """As PyTorch's examples/word_language_model has it."""
+    """The model of PyTorch's examples/word_language_model."""
 
     def __init__(self, vocab: int, dim: int) -> None:
         super().__init__()
@@ -56,7 +58,7 @@ class Plain(nn.Module):
 
 
 def windows(dim: int, batch: int, length: int, vocab: int) -> Tensor:
-    """[many, batch, length + 1] token ids, frequent ones more often."""
+    """Return token ids [many, batch, length + 1] with Zipf-like frequencies."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.rand(64, batch, length + 1, generator=generator)
     return (vocab**drawn).long().sub(1).clamp(0, vocab - 1)
@@ -163,7 +165,7 @@ def training(given: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def generation(given: argparse.Namespace) -> None:
-    """Greedy tokens from one prompt."""
+    """Generate greedily from one prompt."""
     for name in given.shape:
         if name == "tiny":
             continue
@@ -202,10 +204,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--allocator", choices=["system", "tuned"], default="system")
-    parser.add_argument("--limits", action="store_true", help="time the steps' own products alone too")
+    parser.add_argument("--limits", action="store_true", help="also time the products of a step alone")
     parser.add_argument("--generation", action="store_true")
     parser.add_argument("--new", type=int, default=256, help="tokens to generate")
-    parser.add_argument("--quick", action="store_true", help="a tiny shape: does everything run?")
+    parser.add_argument("--quick", action="store_true", help="a tiny shape, to check that everything runs")
     given = parser.parse_args()
     if given.allocator == "tuned":
         tune_allocator()

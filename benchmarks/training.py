@@ -1,15 +1,17 @@
-"""Training tokens per second beside transformers and litgpt, at equal shapes, precision and threads.
+"""Compare training speed with transformers and litgpt, at equal shapes, precision and threads.
 
     python benchmarks/training.py [--shape gpt2-char ...] [--precision fp32 bf16] [--rounds 5] [--quick]
 
-Each side runs in a process of its own; the processes take turns, one step each, so what else the machine
-does falls on all alike, and medians over rounds are compared.  Two comparisons: as a user gets them (ours
-with the allocator that the command sets, theirs as they are; beside them ours without, for what the settings
-gain and cost) and with the same allocator settings.  Beside them the limit: the step's own matrix products
-and attention timed alone in the same process.
+Each side has its own process.  The processes take turns of one step, so that other programs on the machine
+slow all sides equally, and medians over rounds are compared.
 
-litgpt needs ``python benchmarks/peers/install_litgpt.py`` once; a peer that is missing is left out, with a
-line that says so.
+There are two comparisons.  "as a user gets them" gives Wordloom the allocator settings that its command sets,
+and leaves the others as they are; Wordloom without these settings is also timed.  "same allocator settings"
+gives the settings to all sides.  The limit is the time of the step's matrix products and attention calls
+alone, in the same process.
+
+litgpt needs ``python benchmarks/peers/install_litgpt.py`` once.  A library that is not installed is skipped
+with a message.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ PEERS = ("transformers", "litgpt")
 
 
 class Contestant:
-    """A worker process and what it measured."""
+    """A worker process and its measurements."""
 
     def __init__(
         self, side: str, *, shape: str, precision: str, allocator: str, compiled: bool, threads: int,
@@ -77,7 +79,7 @@ class Contestant:
 
 
 def compete(contestants: list[Contestant], *, rounds: int, steps: int, settle: bool) -> None:
-    """Let them take turns; the order turns around every round.
+    """Run the contestants in turns; every other round has the reverse order.
 
     ``settle``: a turn begins with a step that does not count.  What a peer gives back to the system at the
     end of its own occupies the machine for seconds more: a step of ours after it took 15 % longer than alone.
@@ -91,7 +93,7 @@ def compete(contestants: list[Contestant], *, rounds: int, steps: int, settle: b
 
 
 def measure(shape: str, precision: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Both comparisons at one shape and precision, as flat records."""
+    """Return both comparisons at one shape and precision as flat records."""
     from training_sides import SHAPES
 
     tokens = SHAPES[shape].tokens
@@ -137,7 +139,7 @@ HEADINGS = ("shape", "precision", "side", "tokens/s", "ours is", "by CPU time", 
 
 
 def table(records: Iterable[dict[str, Any]]) -> str:
-    """Rows for people, a part for each comparison; ratios are ours over each peer's, in medians."""
+    """Print a table for each comparison; ratios divide Wordloom's median by each other library's."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for r in records:
         groups.setdefault((r["comparison"], r["shape"], r["precision"]), []).append(r)
@@ -168,7 +170,7 @@ def table(records: Iterable[dict[str, Any]]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; ``bf16`` says whether this CPU has bfloat16 arithmetic of its own."""
+    """Return facts about the machine; ``bf16`` says whether this CPU computes in bfloat16."""
     import torch
 
     from wordloom.nn.linear import has_fast_bf16
@@ -198,13 +200,17 @@ def main() -> None:
     )
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=list(SHAPES)[:3])
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--rounds", type=int, default=7, help="turns that each side takes")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
     parser.add_argument("--steps", type=int, default=1, help="optimizer steps in a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--compiled", action="store_true", help="let every side also run under torch.compile")
-    parser.add_argument("--limits", action="store_true", help="measure the peers' limits too")
-    parser.add_argument("--quick", action="store_true", help="one tiny shape, fp32: does everything run?")
+    parser.add_argument("--compiled", action="store_true", help="also run every side under torch.compile")
+    parser.add_argument(
+        "--limits", action="store_true", help="also measure the limits of the other libraries"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one tiny shape in fp32, to check that everything runs"
+    )
     given = parser.parse_args()
     if given.quick:
         given.shape, given.precision, given.rounds = ["tiny"], ["fp32"], 3

@@ -1,7 +1,7 @@
-"""One training step of each contestant, at the same shapes: forward, loss, backward, clip 1.0, fused AdamW.
+"""One training step of each library at the same shapes: forward, loss, backward, clip 1.0, fused AdamW.
 
-Each ``*_side`` function returns (model, step); ``step()`` takes one whole optimizer step.  Every side gets
-what its own documentation recommends and the fused optimizer, so the best a user gets.
+Each ``*_side`` function returns (model, step), and ``step()`` takes one complete optimizer step.  Every side
+uses what its own documentation recommends, and the fused optimizer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A model and a batch; ``kv_heads`` below ``heads`` means LLaMA's wiring, None GPT-2's."""
+    """A model and a batch; ``kv_heads`` None selects GPT-2's wiring, a number LLaMA's."""
 
     vocab: int
     dim: int
@@ -53,13 +53,13 @@ SHAPES = {
 
 
 def random_rows(shape: Shape) -> torch.Tensor:
-    """[batch, context + 1] token ids, the same for every side."""
+    """Return token ids [batch, context + 1], equal for every side."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, shape.vocab, (shape.batch, shape.context + 1), generator=generator)
 
 
 def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
-    """The trainer's own step: everything a user's run does between two batches."""
+    """Return the trainer's own step: everything that a run does between two batches."""
     from wordloom.data.batches.causal import CausalBatch
     from wordloom.models import GPT2Config, LlamaConfig, build
     from wordloom.objectives import causal_lm
@@ -96,7 +96,7 @@ def wordloom_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Modu
 
 
 def transformers_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
-    """``*LMHeadModel(input_ids, labels=...)`` with SDPA; the step written as its examples write it."""
+    """Return ``*LMHeadModel(input_ids, labels=...)`` with SDPA, and the step of transformers' examples."""
     import transformers
 
     if shape.kv_heads is None:
@@ -131,7 +131,7 @@ def transformers_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.
 
 
 def litgpt_side(shape: Shape, precision: str, compiled: bool) -> tuple[nn.Module, Step]:
-    """The inner loop of ``litgpt/pretrain.py``: Fabric, chunked_cross_entropy, fabric.clip_gradients.
+    """Return the inner loop of ``litgpt/pretrain.py``: Fabric, chunked_cross_entropy, fabric.clip_gradients.
 
     It has no learned positions, so its GPT-2 goes without any: a little less work than the others'.  The
     fused optimizer, which it takes on CUDA only, is given to it here too.

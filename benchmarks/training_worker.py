@@ -1,7 +1,7 @@
-"""One contestant in a process of its own: answers each line ``steps N`` or ``limit`` with a line of JSON.
+"""Run one library in its own process: answer each line ``steps N`` or ``limit`` with a line of JSON.
 
-Started by training.py and encoders.py; the allocator must be set before the first tensor, so a process serves
-one setting.
+training.py and encoders.py start this script.  The allocator must be set before the first tensor, so a
+process has one setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "wordloom"
 
 
 def tune() -> None:
-    """Our allocator settings, without importing our package into a peer's process."""
+    """Apply Wordloom's allocator settings without importing Wordloom into another library's process."""
     spec = importlib.util.spec_from_file_location("allocator", SOURCE / "training" / "allocator.py")
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +34,7 @@ def tune() -> None:
 def main() -> None:
     given = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the libraries print goes to stderr
+    os.dup2(2, 1)  # send what the libraries print to stderr
     if given["allocator"] == "tuned":
         tune()
     import torch

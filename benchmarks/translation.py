@@ -1,20 +1,21 @@
-"""Translating by beam search beside transformers' MarianMTModel.generate: one folder's weights, text to text.
+"""Compare beam search with transformers' MarianMTModel.generate: one folder's weights, from text to text.
 
     python benchmarks/translation.py RUN [--data multi30k/test_2016_flickr] [--source de] [--target en]
                                      [--beams 5 1] [--batch 32] [--every 1] [--max-new-tokens 100]
                                      [--rounds 5] [--threads N] [--cpu-time]
 
-Both sides take the same sentences in the same batches, in the order of their lengths, in float32 on as many
-threads, with one limit of new tokens, and make texts of texts: tokenizing and decoding are in the times.  We
-are given all of them at once, as translate() takes a file, and work on several batches side by side, one
-thread each; transformers are given one batch after another, as generate() takes them, each on all threads.
-Rounds alternate and medians are printed, a JSON line for each number of beams.  ``ratio`` is ours over theirs
-in sentences a second.  ``limit`` is ours if nothing but the decoder's matrix products took time, at the speed
-of large ones here.
+Both sides get the same sentences in the same batches, sorted by length, in float32 on the same number of
+threads, with one limit of new tokens.  The times include tokenizing and decoding.  Wordloom gets all batches
+at once, as translate() reads a file, and translates several side by side, with one thread each.  transformers
+gets one batch after another, as generate() takes them, each on all threads.
 
-Then every translation is compared, id by id.  Those that differ are printed with both scores, computed anew
-in float64: ``tie`` says whether they are nearer than float32 tells apart (1e-4).  --cpu-time measures the
-process' CPU time instead, for a machine that is not idle, with --threads 1.
+Rounds alternate.  Medians are printed, with a JSON line for each number of beams.  ``ratio`` is Wordloom's
+sentences per second divided by transformers'.  ``limit`` is Wordloom's rate if only the decoder's matrix
+products took time, at the speed of large products on this machine.
+
+Then every translation is compared, id by id.  Different translations are printed with both scores, computed
+again in float64; ``tie`` says whether the scores are closer than float32 can distinguish (1e-4).
+``--cpu-time`` measures the process' CPU time instead, for a busy machine, with ``--threads 1``.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--target", default="en")
     parser.add_argument("--beams", type=int, nargs="+", default=[5, 1])
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--every", type=int, default=1, help="take every n-th batch only")
+    parser.add_argument("--every", type=int, default=1, help="use only every n-th batch")
     parser.add_argument("--max-new-tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -70,7 +71,9 @@ def main() -> None:
     report({"run": given.run, "sentences": sentences, "batch": given.batch, "threads": given.threads,
             "products_gflop_per_s": round(products / 1e9)})  # fmt: skip
     for beams in given.beams:
-        pairs = [(ours.search(batch, beams), theirs.search(batch, beams)) for batch in batches]  # and warm up
+        pairs = [
+            (ours.search(batch, beams), theirs.search(batch, beams)) for batch in batches
+        ]  # this is the warm-up, too
         sides: dict[str, Any] = {"ours": ours, "theirs": theirs}
         calls = {name: partial(side.texts, batches, beams) for name, side in sides.items()}
         median = in_turns({name: partial(seconds, clock, call) for name, call in calls.items()}, given.rounds)
@@ -86,7 +89,7 @@ def main() -> None:
 
 
 def report(line: dict[str, Any]) -> None:
-    """One JSON line, with the machine's load: other programs on its cores make every figure worthless."""
+    """Print one JSON line with the machine's load, because measurements on a busy machine mean nothing."""
     print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}, ensure_ascii=False), flush=True)
 
 
@@ -97,7 +100,7 @@ def seconds(clock: Callable[[], float], call: Callable[[], Any]) -> float:
 
 
 def speed_of_products(clock: Callable[[], float], size: int = 2048, rounds: int = 5) -> float:
-    """Operations per second of large float32 products on all threads, the best of some rounds."""
+    """Return the operations per second of large float32 products on all threads: the best of some rounds."""
     square = torch.ones(size, size)
     return 2 * size**3 / min(seconds(clock, lambda: square @ square) for _ in range(rounds))
 
@@ -118,7 +121,7 @@ class Ours:
         return [[*ids, t.source_eos_id] for ids in t.source_tokenizer.encode_batch(batch, specials="text")]
 
     def search(self, batch: list[str], beams: int) -> list[Hypothesis]:
-        """As :meth:`texts`, but ids and scores."""
+        """Return the ids and scores of the translations."""
         return self._search(Conditioned(self.translator.model, self.read(batch)), beams)
 
     @torch.inference_mode()
@@ -134,11 +137,11 @@ class Ours:
         return [best for (best,) in found]
 
     def operations(self, batches: list[list[str]], beams: int) -> float:
-        """Multiplications and additions of the decoder's and the head's products for all batches."""
+        """Return the multiplications and additions of the decoder's and head's products for all batches."""
         model, rows = self.translator.model, 0
         blocks = model.decoder_blocks
         weights = sum(p.numel() for p in blocks.parameters() if p.dim() == 2) + model.lm_head.weight.numel()
-        for block in blocks:  # what is made of a source is made once
+        for block in blocks:  # keys and values of a source are computed once
             weights -= (
                 block.cross_attention.k_proj.weight.numel() + block.cross_attention.v_proj.weight.numel()
             )
@@ -156,7 +159,7 @@ class Ours:
         return 2.0 * weights * rows
 
     def scores(self, batch: list[str], targets: list[list[int]]) -> list[float]:
-        """Log-probability over length of each target, in float64."""
+        """Return the log-probability of each target divided by its length, in float64."""
         t = copy.copy(self.translator)
         t.model = copy.deepcopy(t.model).double()
         with torch.inference_mode():
@@ -187,14 +190,14 @@ class Theirs:
         return [text for some in made for text in self.tokenizer.batch_decode(some, skip_special_tokens=True)]
 
     def search(self, batch: list[str], beams: int) -> list[list[int]]:
-        """As :meth:`texts`, but ids, the end included."""
+        """Return the ids of the translations, including the end token."""
         end = self.model.config.eos_token_id
         rows = self._generate(batch, beams)[:, 1:].tolist()
         return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 def compare(ours: Ours, batches: list[list[str]], pairs: list[Any], beams: int) -> None:
-    """Print each translation that is not theirs, with both scores, and how many there are."""
+    """Print each translation that differs, with both scores, and their number."""
     differ = ties = 0
     for batch, (found, rows) in zip(batches, pairs, strict=True):
         unlike = [i for i, ids in enumerate(rows) if found[i].ids != ids]

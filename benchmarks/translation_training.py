@@ -1,19 +1,21 @@
-"""Training the Transformer that translates, beside torch.nn.Transformer in its users' loop: same batches.
+"""Compare training the translation Transformer with a torch.nn.Transformer loop on the same batches.
 
     python benchmarks/translation_training.py [--side ...] [--rounds 5] [--steps 2] [--allocator system|tuned]
                                               [--limits] [--quick]
 
-The model is the recipe transformer-multi30k's (dim 256, 3 + 3 layers, 8 heads, feed-forward 512, one
-vocabulary of 8,000 pieces, tied) on batches of about 4,000 target tokens; the data set must be there.
-The plain side is PyTorch's tutorial "Language Translation with nn.Transformer", with embeddings and output
-tied as ours: batch_first, causal and padding masks, nn.CrossEntropyLoss with label smoothing, Adam with its
-fused kernel, gradients clipped.  nn.Transformer drops attention weights and the feed-forward's hidden numbers
-too, which the paper does not: "as written" leaves that in, the other plain sides switch it off and drop what
-ours drops.  The plain loop on random batches shows what padding costs: as many pairs a step, unsorted.
+The model is that of the recipe transformer-multi30k (dim 256, 3 + 3 layers, 8 heads, feed-forward 512, one
+tied vocabulary of 8,000 pieces), on batches of about 4,000 target tokens.  The data set must be present.
 
-All sides live in one process under one allocator and take turns, a few steps each, on the same batches;
-medians over rounds.  Real target tokens a second are counted, not padding.  ``limit`` is the summed time of
-the step's own matrix products alone.
+The plain loop is PyTorch's tutorial "Language Translation with nn.Transformer", with tied embeddings and
+output as in Wordloom: batch_first, causal and padding masks, nn.CrossEntropyLoss with label smoothing, fused
+Adam, clipped gradients.  nn.Transformer also applies dropout to attention weights and inside the
+feed-forward layer, which the paper does not.  The side "as written" keeps this dropout; the other plain sides
+use Wordloom's.  The plain loop on random batches, with as many unsorted pairs a step, shows the cost of
+padding.
+
+All sides share one process and one allocator, and take turns of a few steps on the same batches.  Medians
+over rounds count real target tokens per second, without padding.  ``limit`` is the summed time of the step's
+matrix products alone.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ from wordloom.training.trainer import Trainer
 
 RECIPE = "transformer-multi30k"
 BATCH_TOKENS, SMOOTHING, CLIP, RATE = 4000, 0.1, 1.0, 1e-4
-Step = Callable[[], int]  # makes an optimizer step and returns its real target tokens
+Step = Callable[[], int]  # takes an optimizer step and returns the number of its real target tokens
 
 
 class Plain(nn.Module):
-    """As PyTorch's tutorial has it; ``everywhere``: dropout where nn.Transformer has it, else as in ours."""
+    """The model of PyTorch's tutorial; ``everywhere`` keeps all dropout of nn.Transformer."""
 
     def __init__(self, config: TransformerConfig, *, everywhere: bool) -> None:
         super().__init__()
@@ -152,7 +154,7 @@ def real(batch: PairBatch) -> int:
 
 
 def recipe_batches(precision_steps: int) -> tuple[list[PairBatch], list[PairBatch], TransformerConfig]:
-    """The recipe's first batches, as many of random pairs with as many in each, and its model."""
+    """Return the recipe's first batches, as many random batches of the same sizes, and the model."""
     recipe = load_recipe(RECIPE)
     progress = TrainingProgress()
     corpus = pair_corpus(recipe)
@@ -167,7 +169,7 @@ def recipe_batches(precision_steps: int) -> tuple[list[PairBatch], list[PairBatc
 
 
 def shuffled(every: list[PairBatch], like: list[PairBatch]) -> list[PairBatch]:
-    """Batches of random pairs, of as many pairs as those of ``like``, padded to their longest."""
+    """Return batches of random pairs with the sizes of ``like``, padded to the longest pair."""
     rows = [
         (batch.source[i][batch.source_attend[i]], batch.prefix[i], batch.targets[i])
         for batch in every
@@ -192,12 +194,12 @@ def shuffled(every: list[PairBatch], like: list[PairBatch]) -> list[PairBatch]:
 
 
 def share(batches: list[PairBatch]) -> float:
-    """Of all target positions those that hold tokens."""
+    """Return the share of target positions that hold tokens."""
     return sum(map(real, batches)) / sum(batch.targets.numel() for batch in batches)
 
 
 def run_turn(step: Step, count: int) -> float:
-    """Real target tokens a second."""
+    """Return the real target tokens per second."""
     began = time.perf_counter()
     tokens = sum(step() for _ in range(count))
     return tokens / (time.perf_counter() - began)
@@ -223,8 +225,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="optimizer steps in a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--allocator", choices=["system", "tuned"], default="system")
-    parser.add_argument("--limits", action="store_true", help="time the steps' own products alone too")
-    parser.add_argument("--quick", action="store_true", help="a tiny model: does everything run?")
+    parser.add_argument("--limits", action="store_true", help="also time the products of a step alone")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, to check that everything runs")
     given = parser.parse_args()
     if given.allocator == "tuned":
         tune_allocator()
@@ -248,7 +250,7 @@ def main() -> None:
         else:
             sides[side] = plain_side(batches, config, precision, everywhere=everywhere)
     for step in sides.values():
-        run_turn(step, len(bucketed))  # every shape once
+        run_turn(step, len(bucketed))  # run every shape once
     medians = in_turns(
         {side: partial(run_turn, step, given.steps) for side, step in sides.items()}, given.rounds
     )

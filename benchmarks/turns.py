@@ -1,4 +1,4 @@
-"""Sides that take turns, so that what else runs on the machine falls on all alike."""
+"""Run sides in turns, so that other programs on the machine slow all sides equally."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["in_turns"]
 
 
 def in_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of what each side returns over ``rounds``, every other one in the reverse order."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    """Return the median of each side's values over ``rounds``; every other round has the reverse order."""
+    measured: dict[str, list[float]] = {name: [] for name in sides}
     order = list(sides)
     for _ in range(rounds):
         for name in order:
-            found[name].append(sides[name]())
+            measured[name].append(sides[name]())
         order.reverse()
-    return {name: statistics.median(values) for name, values in found.items()}
+    return {name: statistics.median(values) for name, values in measured.items()}

@@ -1,15 +1,15 @@
-"""The nearest words among many, beside gensim; and what loading, saving and an unknown word cost.
+"""Compare nearest-word queries with gensim, and measure loading and saving.
 
     python benchmarks/vector_queries.py [--words 400000] [--dim 300] [--rounds 40]
     python benchmarks/vector_queries.py --opening [--words 1000000 --dim 250] [--rounds 5]
 
-Both sides hold the same random vectors and are asked about the same words in turns, so that what else runs on
-the machine falls on both; the order within a turn alternates.  Medians are printed, and the median of the
-turns' own ratios.  gensim comes with the development group; without it ours is timed alone.
+Both sides hold the same random vectors and answer the same queries in turns, and the order within a turn
+alternates.  Medians are printed, and the median of the ratios of each turn.  gensim comes with the
+development group; without it only Wordloom is timed.
 
-``--opening`` writes word2vec's binary of them and opens it, each time in a process of its own: seconds until
-it is open and memory taken by then, the first word's vector, and the first question that needs all vectors;
-ours with nothing kept of an earlier time, and then with what the first time kept.
+``--opening`` writes the vectors as a word2vec binary and opens it, each time in its own process.  It reports
+the seconds and memory until the file is open, the first word's vector, and the first query that needs all
+vectors.  Wordloom is measured without a cache, and with the cache of an earlier time.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def opening(vectors: Any, rounds: int) -> None:
-    """Print the medians of opening a binary of ``vectors``."""
+    """Print the medians of opening a binary file of ``vectors``."""
     from wordloom.vectors import save_word2vec
 
     found: dict[str, list[dict[str, float]]] = {"first time": [], "from then on": [], "gensim": []}
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder) / "v.bin"
         save_word2vec(vectors, binary)
-        time.sleep(3)  # nothing is kept of a file that may still be written to
+        time.sleep(3)  # a file that was just written is not cached
         for number in range(rounds):
             for side, runs in found.items():
                 cache = Path(folder) / f"cache-{number}"
@@ -58,7 +58,7 @@ def opening(vectors: Any, rounds: int) -> None:
 
 
 def opened(side: str, path: str) -> dict[str, float]:
-    """What opening ``path`` costs in this process."""
+    """Return what opening ``path`` costs in this process."""
     import psutil
 
     if side == "gensim":
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=400_000)
     parser.add_argument("--dim", type=int, default=300)
     parser.add_argument("--rounds", type=int, help="[default: 40; 5 for --opening]")
-    parser.add_argument("--opening", action="store_true", help="time how word2vec's binary is opened instead")
+    parser.add_argument("--opening", action="store_true", help="time opening a word2vec binary instead")
     parser.add_argument("--open", nargs=2, metavar=("SIDE", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.open:
@@ -135,7 +135,7 @@ def main() -> None:
     rows = []
     for name, ask in questions.items():
         times: dict[str, list[float]] = {side: [] for side in sides}
-        for number in range(-2, given.rounds):  # two turns to warm up
+        for number in range(-2, given.rounds):  # two warm-up turns
             a, b, c = (words[row] for row in rng.integers(0, given.words, size=3))
             for side in sorted(sides, reverse=number % 2 == 0):
                 times[side].append(seconds(lambda: ask(sides[side], a, b, c)))  # noqa: B023

@@ -1,22 +1,23 @@
-"""Word vectors beside gensim: words a second, and what the vectors know, with the same settings and threads.
+"""Compare word vectors with gensim: words per second and scores, with the same settings and threads.
 
     python benchmarks/vectors.py [--algorithms skipgram cbow ...] [--speed-only | --quality-only]
                                  [--rounds 3] [--seeds 3] [--sections] [--quick]
 
-Corpus: gutenberg/train (data set, see `wordloom data list`), lower-cased words, 222 books; both sides read
-the same words: gensim a text file of at most 10,000 words to a line, which is its fastest way to read
-(``corpus_file``), we our token shards.  Settings are gensim's defaults: dim 100, window 5, 5 noise words,
-min_count 5, sample 1e-3, alpha 0.025 to 0.0001, 5 epochs for quality, one for speed.  Asked for 5 noise
-words, gensim draws 5 for every pair, we 5 for a window, in fastText's skip-gram 15 that count a third.
+The corpus is gutenberg/train (222 books, lower-cased words; see `wordloom data list`).  Both sides read the
+same words.  gensim reads a text file with at most 10,000 words per line, its fastest input (``corpus_file``);
+Wordloom reads its token shards.  Settings are gensim's defaults: dim 100, window 5, 5 negative samples,
+min_count 5, sample 1e-3, alpha from 0.025 to 0.0001, 5 epochs for quality and one for speed.  With 5 negative
+samples, gensim draws 5 for every pair and Wordloom 5 for every window.  In fastText's skip-gram, Wordloom
+draws 15 that each have a third of the weight.
 
-Every run is a process of its own and only training is timed; sides take turns, medians of words a second are
-compared.  Quality is the mean over seeds and its range: accuracy on questions-words (of questions whose words
-have vectors; all, the grammatical sections together, and with --sections each), Spearman correlation with
-WordSim-353 and SimLex-999.
+Every run has its own process, and only training is timed.  Sides take turns, and medians of words per second
+are compared.  Quality is the mean over seeds with its range: accuracy on questions-words (for questions whose
+words have vectors; over all sections, over the grammatical sections, and with --sections for each), and the
+Spearman correlation with WordSim-353 and SimLex-999.
 
-GloVe has no maintained peer in Python.  Its rates are printed for a quarter, half and all of the books, to
-show that both stages are linear in the corpus: words a second for counting (window 15), records a second for
-a pass of training; its quality is that of the recipe glove-gutenberg's settings.
+No maintained GloVe exists in Python.  Its rates are printed for a quarter, half and all of the books, to show
+that both stages are linear in the corpus: words per second for counting (window 15) and records per second
+for training.  Its quality is measured with the settings of the recipe glove-gutenberg.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ ALGORITHMS = {
     "fasttext-cbow": {"architecture": "cbow", "ngrams": True},
 }
 SIDES = ("wordloom", "wordloom deterministic", "gensim")
-GRAMMAR = "gram"  # how the names of the grammatical sections begin
+GRAMMAR = "gram"  # the prefix of the grammatical sections' names
 BUCKETS = 2_000_000
-FRACTIONS = (0.25, 0.5, 1.0)  # of the books, for GloVe's rates
+FRACTIONS = (0.25, 0.5, 1.0)  # shares of the books, for GloVe's rates
 GLOVE = {"dim": 100, "x_max": 10.0}
 GLOVE_WINDOW, GLOVE_EPOCHS = 15, 15
 
@@ -61,14 +62,14 @@ def main() -> None:
     )
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each side takes for speed")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each side for speed")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each side for quality")
-    parser.add_argument("--epochs", type=int, default=5, help="of a run for quality")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs of a run for quality")
     parser.add_argument("--sections", action="store_true", help="print every section of the analogies")
     parser.add_argument("--speed-only", action="store_true")
     parser.add_argument("--quality-only", action="store_true")
     parser.add_argument(
-        "--quick", action="store_true", help="one book's worth, one run: does everything run?"
+        "--quick", action="store_true", help="a small text and one run, to check that everything runs"
     )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -131,7 +132,7 @@ def quality(common: dict[str, Any], sides: list[str], seeds: int, epochs: int) -
 
 
 def glove_speed(common: dict[str, Any], data: str, rounds: int) -> None:
-    """Both stages over growing parts of the books."""
+    """Measure both stages of GloVe over growing parts of the books."""
     for fraction, shards in parts(Path(common["folder"]), data):
         asked = {**common, "side": SIDES[0], "shards": shards, "rates": True}
         found = [run(asked) for _ in range(rounds)]
@@ -147,7 +148,7 @@ def glove_speed(common: dict[str, Any], data: str, rounds: int) -> None:
 
 
 def parts(folder: Path, data: str) -> Iterator[tuple[float, str]]:
-    """Shards of the first books, as many as make each of FRACTIONS of the letters."""
+    """Return shards of the first books that hold each of FRACTIONS of the letters."""
     from wordloom.data import Corpus
     from wordloom.data import prepare as shards_of
     from wordloom.vectors import WordVocabulary
@@ -169,7 +170,7 @@ def parts(folder: Path, data: str) -> Iterator[tuple[float, str]]:
 
 
 def run(settings: dict[str, Any]) -> dict[str, Any]:
-    """One run in a process of its own."""
+    """Return the result of one run in its own process."""
     done = subprocess.run(
         [sys.executable, __file__, "--worker", json.dumps(settings)], capture_output=True, text=True
     )
@@ -180,7 +181,7 @@ def run(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def prepare(folder: Path, data: str) -> dict[str, Any]:
-    """The corpus for both sides: ids and counts for us, lines of words for gensim."""
+    """Prepare the corpus for both sides: ids and counts for Wordloom, lines of words for gensim."""
     import numpy as np
 
     from wordloom.data import Corpus
@@ -207,7 +208,7 @@ def prepare(folder: Path, data: str) -> dict[str, Any]:
 
 
 def work(settings: dict[str, Any]) -> dict[str, Any]:
-    """Train once; the words a second, and where asked what the vectors know."""
+    """Train once; return the words per second and, if asked for, the scores."""
     if settings["algorithm"] == "glove":
         return glove_rates(settings) if settings.get("rates") else glove_quality(settings)
     s = SimpleNamespace(**{"tree": False, "ngrams": False, **settings, **ALGORITHMS[settings["algorithm"]]})
@@ -219,13 +220,13 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def glove_rates(settings: dict[str, Any]) -> dict[str, Any]:
-    """Count without a cache to find, then one pass of training."""
+    """Count without a cache, then train for one pass."""
     from wordloom.data.shards.storage import TokenShards
     from wordloom.vectors import GloVe, count_cooccurrences
 
     shards, threads = TokenShards(settings["shards"]), settings["threads"]
     words = len(shards)
-    for round_number in range(2):  # the first compiles
+    for round_number in range(2):  # the first round compiles
         with tempfile.TemporaryDirectory() as cache:
             began = time.perf_counter()
             found = count_cooccurrences(shards, window=GLOVE_WINDOW, workers=threads, cache=cache)
@@ -286,7 +287,7 @@ def wordloom_side(s: Any) -> tuple[float, list[str], Any]:
             corpus, vocabulary.counts, settings, seed=s.seed, threads=s.threads, units=units, rows=rows
         )
 
-    trainer(1).run()  # compiled now, if it was not before
+    trainer(1).run()  # compile before timing
     made = trainer(s.epochs)
     began = time.perf_counter()
     while not made.done:
@@ -311,7 +312,9 @@ def gensim_side(s: Any) -> tuple[float, list[str], Any]:
     model: Any = FastText(**settings, bucket=BUCKETS) if s.ngrams else Word2Vec(**settings)
     model.build_vocab(corpus_file=path)
     composing = Timed(model.wv.adjust_vectors) if s.ngrams else None
-    if composing is not None:  # words from their n-grams, at the end of train(): ours are not timed either
+    if (
+        composing is not None
+    ):  # gensim composes words from n-grams at the end of train(); Wordloom's are not timed either
         model.wv.adjust_vectors = composing
     began = time.perf_counter()
     model.train(
@@ -325,7 +328,7 @@ def gensim_side(s: Any) -> tuple[float, list[str], Any]:
 
 
 class Timed:
-    """A call, and the seconds it took in all."""
+    """Return the result of a call and its total seconds."""
 
     def __init__(self, call: Any) -> None:
         self.call, self.seconds = call, 0.0
@@ -342,7 +345,7 @@ def judge(words: list[str], vectors: Any, each_section: bool) -> dict[str, float
 
     wv = KeyedVectors(words, vectors)
     analogies = wv.evaluate_word_analogies(local_files("google-analogies")[0])
-    sections = {section.name: section for section in analogies.sections[:-1]}  # the last is all of them
+    sections = {section.name: section for section in analogies.sections[:-1]}  # the last section is the total
     grammar = [section for name, section in sections.items() if name.startswith(GRAMMAR)]
     right, asked = sum(len(s.correct) for s in grammar), sum(s.asked for s in grammar)
     figures = {"analogies": analogies.accuracy, "grammar": right / asked}

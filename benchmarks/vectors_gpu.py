@@ -1,12 +1,12 @@
-"""Word vectors on a GPU beside the processor's kernels: words a second, and what the vectors know.
+"""Compare word-vector training on a GPU with the CPU kernels: words per second and scores.
 
     python benchmarks/vectors_gpu.py [--device cuda] [--data gutenberg/train] [--architectures skipgram cbow]
                                      [--rounds 3] [--epochs 5] [--speed-only]
 
-Settings are those of benchmarks/vectors.py (gensim's defaults).  Speed is of one epoch after a warm-up, sides
-by turns, medians; quality is of one run of ``--epochs`` for each side.  The processor's side runs on every
-core it may use.  Without a CUDA device this says so and measures nothing, unless ``--device cpu`` asks for
-torch on the processor: the same program, and a check that it runs, but not what it is for.
+Settings are those of benchmarks/vectors.py (gensim's defaults).  Speed is measured over one epoch after a
+warm-up; sides take turns, and medians are printed.  Quality is measured on one run of ``--epochs`` for each
+side.  The CPU side uses every core that the process may use.  Without a CUDA device, the benchmark reports
+that and measures nothing.  ``--device cpu`` runs the torch program on the CPU to check that it works.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def main() -> None:
         "--architectures", nargs="+", choices=["skipgram", "cbow"], default=["skipgram", "cbow"]
     )
     parser.add_argument("--dim", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3, help="turns that each side takes for speed")
-    parser.add_argument("--epochs", type=int, default=5, help="of a run for quality")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each side for speed")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs of a run for quality")
     parser.add_argument("--speed-only", action="store_true")
     args = parser.parse_args()
 
@@ -72,13 +72,13 @@ def measure(text: dict[str, Any], architecture: str, args: Any) -> None:
         made = trainer(side, corpus, vocabulary.counts, architecture, epochs, args)
         began = time.perf_counter()
         while not made.done:
-            figures = made.run()  # returns when the device is done
+            figures = made.run()  # returns when the device has finished
         rate = epochs * text["words"] / (time.perf_counter() - began)
         return rate, (made, figures)
 
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     for side in SIDES:
-        trainer(side, corpus, vocabulary.counts, architecture, 1, args).run()  # compiled, and memory laid out
+        trainer(side, corpus, vocabulary.counts, architecture, 1, args).run()  # compile, and allocate memory
     for _ in range(args.rounds):
         for side in SIDES:
             rates[side].append(timed(side, 1)[0])

@@ -60,6 +60,10 @@ class TokenizerError(WordloomError):
     """A tokenizer file, a tokenizer training, or a text that a tokenizer cannot take."""
 
 
+class DataTypeError(DataError, TypeError):
+    """A text that is not a string, a number that is not an integer, or a matrix that is not CSR."""
+
+
 class ConfigError(WordloomError):
     """A model configuration whose shapes cannot be built."""
 

@@ -103,7 +103,7 @@ def test_evaluate_draws_what_is_taken_for_what(folder, tmp_path):
     printed = json.loads(run("evaluate", folder / "run", "--plot", path, "--json").stdout)
     assert printed["confusion"] == {"labels": ["bad", "good"], "counts": [[2, 0], [1, 1]]}
     assert "3 of 4 correct (75.0%)" in path.read_text()
-    with pytest.raises(WordloomError, match=r"'x\.gif' does not say by its ending how to draw"):
+    with pytest.raises(WordloomError, match=r"'x\.gif' has no ending that names a picture format"):
         run("evaluate", folder / "run", "--plot", "x.gif")
 
 

@@ -285,7 +285,7 @@ def test_axes(vectors, wv, tmp_path):
 def test_mistaken_words_and_options(vectors, checkpoint, tmp_path):
     with pytest.raises(UnknownWordError, match=r"'qeen' is not in the vocabulary; did you mean 'queen'\?"):
         run("vectors", "similar", vectors, "qeen")
-    with pytest.raises(VectorError, match="does not say by its ending how to draw"):
+    with pytest.raises(VectorError, match="has no ending that names a picture format"):
         run("vectors", "neighbours", vectors, "king", "--plot", tmp_path / "map.gif")
     with pytest.raises(WordloomError, match="nothing is laid into a plane: leave out --method"):
         run("vectors", "neighbours", vectors, "king", "--method", "tsne")

@@ -82,8 +82,8 @@ def test_a_plot_is_refused_before_any_work(folder, monkeypatch, name):
     monkeypatch.chdir(folder)
     arguments = list(map(str, COMMANDS[name]))[:-1]
     for path, says in (
-        ("x.gif", r"'x\.gif' does not say by its ending how to draw"),
-        ("plot", "'plot' does not say by its ending"),
+        ("x.gif", r"'x\.gif' has no ending that names a picture format"),
+        ("plot", "'plot' has no ending"),
     ):
         with pytest.raises(WordloomError, match=says):
             CliRunner().invoke(app, [*arguments, path], catch_exceptions=False)

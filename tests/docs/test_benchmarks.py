@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 import sys
@@ -33,6 +34,8 @@ def test_every_benchmark_is_entered_through_in_one_line(script: Path) -> None:
             "data set 'gut",
         ),
         ("translation", ["{place}/run"], "run does not exist"),
+        ("encoders", ["--part", "encode", "--quick"], "data set 'squad-sample/dev'"),
+        ("vectors_gpu", ["--device", "cpu", "--speed-only"], "data set 'gutenberg/train'"),
     ],
 )
 def test_a_missing_data_set_is_one_line(
@@ -55,3 +58,14 @@ def test_a_missing_data_set_is_one_line(
     assert not any("Traceback" in said for said in progress)
     assert line.startswith(f"{name}.py: ")
     assert says in line
+
+
+def test_a_missing_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    in_one_line = importlib.import_module("entry").in_one_line
+    with pytest.raises(SystemExit) as stopped:
+        in_one_line(lambda: importlib.import_module("no_package_of_this_name"))
+    assert stopped.value.code == 2
+    assert "the package no_package_of_this_name is not installed" in capsys.readouterr().err

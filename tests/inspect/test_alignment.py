@@ -68,7 +68,7 @@ def test_a_matrix_is_of_a_head_a_layer_or_of_all():
     assert (SEEN.title(1), SEEN.title(1, 0)) == ("layer 1, mean of 2 heads", "layer 1, head 0")
     assert SEEN.shaded(0, 0) == ["██░░", "▓▓▓▓"]
     for given, says in (((2, None), "layer 2 does not exist; allowed: 0 to 1"), ((0, 2), "head 2 does not"),
-                        ((None, 1), "head 1 is of a layer: name that too, 0 to 1")):  # fmt: skip
+                        ((None, 1), "head 1 belongs to a layer: name the layer too, 0 to 1")):  # fmt: skip
         with pytest.raises(ConfigError, match=says):
             SEEN.matrix(*given)
 
@@ -78,7 +78,8 @@ def test_the_picture_has_both_texts_at_its_sides(tmp_path):
     panel, bar = SEEN.figure(0, 1).axes
     assert [label.get_text() for label in panel.get_xticklabels()] == ["ein", "Hund"]
     assert [label.get_text() for label in panel.get_yticklabels()] == ["a", "</s>"]
-    assert panel.get_xlabel() == "layer 0, head 1"
+    assert panel.get_xlabel() == "source token (layer 0, head 1)"
+    assert panel.get_ylabel() == "target token"
     assert bar.get_ylabel() == "attention weight"
     assert panel.images[0].get_clim() == (0, 1)  # one scale for all models
     torch.testing.assert_close(torch.tensor(panel.images[0].get_array().filled()), WEIGHTS[0, 1])

@@ -89,8 +89,8 @@ def test_shading_follows_the_weights(model):
 def test_png(model, tmp_path):
     pytest.importorskip("matplotlib", reason="drawing is the plots extra")
     seen = attention_map(model, IDS, list("abcdefg"))
-    seen.save_png(tmp_path / "all.png")
-    seen.save_png(tmp_path / "one.png", layer=1)
+    seen.save(tmp_path / "all.png")
+    seen.save(tmp_path / "one.png", layer=1)
     for name in ("all.png", "one.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 

@@ -21,6 +21,9 @@ def test_rows_are_shares_of_what_is_true() -> None:
     assert [t.get_text() for t in panel.get_yticklabels()] == ["low  (10)", "middle  (4)", "high  (0)"]
     assert [t.get_text() for t in panel.get_xticklabels()] == LABELS
     assert panel.get_title() == "11 of 14 correct (78.6%)"
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("predicted label", "true label (n examples)")
+    named = confusion_figure(COUNTS, LABELS, "language").axes[0]
+    assert (named.get_xlabel(), named.get_ylabel()) == ("predicted language", "true language (n examples)")
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
@@ -34,5 +37,5 @@ def test_it_is_drawn_into_a_file(tmp_path, suffix) -> None:
 
 
 def test_another_ending_is_refused(tmp_path) -> None:
-    with pytest.raises(WordloomError, match=r"does not say by its ending how to draw.*\.png"):
+    with pytest.raises(WordloomError, match=r"has no ending that names a picture format.*\.png"):
         draw_confusion(COUNTS, LABELS, tmp_path / "confusion.gif")

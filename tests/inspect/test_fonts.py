@@ -16,7 +16,7 @@ from matplotlib import font_manager  # noqa: E402
 
 from wordloom.errors import VectorError  # noqa: E402
 from wordloom.inspect import draw_axes, draw_map  # noqa: E402
-from wordloom.inspect.fonts import breadth, fonts_for  # noqa: E402
+from wordloom.inspect.fonts import fonts_for, width_of  # noqa: E402
 from wordloom.vectors import KeyedVectors, word_map  # noqa: E402
 
 WORDS = ["国王", "नमस्ते", "สวัสดี", "🦄", "король", "king", "ملك"]
@@ -85,7 +85,7 @@ def test_what_has_no_font_is_told_in_one_line(no_fonts, tmp_path, caplog):
 def attention(path):
     from wordloom.inspect import AttentionMap
 
-    AttentionMap(("国王", "king"), torch.full((1, 1, 2, 2), 0.5)).save_png(path)
+    AttentionMap(("国王", "king"), torch.full((1, 1, 2, 2), 0.5)).save(path)
 
 
 def alignment(path):
@@ -130,7 +130,7 @@ def test_every_picture_warns_once_of_characters_that_no_font_has(no_fonts, tmp_p
     assert "the Chinese, Japanese or Korean of '国王'" in record.getMessage()
     assert "install Noto Sans CJK" in record.getMessage()
     assert (tmp_path / "drawn.png").exists()
-    with pytest.raises(VectorError, match="does not say by its ending how to draw"):
+    with pytest.raises(VectorError, match="has no ending that names a picture format"):
         draw(tmp_path / "drawn.txt")
 
 
@@ -185,8 +185,8 @@ def test_an_svg_keeps_its_words_as_text(no_fonts, tmp_path, caplog):
 def test_the_axes_of_pictures_leave_room_for_wide_letters():
     from wordloom.inspect.vector_plots import axes_figure
 
-    assert breadth("国王国王") > 1.5 * breadth("king")
-    assert breadth("e\u0301") == breadth("e")
+    assert width_of("国王国王") > 1.5 * width_of("king")
+    assert width_of("e\u0301") == width_of("e")
     words = ["国王" * 6, "king"]
     for axes in (1, 3):
         figure = axes_figure(words, np.ones((2, axes), np.float32), ["up"] * axes)

@@ -45,7 +45,7 @@ def test_from_one_checkpoint_on_the_scale_is_what_was_forgotten() -> None:
     )
     assert ticks[0.0] == "0"
     assert ticks[1.0] == "+1"
-    assert "the checkpoint, before: 4.000" in [text.get_text() for text in panel.get_legend().get_texts()]
+    assert "checkpoint before training: 4.000" in [text.get_text() for text in panel.get_legend().get_texts()]
 
 
 def test_from_several_checkpoints_it_is_the_loss() -> None:

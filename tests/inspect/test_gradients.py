@@ -124,7 +124,7 @@ def test_what_are_no_numbers_is_refused() -> None:
         model.blocks[0].hidden_proj.weight.copy_(20 * torch.eye(H))
         model.blocks[0].input_proj.weight.zero_()
         model.blocks[0].input_proj.bias.fill_(1e-30)  # on, and of no weight for the loss
-    says = r"the gradient of layer 0 h is inf at distance \d\d: more than float32 holds; give a smaller"
+    says = r"the gradient of layer 0 h is inf at distance \d\d, beyond float32; give a smaller"
     with pytest.raises(NonFiniteError, match=says):
         gradient_flow(model, ids_of(60), distance=45)
     with torch.no_grad():

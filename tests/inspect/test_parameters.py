@@ -102,7 +102,7 @@ def test_context_sets_the_attention_term_alone():
     short, long = (parameter_table(PRESETS["gpt2"], context=c).flops for c in (256, 1024))
     assert 4 * short.attention == long.attention
     assert (short.layers, short.head) == (long.layers, long.head)
-    with pytest.raises(ConfigError, match=r"context 2048 is past the model's max_seq_len 1024"):
+    with pytest.raises(ConfigError, match=r"context 2048 is above max_seq_len 1024"):
         parameter_table(PRESETS["gpt2"], context=2048)
 
 

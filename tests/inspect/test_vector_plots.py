@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wordloom.errors import VectorError, WordloomError
-from wordloom.inspect.labels import leads, place_labels
+from wordloom.inspect.labels import leader_line, place_labels
 from wordloom.vectors import KeyedVectors, word_map
 
 matplotlib = pytest.importorskip("matplotlib", reason="drawing is the plots extra")
@@ -113,7 +113,7 @@ def test_placed_names_never_meet(points, seed, lines_may_cross):
         inside = (at[:, 0] > box[0]) & (at[:, 0] < box[2]) & (at[:, 1] > box[1]) & (at[:, 1] < box[3])
         assert not inside.any()
     for i, (box, point) in enumerate(zip(found, at, strict=True)):
-        line = leads(box, point, sizes[i, 1])
+        line = leader_line(box, point, sizes[i, 1])
         if line is None or lines_may_cross:
             continue
         for spot in line[0] + np.linspace(0, 1, 12)[1:-1, None] * (line[1] - line[0]):
@@ -204,7 +204,7 @@ def test_mistakes(tmp_path, monkeypatch):
     from wordloom.inspect import draw_map
 
     with pytest.raises(
-        VectorError, match=r"does not say by its ending how to draw; allowed: \.png, \.svg, \.pdf"
+        VectorError, match=r"has no ending that names a picture format; allowed: \.png, \.svg, \.pdf"
     ):
         draw_map(the_map(1, 2), tmp_path / "map.docx")
     (tmp_path / "file").write_text("")

@@ -73,16 +73,17 @@ def command(
         print(json_module.dumps(result.as_dict(), ensure_ascii=False, indent=1, default=str))
     else:
         _print(result)
-    if result.unlike:
+    if different := result.measured_differently:
         progress.say(
-            f"note: these figures were not all measured alike ({result.unlike}): the best may be easiest"
+            f"note: these scores were measured differently ({different}); the best run may have "
+            "had the easiest task"
         )
-    for line in result.left_out:
+    for line in result.undefined:
         progress.say(f"left out: {line}")
     if dry_run:
         progress.say(f"{result.count('waiting') + result.count('stopped')} of {len(result.runs)} to train")
     elif result.stopped:
-        progress.say("stopped; the same command goes on")
+        progress.say("stopped; the same command continues")
     elif result.best is not None:
         progress.say(f"best: {shlex.quote(str(result.best.folder))}")
         progress.say(f"  {next_command(result.best.folder)}")

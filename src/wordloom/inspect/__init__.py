@@ -1,7 +1,6 @@
-"""Looking inside a model: where its parameters are, what a token costs, what its heads attend to, how far
-back its losses reach, where its words lie, which word of a source each word of a translation came from.
+"""Inspect models: parameters, cost, attention, alignment, gradients, word maps and other plots.
 
-Each name below is fetched when it is first used: drawing word vectors needs no torch.
+Each name below is imported when it is first used, because plots of word vectors need no torch.
 """
 
 from __future__ import annotations
@@ -11,38 +10,19 @@ from typing import TYPE_CHECKING
 from wordloom.lazy import fetching
 
 _HOMES = {
-    "Alignment": "alignment",
-    "AttentionMap": "attention",
-    "Component": "parameters",
-    "GradientFlow": "gradients",
-    "KvCache": "parameters",
-    "ParameterTable": "parameters",
-    "alignment_map": "alignment",
-    "attention_map": "attention",
-    "draw_axes": "vector_plots",
-    "draw_gradients": "gradients",
+    **dict.fromkeys(("Alignment", "alignment_map"), "alignment"),
+    **dict.fromkeys(("AttentionMap", "attention_map"), "attention"),
+    **dict.fromkeys(("GradientFlow", "draw_gradients", "gradient_flow"), "gradients"),
+    **dict.fromkeys(("Component", "KvCache", "ParameterTable", "parameter_table"), "parameters"),
+    **dict.fromkeys(("draw_axes", "draw_map"), "vector_plots"),
     "draw_lengths": "lengths",
-    "draw_map": "vector_plots",
-    "gradient_flow": "gradients",
-    "parameter_table": "parameters",
 }
 
 __all__ = [
-    "Alignment",
-    "AttentionMap",
-    "Component",
-    "GradientFlow",
-    "KvCache",
-    "ParameterTable",
-    "alignment_map",
-    "attention_map",
-    "draw_axes",
-    "draw_gradients",
-    "draw_lengths",
-    "draw_map",
-    "gradient_flow",
+    "Alignment", "AttentionMap", "Component", "GradientFlow", "KvCache", "ParameterTable", "alignment_map",
+    "attention_map", "draw_axes", "draw_gradients", "draw_lengths", "draw_map", "gradient_flow",
     "parameter_table",
-]
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from wordloom.inspect.alignment import Alignment, alignment_map

@@ -1,4 +1,4 @@
-"""What every head attends to, from the exact twin of the attention kernel that runs."""
+"""Attention weights of every head, recorded from the exact twin of the attention kernel."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import ConfigError, GenerationError
-from wordloom.inspect.figures import save_figure
+from wordloom.inspect.figures import SHADES, new_figure, save_figure
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
 
 __all__ = ["AttentionMap", "attention_map"]
 
-_SHADES = " ░▒▓█"
-_READABLE = 24  # tokens whose names fit beside a panel
+_READABLE = 24  # the most tokens whose names fit beside a panel
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """``weights`` [layers, H, T, T], float32 on the CPU: each row is a distribution over keys."""
+    """Attention weights of a causal model.
+
+    ``weights`` [layers, H, T, T] are float32 on the CPU; each row is a distribution over keys.
+    """
 
     tokens: tuple[str, ...]
     weights: Tensor
 
     def head(self, layer: int, head: int | None = None) -> Tensor:
-        """[T, T] weights of one head of a layer, or their mean over its heads; raises ConfigError."""
+        """Return weights [T, T] of one head, or their mean over the layer's heads.
+
+        Raises ConfigError for a layer or head that does not exist.
+        """
         layers, heads = self.weights.shape[:2]
         if not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} does not exist; allowed: 0 to {layers - 1}")
@@ -41,25 +46,23 @@ class AttentionMap:
         return self.weights[layer, head]
 
     def shaded(self, layer: int, head: int | None = None) -> list[str]:
-        """The head as text: a line per query, two characters per key, darker for more weight."""
-        steps = len(_SHADES)
+        """Return the head as text: a line per query, two characters per key, darker for a larger weight."""
+        steps = len(SHADES)
         grid = (self.head(layer, head) * steps).long().clamp(max=steps - 1)
-        return ["".join(_SHADES[step] * 2 for step in row[: t + 1]) for t, row in enumerate(grid.tolist())]
+        return ["".join(SHADES[step] * 2 for step in row[: t + 1]) for t, row in enumerate(grid.tolist())]
 
-    def save_png(self, path: str | Path, *, layer: int | None = None) -> None:
-        """Draw all heads, or those of ``layer``, into a .png, .svg or .pdf file, a row of panels per layer.
+    def save(self, path: str | Path, *, layer: int | None = None) -> None:
+        """Draw all heads, or those of ``layer``, into a .png, .svg or .pdf file, with a row for each layer.
 
         Raises as :func:`wordloom.inspect.draw_map`.
         """
         save_figure(lambda: self.figure(layer), self.tokens, path)
 
     def figure(self, layer: int | None = None) -> Any:
-        """The figure that :meth:`save_png` saves."""
-        from matplotlib.figure import Figure
-
+        """Return the figure that :meth:`save` saves."""
         layers = range(len(self.weights)) if layer is None else [layer]
         heads, T = self.weights.shape[1], len(self.tokens)
-        figure = Figure(figsize=(2.2 * heads, 2.4 * len(layers)), layout="constrained")
+        figure = new_figure((2.2 * heads, 2.4 * len(layers)))
         panels = figure.subplots(len(layers), heads, squeeze=False)
         ticks = {"ticks": range(T), "labels": self.tokens} if T <= _READABLE else {"ticks": []}
         for row, at in zip(panels, layers, strict=True):
@@ -77,7 +80,7 @@ class AttentionMap:
 
 @contextmanager
 def recording(layers: Sequence[Attention]) -> Iterator[list[Tensor]]:
-    """Record the weights [B, H, T, S] of each of ``layers``, which run by the exact twin of their kernels."""
+    """Run ``layers`` by the exact twin of their kernels, and record the weights [B, H, T, S] of each."""
     before = [layer.backend for layer in layers]
     recorded: list[Tensor] = []
     try:
@@ -90,12 +93,12 @@ def recording(layers: Sequence[Attention]) -> Iterator[list[Tensor]]:
 
 
 def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None = None) -> AttentionMap:
-    """The attention weights of every layer and head of a causal ``model`` reading ``ids``.
+    """Return the attention weights of every layer and head of a causal ``model`` that reads ``ids``.
 
     ``tokens`` names the ids (default: their numbers).  The weights are the softmax over keys in float32,
-    before dropout.  The model is left as it was.
+    before dropout.  The model is not changed.
 
-    Raises GenerationError when there is nothing to read or more than max_seq_len of it.
+    Raises GenerationError for no ids, for more than max_seq_len ids, and for a model without attention.
     """
     if not ids:
         raise GenerationError("attention needs at least one token; give a prompt that is not empty")
@@ -111,4 +114,4 @@ def attention_map(model: Any, ids: Sequence[int], tokens: Sequence[str] | None =
     with evaluating(model), recording(layers) as recorded:
         model.hidden(torch.tensor([list(ids)], device=next(model.parameters()).device))
     names = tuple(tokens) if tokens is not None else tuple(str(i) for i in ids)
-    return AttentionMap(names, torch.cat(recorded).cpu())  # each recorded: [1, H, T, T]
+    return AttentionMap(names, torch.cat(recorded).cpu())  # each [1, H, T, T] -> [layers, H, T, T]

@@ -1,4 +1,4 @@
-"""A picture of clusters of texts in the plane."""
+"""Plot clusters of texts in the plane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wordloom.inspect.figures import (
     GRID,
     INK,
     MARKS,
-    check_format,
+    axis_labels,
     load_matplotlib,
     mark_radius,
     name_points,
@@ -27,20 +27,20 @@ from wordloom.inspect.figures import (
 )
 from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
 
-__all__ = ["PLANES", "check_format", "check_plane", "cluster_figure", "draw_clusters"]
+__all__ = ["PLANES", "check_plane", "cluster_figure", "draw_clusters"]
 
 Plane = Literal["pca", "tsne"]
 PLANES = ("pca", "tsne")
 
-_MOST_TSNE = 5_000  # texts; all pairs are compared
+_MOST_TSNE = 5_000  # texts; t-SNE compares all pairs
 _PANEL = 6.0  # inches
-_LINE = 0.2  # inches, of the list of clusters
-_BREADTH = 3.6  # inches, of that list
-_LONGEST = 44  # characters of a cluster's line
+_LINE = 0.2  # height of a line of the list of clusters, in inches
+_BREADTH = 3.6  # width of the list, in inches
+_LONGEST = 44  # characters in a line of the list
 
 
 def check_plane(plane: Plane, n: int) -> None:
-    """Raise DataError for a ``plane`` that ``n`` texts cannot be laid in; WordloomError: no matplotlib."""
+    """Raise DataError if ``plane`` cannot take ``n`` texts, WordloomError without matplotlib."""
     load_matplotlib()
     if plane not in PLANES:
         raise DataError(f"unknown plane {plane!r}; {did_you_mean(plane, PLANES)}")
@@ -57,16 +57,18 @@ def draw_clusters(
     plane: Plane = "pca",
     seed: int = 0,
 ) -> None:
-    """Draw N texts into a .png, .svg or .pdf file: a mark for each, of its cluster's colour and form, a
-    large one with the cluster's number at the median of its texts, and beside it a list of the clusters.
+    """Draw N texts into a .png, .svg or .pdf file, with a marker for each text and a list of the clusters.
+
+    Markers have the colour and form of their cluster.  A large marker with the cluster's number stands at the
+    median of its texts.
 
     Args:
-        vectors: [N, D].
-        assigned: [N] each text's cluster, from 0; drawn from 1.
-        words: of each of K clusters, to be its name in the list.
-        plane: ``pca`` keeps the two directions along which vectors vary most; ``tsne`` keeps neighbours by
-            cosine together, at distances that mean nothing.
-        seed: of ``tsne``.
+        vectors: [N, D], one vector for each text.
+        assigned: [N], the cluster of each text from 0; the figure counts from 1.
+        words: the words that name each of the K clusters in the list.
+        plane: ``pca`` keeps the two directions along which the vectors vary most; ``tsne`` keeps neighbours
+            by cosine together, at distances that have no meaning.
+        seed: the seed of ``tsne``.
 
     Raises DataError as :func:`check_plane`, and as :func:`wordloom.inspect.draw_map`.
     """
@@ -83,7 +85,7 @@ def cluster_figure(
     plane: Plane = "pca",
     seed: int = 0,
 ) -> Any:
-    """The figure that :func:`draw_clusters` saves."""
+    """Return the figure that :func:`draw_clusters` saves."""
     points, axes = _points(np.asarray(vectors, np.float64), plane, seed)
     K = len(words)
     height = max(_PANEL, K * _LINE + 1.0)
@@ -95,40 +97,26 @@ def cluster_figure(
     if plane == "tsne":
         panel.set_xticks([])
         panel.set_yticks([])
-    size = float(np.clip(110 / np.sqrt(len(points)), 2.5, 6.0))  # many marks are small ones
+    size = float(np.clip(110 / np.sqrt(len(points)), 2.5, 6.0))  # many texts get small markers
     sizes = np.bincount(assigned, minlength=K)
     handles = []
     for cluster in range(K):
         looks = _looks(cluster)
-        panel.plot(
-            *points[assigned == cluster].T,
-            linestyle="none",
-            markersize=size,
-            markeredgewidth=0,
-            alpha=0.6,
-            zorder=2,
-            **looks,
-        )
+        members = points[assigned == cluster].T
+        small = {"markersize": size, "markeredgewidth": 0, "linestyle": "none", "alpha": 0.6}
+        panel.plot(*members, zorder=2, **small, **looks)
         handles.append(_handle(looks))
     middles = np.stack([np.median(points[assigned == cluster], axis=0) for cluster in range(K)])
     for cluster, middle in enumerate(middles):
         looks = _looks(cluster)
         panel.plot(*middle, markersize=2 * mark_radius(True), markeredgecolor=INK, zorder=4, **looks)
     numbers = [str(cluster + 1) for cluster in range(K)]
-    name_points(panel, numbers, middles, [True] * K, lines_may_cross=True, at_any_price=True)
+    name_points(panel, numbers, middles, [True] * K, lines_may_cross=True, overlap=True)
     lines = [_line(i + 1, n, some) for i, (n, some) in enumerate(zip(sizes.tolist(), words, strict=True))]
     legend = panel.legend(
-        handles,
-        lines,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        frameon=False,
-        fontsize=FONT - 0.5,
-        labelcolor=INK,
-        title="cluster, texts: words",
-        title_fontsize=FONT - 0.5,
-        alignment="left",
-    )
+        handles, lines, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=FONT - 0.5,
+        labelcolor=INK, title="cluster, texts: words", title_fontsize=FONT - 0.5, alignment="left",
+    )  # fmt: skip
     legend.get_title().set_color(FAINT)
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -139,13 +127,9 @@ def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np
     if plane == "tsne":
         norms = np.linalg.norm(x, axis=1, keepdims=True)
         units = np.divide(x, norms, out=np.zeros_like(x), where=norms > 0)
-        what = "t-SNE: near texts are alike; distance and direction mean nothing"
-        return _neighbour_embedding(units, seed), (what, "")
-    points, (across, up) = _principal_components(x)
-    return points, (
-        f"first principal component ({across:.0%} of the variance)",
-        f"second principal component ({up:.0%})",
-    )
+        return _neighbour_embedding(units, seed), axis_labels(None, "texts")
+    points, explained = _principal_components(x)
+    return points, axis_labels(explained, "texts")
 
 
 def _looks(cluster: int) -> dict[str, Any]:
@@ -159,11 +143,11 @@ def _handle(looks: dict[str, Any]) -> Any:
 
 
 def _line(number: int, n: int, words: Sequence[str]) -> str:
-    """``number``, ``n`` and as many of ``words`` as a line holds."""
+    """Return a line with ``number``, ``n`` and as many of ``words`` as fit."""
     line = f"{number}, {n:,}:"
-    for place, word in enumerate(words):
-        further = f"{line}{',' if place else ''} {word}"
-        if len(further) > _LONGEST:
+    for i, word in enumerate(words):
+        longer = f"{line}{',' if i else ''} {word}"
+        if len(longer) > _LONGEST:
             break
-        line = further
+        line = longer
     return line if words else line.rstrip(":")

@@ -1,10 +1,11 @@
-"""Figures drawn with matplotlib, whose settings are neither used nor changed: style, files, names of points.
+"""The style of all figures, how they are saved, and the labels of points.
 
-The colours are Okabe and Ito's, then some of Tol's, which colour-blind people can tell apart.  Each comes
-with a mark of its own, so that a print in grey can be read.
+Figures use matplotlib's default settings; a user's settings are neither read nor changed.  The colours are
+Okabe and Ito's and some of Tol's, which colour-blind people can distinguish.  Each colour has its own marker,
+so that a figure can be read in grey.
 
-Words can be in any script: characters that matplotlib's own font lacks come from installed fonts.  In an
-.svg, words stay text, which can be searched and is shown in the reader's own fonts.
+Words can be in any script: installed fonts supply characters that matplotlib's own font lacks.  In an .svg,
+words stay text, which can be searched and is shown in the reader's own fonts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, WordloomError, did_you_mean
-from wordloom.inspect.fonts import cannot_be_drawn, fonts_for, without_remarks
-from wordloom.inspect.labels import leads, place_labels
+from wordloom.inspect.fonts import cannot_be_drawn, fonts_for, without_font_warnings
+from wordloom.inspect.labels import leader_line, place_labels
 from wordloom.vectors.files.whole_files import new_file
 
 __all__ = [
-    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "check_format", "load_matplotlib",
-    "mark_radius", "name_points", "new_panel", "same_scale", "save_figure", "shown",
+    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "SHADES", "add_colour_bar", "axis_labels",
+    "check_format", "load_matplotlib", "mark_radius", "name_points", "new_figure", "new_panel", "same_scale",
+    "save_figure", "shown",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -36,7 +38,8 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
     "#56B4E9", "#332288", "#882255", "#999933", "#666666",
 )  # fmt: skip
-MARKS = ("o", "s", "^", "D", "v", "P", "X")  # no factor in common with the colours: 70 pairs
+MARKS = ("o", "s", "^", "D", "v", "P", "X")  # 7 and 10 have no common factor: 70 pairs of marker and colour
+SHADES = " ░▒▓█"  # for matrices as text
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
 FONT = 9.0  # points
 _DPI = 200
@@ -44,11 +47,11 @@ _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify"
 
 
 def check_format(path: str | os.PathLike[str]) -> str:
-    """The ending of ``path``; raises VectorError for one that cannot be drawn."""
+    """Return the ending of ``path``; raise VectorError if it names no format that can be drawn."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise VectorError(
-            f"'{path}' does not say by its ending how to draw; {did_you_mean(suffix or 'none', FORMATS)}"
+            f"'{path}' has no ending that names a picture format; {did_you_mean(suffix or 'none', FORMATS)}"
         )
     return suffix
 
@@ -60,8 +63,8 @@ def save_figure(make: Callable[[], Any], texts: Sequence[str], path: str | os.Pa
     """
     suffix = check_format(path)
     matplotlib = load_matplotlib()
-    with matplotlib.rc_context(), without_remarks():
-        matplotlib.rcdefaults()  # a user's style sheet is not ours to draw with
+    with matplotlib.rc_context(), without_font_warnings():
+        matplotlib.rcdefaults()  # ignore the user's style sheet
         fonts, missing = fonts_for(texts)
         matplotlib.rcParams.update(_SETTINGS | {"font.family": ["sans-serif", *fonts]})
         if missing and suffix != ".svg":
@@ -69,14 +72,14 @@ def save_figure(make: Callable[[], Any], texts: Sequence[str], path: str | os.Pa
         figure = make()
         if suffix == ".svg":
             _keep_text(figure)
-        # without a date, equal pictures are equal files
+        # without a date, equal figures give equal files
         metadata = {".png": None, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[suffix]
         with new_file(Path(path)) as file:
             figure.savefig(file, format=suffix[1:], dpi=_DPI, metadata=metadata)
 
 
 def _keep_text(figure: Any) -> None:
-    """White around letters would make outlines of them in an .svg; there it is a box behind each name."""
+    """Replace white outlines of letters by a box, because an .svg would store outlined letters as paths."""
     from matplotlib.text import Text
 
     for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_path_effects()):
@@ -85,6 +88,7 @@ def _keep_text(figure: Any) -> None:
 
 
 def load_matplotlib() -> Any:
+    """Return the module matplotlib; raise WordloomError if it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -92,8 +96,38 @@ def load_matplotlib() -> Any:
     return matplotlib
 
 
+def new_figure(size: tuple[float, float]) -> Any:
+    """Return an empty figure of ``size`` inches that arranges its parts."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def add_colour_bar(panel: Any, image: Any, label: str, size: float) -> Any:
+    """Add a colour bar for ``image`` beside ``panel``, and give the panel a grey frame; return the bar."""
+    for side in panel.spines.values():
+        side.set_color(FAINT)
+    bar = panel.figure.colorbar(image, ax=panel, shrink=0.6, pad=0.02)
+    bar.set_label(label, fontsize=size, parse_math=False)
+    bar.ax.tick_params(labelsize=size - 1)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def axis_labels(explained: tuple[float, float] | None, points: str) -> tuple[str, str]:
+    """Return the labels of a plane: two principal components, or t-SNE where ``explained`` is None."""
+    if explained is None:
+        return f"t-SNE: similar {points} are near; distance and direction have no meaning", ""
+    across, up = explained
+    component = "{} principal component ({:.0%}{})"
+    return component.format("first", across, " of the variance"), component.format("second", up, "")
+
+
 def new_panel(size: tuple[float, float], margins: tuple[float, float, float, float]) -> Any:
-    """The one panel of a new figure; ``size`` and margins (left, bottom, right, top) in inches."""
+    """Return the panel of a new figure; ``size`` and margins (left, bottom, right, top) are in inches."""
     load_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -112,12 +146,12 @@ def new_panel(size: tuple[float, float], margins: tuple[float, float, float, flo
 
 
 def mark_radius(bold: bool) -> float:
-    """Points (1/72 inch) from the middle of a mark to its edge."""
+    """Return the radius of a marker in points (1/72 inch)."""
     return 4.5 if bold else 3.0
 
 
 def same_scale(panel: Any, points: NDArray[np.float64]) -> None:
-    """Limits that hold all points with some room, a step across being as long as one up."""
+    """Set limits around all points, with the same scale on both axes."""
     box = panel.get_window_extent()
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     spans = np.ptp(points, axis=0)
@@ -135,42 +169,36 @@ def name_points(
     bold: Sequence[bool],
     *,
     lines_may_cross: bool,
-    at_any_price: bool,
+    overlap: bool,
 ) -> bool:
-    """Write the names, or return False where they have no room: ``at_any_price`` one on another then."""
+    """Write the names of points; return False if they have no room.
+
+    With ``overlap``, names without room are written over one another.
+    """
     from matplotlib.patheffects import withStroke
 
     renderer, pixels = panel.figure.canvas.get_renderer(), _DPI / 72
-    at = panel.transData.transform(points)
+    pixel_points = panel.transData.transform(points)  # [n, 2]
     texts = [
         panel.annotate(
-            shown(word),
-            xy=point,
-            xytext=(0, 0),
-            textcoords="offset points",
-            ha="left",
-            va="bottom",
-            fontsize=FONT + 1 if strong else FONT,
-            fontweight="bold" if strong else "normal",
-            color=INK,
-            parse_math=False,
-            path_effects=[withStroke(linewidth=1.5, foreground="white")],
-            zorder=5,
+            shown(word), xy=point, xytext=(0, 0), textcoords="offset points", ha="left", va="bottom",
+            fontsize=FONT + 1 if strong else FONT, fontweight="bold" if strong else "normal", color=INK,
+            parse_math=False, path_effects=[withStroke(linewidth=1.5, foreground="white")], zorder=5,
         )
         for word, point, strong in zip(words, points, bold, strict=True)
-    ]
+    ]  # fmt: skip
     extents = [text.get_window_extent(renderer) for text in texts]
     sizes = np.array([(extent.width, extent.height) for extent in extents])
     radii = np.array([mark_radius(strong) * pixels for strong in bold])
     box = panel.get_window_extent()
     area = (box.x0 + 4, box.y0 + 4, box.x1 - 4, box.y1 - 4)
-    corners = place_labels(at, sizes, radii, area, lines_may_cross=lines_may_cross)
-    if corners is None and not at_any_price:
+    corners = place_labels(pixel_points, sizes, radii, area, lines_may_cross=lines_may_cross)
+    if corners is None and not overlap:
         return False
-    corners = at + radii[:, None] if corners is None else corners
-    for text, corner, point, size in zip(texts, corners, at, sizes, strict=True):
+    corners = pixel_points + radii[:, None] if corners is None else corners
+    for text, corner, point, size in zip(texts, corners, pixel_points, sizes, strict=True):
         text.set_position((corner - point) / pixels)
-        line = leads(np.concatenate([corner, corner + size]), point, size[1])
+        line = leader_line(np.concatenate([corner, corner + size]), point, size[1])
         if line is not None:
             ends = panel.transData.inverted().transform(line)
             panel.plot(*ends.T, color=FAINT, linewidth=0.5, zorder=2)
@@ -178,5 +206,5 @@ def name_points(
 
 
 def shown(word: str) -> str:
-    """A token that begins with a space is quoted, to be seen."""
+    """Return ``word``, in quotes if it begins or ends with white space."""
     return repr(word) if word != word.strip() else word

@@ -1,4 +1,4 @@
-"""Which of the installed fonts draw the words that matplotlib's own font, DejaVu Sans, has no letters for."""
+"""Choose installed fonts for characters that matplotlib's own font, DejaVu Sans, lacks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["breadth", "cannot_be_drawn", "fonts_for", "without_remarks"]
+__all__ = ["cannot_be_drawn", "fonts_for", "width_of", "without_font_warnings"]
 
 _OWN = "DejaVu Sans"
-_NARROW, _WIDE = 0.075, 0.13  # inches, of a character of 9 points
+_NARROW, _WIDE = 0.075, 0.13  # widths of a character of 9 points, in inches
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"}
-# what to ask a person to install, and the package that has it in Debian and Ubuntu
+# a font to install, and its package in Debian and Ubuntu
 _NOTO_CJK = ("Noto Sans CJK", "fonts-noto-cjk")
 _EMOJI = ("Symbola", "fonts-symbola")
 _NOTO_CORE = "fonts-noto-core"
-# scripts that have a Noto font of their name; characters of others begin with half a name (OLD ITALIC ...)
+# scripts with a Noto font of the same name; names such as OLD ITALIC have two words
 _NAMED = {
     "ARABIC", "ARMENIAN", "BENGALI", "CHEROKEE", "DEVANAGARI", "ETHIOPIC", "GEORGIAN", "GUJARATI", "GURMUKHI",
     "HEBREW", "KANNADA", "KHMER", "LAO", "MALAYALAM", "MONGOLIAN", "MYANMAR", "ORIYA", "SINHALA", "TAMIL",
@@ -27,9 +27,9 @@ _NAMED = {
 
 
 def fonts_for(texts: Sequence[str]) -> tuple[list[str], set[str]]:
-    """Font families that have what DejaVu Sans lacks of ``texts``, and the characters that no font here has.
+    """Return the font families that supply what DejaVu Sans lacks, and the characters that no font has.
 
-    Fonts installed since matplotlib last looked are made known to it.
+    Fonts that were installed after matplotlib built its list are added to the list.
     """
     from matplotlib.font_manager import findfont
     from matplotlib.ft2font import FT2Font
@@ -50,7 +50,7 @@ def fonts_for(texts: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _is_seen(character: str) -> bool:
-    """Joiners, selectors and control characters have no form of their own."""
+    """Return whether ``character`` is visible; joiners, selectors and control characters are not."""
     return unicodedata.category(character) not in ("Cc", "Cf") and not "\ufe00" <= character <= "\ufe0f"
 
 
@@ -59,12 +59,12 @@ def _among(characters: set[str], font: Any) -> set[str]:
 
 
 def _preference(family: str) -> tuple[bool, bool, bool, str]:
-    """Of fonts that have as much: one without serifs, as DejaVu Sans is, and always the same one."""
+    """Return a sort key that prefers fonts without serifs, like DejaVu Sans, and is deterministic."""
     return "Mono" not in family, family.startswith("Noto Sans"), "Sans" in family, family
 
 
 def _installed() -> Iterable[tuple[str, Any]]:
-    """(family, font) of one upright font of each family whose outlines can be drawn."""
+    """Yield (family, font) for one upright font of each family whose outlines can be drawn."""
     from matplotlib.font_manager import findSystemFonts, fontManager
     from matplotlib.ft2font import FT2Font
 
@@ -72,31 +72,31 @@ def _installed() -> Iterable[tuple[str, Any]]:
     for path in sorted(set(findSystemFonts()) - known):
         try:
             fontManager.addfont(path)
-        except (OSError, RuntimeError, ValueError):  # what matplotlib cannot read draws nothing
+        except (OSError, RuntimeError, ValueError):  # matplotlib cannot read this font
             continue
     paths = {entry.name: entry.fname for entry in fontManager.ttflist if entry.style == "normal"}
     for family, path in sorted(paths.items()):
         try:
             font = FT2Font(path)
-        except (OSError, RuntimeError):  # removed since matplotlib saw it
+        except (OSError, RuntimeError):  # the font was removed
             continue
-        if font.scalable and "LastResort" not in path:  # which has a box for every character
+        if font.scalable and "LastResort" not in path:  # LastResort has a box for every character
             yield family, font
 
 
 def cannot_be_drawn(missing: set[str], texts: Iterable[str]) -> str:
-    """One line on the characters ``missing``: in which of ``texts``, and what to install."""
+    """Return a warning that names the ``missing`` characters, texts with them, and fonts to install."""
     examples: dict[str, str] = {}
     for text in texts:
         for character in text:
             if character in missing:
                 examples.setdefault(_script(character), text)
     fonts = [_font_of(script) for script in examples]
-    of = " or ".join(f"the {script} of {text!r}" for script, text in examples.items())
+    characters = " or ".join(f"the {script} characters of {text!r}" for script, text in examples.items())
     names, packages = (", ".join(dict.fromkeys(column)) for column in zip(*fonts, strict=True))
     return (
-        f"no font here has {of}: drawn as boxes; install {names} (Debian, Ubuntu: {packages}), or draw an "
-        ".svg, which is shown in its reader's fonts"
+        f"no installed font has {characters}, which are drawn as boxes; install {names} (Debian, Ubuntu: "
+        f"{packages}), or draw an .svg, which uses the reader's fonts"
     )
 
 
@@ -116,8 +116,8 @@ def _font_of(script: str) -> tuple[str, str]:
 
 
 @contextmanager
-def without_remarks() -> Iterator[None]:
-    """Keeps to itself what matplotlib says of each letter and weight that a font has not."""
+def without_font_warnings() -> Iterator[None]:
+    """Suppress matplotlib's warnings about missing characters and font weights."""
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -129,8 +129,8 @@ def without_remarks() -> Iterator[None]:
         log.setLevel(level)
 
 
-def breadth(text: str) -> float:
-    """About how many inches ``text`` takes at 9 points."""
+def width_of(text: str) -> float:
+    """Estimate the width in inches of ``text`` at 9 points."""
     return sum(
         _WIDE if unicodedata.east_asian_width(character) in "WF" else _NARROW
         for character in text

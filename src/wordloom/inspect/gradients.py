@@ -1,14 +1,18 @@
-"""How far back a loss reaches: the gradient of the loss at one token with respect to what a model held of
-the tokens before it (Bengio, Simard & Frasconi 1994; Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063).
+"""Gradient norms by distance: how strongly a loss depends on the hidden states of earlier tokens.
 
-In Elman's network the way from token t to the loss at T leads through T - t steps, each of which multiplies
-by diag(f') U.  With gamma the bound of |f'| (1 for tanh and ReLU, 1/4 for a sigmoid) and sigma U's largest
-singular value, all of them make (sigma gamma)^(T - t) at most: with sigma below 1 / gamma the gradient must
-vanish, and to explode it needs one above (Pascanu et al., section 2).  The spectral radius of U speaks of the
-linear model alone, f' being gamma everywhere: above 1 / gamma the gradient explodes, at or below it does not.
-It bounds no product in which f' changes the matrix: U = [[1.5, -1.5], [1.5, -1.5]] has radius 0, and a layer
-of ReLUs whose second unit is off multiplies by 1.5 a step.  In a Transformer every token is one step of
-attention away, in every layer.
+Sources: Bengio, Simard & Frasconi 1994; Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063.
+
+In Elman's network, the gradient passes through T - t steps from the loss at T back to token t.  Each step
+multiplies it by diag(f') U.  Let gamma be the bound of |f'| (1 for tanh and ReLU, 1/4 for a sigmoid), and
+sigma the largest singular value of U.  The product of all steps is at most (sigma gamma)^(T - t).  The
+gradient must vanish if sigma is below 1 / gamma, and it can explode only if sigma is above (Pascanu et al.,
+section 2).
+
+The spectral radius of U describes the linear model, in which f' is gamma everywhere: the gradient explodes
+above 1 / gamma and not otherwise.  It bounds no product in which f' varies: U = [[1.5, -1.5], [1.5, -1.5]]
+has radius 0, but a ReLU layer whose second unit is off multiplies by 1.5 in each step.
+
+In a Transformer, every token is one step of attention away in every layer.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, GenerationError, NonFiniteError
-from wordloom.inspect.figures import save_figure
+from wordloom.inspect.figures import COLOURS, new_figure, save_figure
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.linear import Linear
@@ -35,18 +39,19 @@ from wordloom.nn.unmodified import modification
 
 __all__ = ["GradientFlow", "Recurrence", "draw_gradients", "gradient_flow"]
 
-_GAMMA = {"rnn_tanh": 1.0, "rnn_relu": 1.0}  # the cells that the theory speaks of
-_DRAWN = 1e-12  # of the gradient at distance 0: what is smaller lies below the picture
-_FAR = 0.01  # of the gradient at distance 0: beyond where it falls below, little is learnt
+_GAMMA = {"rnn_tanh": 1.0, "rnn_relu": 1.0}  # the cells that the theory covers
+_DRAWN = 1e-12  # relative to distance 0; smaller norms are below the figure
+_FAR = 0.01  # relative to distance 0; a model learns little from distances below it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """What U says of the gradient's way back through one layer, before any text is read.
+    """The bounds that U sets on the gradient through one layer, whatever the text.
 
     Attributes:
-        largest_singular_value: of U.
-        spectral_radius: the largest absolute value of U's eigenvalues.
+        layer: the number of the layer.
+        largest_singular_value: the largest singular value of U.
+        spectral_radius: the largest absolute eigenvalue of U.
         gamma: the bound of the activation's derivative.
     """
 
@@ -57,37 +62,37 @@ class Recurrence:
 
     def __str__(self) -> str:
         limit = 1 / self.gamma
-        sigma, radius = (  # of what float32 cannot tell from the limit, the limit
-            limit if math.isclose(found, limit, rel_tol=1e-6) else found
-            for found in (self.largest_singular_value, self.spectral_radius)
+        sigma, radius = (  # a value that float32 cannot distinguish from the limit is the limit
+            limit if math.isclose(value, limit, rel_tol=1e-6) else value
+            for value in (self.largest_singular_value, self.spectral_radius)
         )
         if sigma < limit:
-            says = "it must vanish"
+            outcome = "it must vanish"
         else:
-            says = "it may vanish or explode" if sigma > limit else "it cannot explode"
+            outcome = "it may vanish or explode" if sigma > limit else "it cannot explode"
         linear = "explodes" if radius > limit else "does not explode"
         return (
-            f"the gradient on its way through layer {self.layer}, where 1/gamma is {limit:g}:\n"
-            f"  largest singular value of U {sigma:.3f}: {says}\n"
+            f"the gradient through layer {self.layer}, where 1/gamma is {limit:g}:\n"
+            f"  largest singular value of U {sigma:.3f}: {outcome}\n"
             f"  spectral radius of U {radius:.3f}: in the layer's linear range it {linear}"
         )
 
     def bound(self, distance: int) -> float:
-        """What the gradient can be at most, in parts of that at distance 0, where no layer stands above."""
+        """Return the largest possible gradient norm relative to distance 0, for the last layer."""
         step = torch.tensor(self.largest_singular_value * self.gamma, dtype=torch.float64)
-        return float(step**distance)  # infinite where a float of Python's would be an error
+        return float(step**distance)  # inf where Python's ** raises OverflowError
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFlow:
-    """Mean norms over the windows read; ``norms[name][d]`` is of what was held d tokens before the loss.
+    """Mean gradient norms over some windows of text.
 
     Attributes:
-        norms: by what it is the gradient of: ``layer 0 h`` and, in an LSTM, ``layer 0 c`` of a recurrent
-            model, ``layer 0 input`` of another.
-        windows: how many losses it is the mean of.
-        recurrences: of Elman's cells, layer by layer.
-        steps: the longest way from the first token to the loss: steps in time, or of attention.
+        norms: ``norms[name][d]`` is the norm for the state d tokens before the loss.  Names are ``layer 0 h``
+            for a recurrent layer, also ``layer 0 c`` for an LSTM, and ``layer 0 input`` for other blocks.
+        windows: the number of windows.
+        recurrences: the bounds of each Elman layer.
+        steps: the longest path from the first token to the loss, in steps of time and layers.
     """
 
     norms: Mapping[str, tuple[float, ...]]
@@ -96,7 +101,7 @@ class GradientFlow:
     steps: int
 
     def reach(self, name: str) -> int | None:
-        """From which distance on the norm stays below a hundredth of that at distance 0; None: nowhere."""
+        """Return the distance from which on the norm stays below 1/100 of distance 0, or None."""
         norms = self.norms[name]
         below = [value < _FAR * norms[0] for value in norms]
         if not below[-1]:
@@ -104,8 +109,7 @@ class GradientFlow:
         return max((d + 1 for d, small in enumerate(below) if not small), default=0)
 
     def factor(self, name: str) -> float:
-        """By what the norm is multiplied with every token further back, on the geometric mean: as far back as
-        float32 tells it from 0."""
+        """Return the mean factor (geometric) of the norm per token of distance, as far as it is not 0."""
         norms = self.norms[name]
         furthest = max((d for d, value in enumerate(norms) if value), default=0)
         if not furthest or norms[0] == 0:
@@ -114,18 +118,18 @@ class GradientFlow:
 
 
 def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows: int = 32) -> GradientFlow:
-    """Measure ``model`` on up to ``windows`` stretches of ``distance`` + 2 tokens spread over ``ids``.
+    """Measure the gradients of ``model`` on up to ``windows`` windows of ``distance`` + 2 tokens of ``ids``.
 
-    The loss is that of the last token of each stretch alone, given the others, in float32 and without
-    dropout; a recurrent model takes its exact steps.  The model is left as it was.
+    The loss of a window is that of its last token, in float32 and without dropout.  A recurrent model takes
+    its exact steps.  The model is not changed.
 
     Raises:
-        ConfigError: ``distance`` or ``windows`` below 1.
-        GenerationError: fewer than ``distance`` + 2 tokens, or more than ``max_seq_len`` to read.
-        NonFiniteError: the loss or a gradient is infinite or no number.
+        ConfigError: ``distance`` or ``windows`` is below 1.
+        GenerationError: ``ids`` has fewer than ``distance`` + 2 tokens, or a window exceeds ``max_seq_len``.
+        NonFiniteError: the loss or a gradient is infinite or NaN.
     """
     if distance < 1 or windows < 1:
-        raise ConfigError(f"distance and windows are 1 or more, not {distance} and {windows}")
+        raise ConfigError(f"distance and windows must be 1 or more, not {distance} and {windows}")
     limit = context_limit(model.config)
     if limit is not None and distance + 1 > limit:
         raise GenerationError(
@@ -141,14 +145,13 @@ def gradient_flow(model: Any, ids: Sequence[int], *, distance: int = 64, windows
     device = next(model.parameters()).device
     rows = torch.tensor([list(ids[at : at + distance + 2]) for at in starts], device=device)
     with evaluating(model):
-        held, loss = _held(model, rows)
-        gradients = torch.autograd.grad(loss, [tensor for steps in held.values() for tensor in steps])
-    found = iter(gradients)
+        states, loss = _states(model, rows)
+        gradients = iter(torch.autograd.grad(loss, [tensor for steps in states.values() for tensor in steps]))
     norms = {}
-    for name, steps in held.items():
-        parts = [next(found) for _ in steps]
-        each = parts[0] if len(parts) == 1 else torch.stack(parts, dim=1)  # [B, T, D]
-        norms[name] = tuple(reversed(each.float().norm(dim=-1).mean(dim=0).tolist()))
+    for name, steps in states.items():
+        parts = [next(gradients) for _ in steps]
+        gradient = parts[0] if len(parts) == 1 else torch.stack(parts, dim=1)  # [B, T, D]
+        norms[name] = tuple(reversed(gradient.float().norm(dim=-1).mean(dim=0).tolist()))
     _check_finite(float(loss.detach()), norms)
     layers = [block for block in model.blocks if isinstance(block, Recurrent)]
     return GradientFlow(
@@ -166,45 +169,45 @@ def _check_finite(loss: float, norms: Mapping[str, Sequence[float]]) -> None:
         for distance, value in enumerate(values):
             if not math.isfinite(value):
                 raise NonFiniteError(
-                    f"the gradient of {name} is {value:g} at distance {distance}: more than float32 holds; "
+                    f"the gradient of {name} is {value:g} at distance {distance}, beyond float32; "
                     "give a smaller distance"
                 )
 
 
-def _held(model: Any, rows: Tensor) -> tuple[dict[str, list[Tensor]], Tensor]:
-    """What the model held at each token, as tensors of the loss's graph, and the summed loss.
+def _states(model: Any, rows: Tensor) -> tuple[dict[str, list[Tensor]], Tensor]:
+    """Return the states of every layer as tensors of the loss's graph, and the summed loss.
 
-    Of a recurrent layer a [B, D] for every step, else one [B, T, D].
+    A recurrent layer has a state [B, D] for every step, another block one input [B, T, D].
     """
-    tokens, target = rows[:, :-1], rows[:, -1]
-    held: dict[str, list[Tensor]] = {}
+    tokens, target = rows[:, :-1], rows[:, -1]  # [B, T], [B]
+    states: dict[str, list[Tensor]] = {}
     with ExitStack() as stack, torch.enable_grad():
         for i, block in enumerate(model.blocks):
             if isinstance(block, Recurrent):
                 block.recorded = []
                 stack.callback(setattr, block, "recorded", None)
             else:
-                inputs = held[f"layer {i} input"] = []
-                stack.callback(block.register_forward_pre_hook(partial(_keep, inputs)).remove)
+                inputs = states[f"layer {i} input"] = []
+                stack.callback(block.register_forward_pre_hook(partial(_record, inputs)).remove)
         logits = model.lm_head(model.hidden(tokens)[:, -1])  # [B, V]
         loss = F.cross_entropy(logits.float(), target, reduction="sum")
         for i, block in enumerate(model.blocks):
             if isinstance(block, Recurrent):
                 assert block.recorded is not None
                 for part, name in enumerate(("h", "c")[: len(block.state_dims)]):
-                    held[f"layer {i} {name}"] = [state[part] for state in block.recorded]
-    return held, loss
+                    states[f"layer {i} {name}"] = [state[part] for state in block.recorded]
+    return states, loss
 
 
-def _keep(inputs: list[Tensor], block: Any, args: tuple[Any, ...]) -> None:
-    """A hook: what ``block`` is given goes to ``inputs``."""
+def _record(inputs: list[Tensor], block: Any, args: tuple[Any, ...]) -> None:
+    """Append the input of ``block`` to ``inputs``, as a forward pre-hook."""
     inputs.append(args[0])
 
 
 @torch.no_grad()
 def _recurrence(layer: int, block: Recurrent) -> Recurrence | None:
     if block.cell not in _GAMMA or modification(block.hidden_proj, Linear):
-        return None  # nothing is promised of a layer that computes with more than its matrix
+        return None  # the theory does not cover other cells and modified layers
     u = block.hidden_proj.weight.float().cpu()
     return Recurrence(
         layer=layer,
@@ -217,7 +220,7 @@ def _recurrence(layer: int, block: Recurrent) -> Recurrence | None:
 def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
     """Plot the gradient norm of the last layer of each model by distance, relative to the norm at distance 0.
 
-    An LSTM's cell is dashed.  A dotted line is the bound of :class:`Recurrence`, for models that have one.
+    An LSTM's cell state is dashed.  A dotted line is the bound of :class:`Recurrence`, if the model has one.
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
@@ -225,13 +228,11 @@ def draw_gradients(path: str | Path, flows: Mapping[str, GradientFlow]) -> None:
 
 
 def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
-    """The figure that :func:`draw_gradients` saves."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    """Return the figure that :func:`draw_gradients` saves."""
+    figure = new_figure((7.2, 4.6))
     axes = figure.subplots()
     axes.set_yscale("log")
-    colours = {model: f"C{i % 10}" for i, model in enumerate(flows)}
+    colours = {model: COLOURS[i % len(COLOURS)] for i, model in enumerate(flows)}
     for model, flow in flows.items():
         last = max(int(name.split()[1]) for name in flow.norms)
         for name, norms in flow.norms.items():
@@ -239,7 +240,7 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
                 shares = [value / norms[0] for value in norms]
                 style = "--" if name.endswith(" c") else "-"
                 axes.plot(range(len(norms)), shares, style, color=colours[model], label=f"{model}, {name}")
-    low, high = axes.get_ylim()  # the bounds do not decide what is seen
+    low, high = axes.get_ylim()  # set before the bounds are drawn, which may be very large
     axes.set_ylim(max(low, _DRAWN), high)
     for model, flow in flows.items():
         distances = range(len(next(iter(flow.norms.values()))))

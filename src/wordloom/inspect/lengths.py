@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wordloom.inspect.figures import COLOURS, MARKS, save_figure
+from wordloom.inspect.figures import COLOURS, GRID, MARKS, new_figure, save_figure
 
 __all__ = ["draw_lengths", "lengths_figure"]
 
@@ -19,13 +19,12 @@ def draw_lengths(
 ) -> None:
     """Draw the scores of each run by the length of the source into a .png, .svg or .pdf file.
 
-    A score that is 0 by definition or undefined, and therefore has a note, is left out; a line below the axes
-    names it.
+    Scores with a note (undefined, or 0 by definition) are left out; a line below the axes names them.
 
     Args:
-        path: the file.
-        runs: by name, :class:`wordloom.evaluate.LengthBin` of the same texts.
-        score: what the scores are called.
+        path: the file to write.
+        runs: for each run's name, the :class:`wordloom.evaluate.LengthBin` of the same texts.
+        score: the name of the scores.
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
@@ -33,46 +32,33 @@ def draw_lengths(
 
 
 def lengths_figure(runs: Mapping[str, Sequence[Any]], score: str) -> Any:
-    """The figure that :func:`draw_lengths` saves."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    """Return the figure that :func:`draw_lengths` saves."""
     bins = next(iter(runs.values()))
-    figure = Figure(figsize=(max(4.6, 0.95 * len(bins) + 1.6), 4.0), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((max(4.6, 0.95 * len(bins) + 1.6), 4.0))
     panel = figure.subplots()
     left_out: list[str] = []
-    for i, (name, found) in enumerate(runs.items()):
-        places = [n + 0.06 * (i - (len(runs) - 1) / 2) for n in range(len(found))]  # bars stand side by side
-        values = [math.nan if part.score.note else part.score.value for part in found]
-        below, above = (
-            [
-                abs(part.score.interval[side] - part.score.value) if part.score.interval else 0.0
-                for part in found
-            ]
+    for i, (name, parts) in enumerate(runs.items()):
+        places = [n + 0.06 * (i - (len(runs) - 1) / 2) for n in range(len(parts))]  # bars stand side by side
+        values = [math.nan if part.score.note else part.score.value for part in parts]
+        errors = [
+            [abs(p.score.interval[side] - p.score.value) if p.score.interval else 0.0 for p in parts]
             for side in (0, 1)
-        )
-        if gaps := ", ".join(part.label for part in found if part.score.note):
+        ]
+        if gaps := ", ".join(part.label for part in parts if part.score.note):
             left_out.append(f"{name}: no {score} for {gaps} words, see the notes of the scores")
-        panel.plot(places, values, color=COLOURS[i % len(COLOURS)], linewidth=1.6, zorder=2)
-        style: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKS[i % len(MARKS)],
-            "markersize": 6,
-            "markeredgecolor": "white",
-            "markeredgewidth": 0.6,
-            "capsize": 2.5,
-            "linestyle": "none",
-            "clip_on": False,
-            "zorder": 3,  # above the lines of all runs
-        }
-        panel.errorbar(places, values, yerr=[below, above], label=name, elinewidth=0.9, **style)
+        colour = COLOURS[i % len(COLOURS)]
+        panel.plot(places, values, color=colour, linewidth=1.6, zorder=2)
+        panel.errorbar(
+            places, values, yerr=errors, label=name, color=colour, marker=MARKS[i % len(MARKS)], markersize=6,
+            markeredgecolor="white", markeredgewidth=0.6, elinewidth=0.9, capsize=2.5, linestyle="none",
+            clip_on=False, zorder=3,  # above the lines of all runs
+        )  # fmt: skip
     panel.set_xticks(range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=_FONT)
     panel.set_xlabel("\n".join(["source length in words (n sentences)", *left_out]), fontsize=_FONT + 1)
     panel.set_ylabel(score, fontsize=_FONT + 1)
     panel.set_ylim(bottom=0)
     panel.tick_params(labelsize=_FONT)
-    panel.grid(axis="y", color="#e3e3e3", linewidth=0.7)
+    panel.grid(axis="y", color=GRID, linewidth=0.7)
     panel.set_axisbelow(True)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)

@@ -1,7 +1,7 @@
-"""Where a model's parameters are, and what they and one token cost.
+"""Tables of a model's parameters, their memory, and the cost of a token.
 
-Counted from the tensors of the model itself on the meta device: a model of any size takes no memory, and
-the rows add up to its parameters because they are its parameters.
+The tensors of the model itself are counted, on the meta device.  Even a large model needs no memory, and the
+rows add up to the model's parameters.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ from wordloom.nn.recurrent import Recurrent
 
 __all__ = ["PRECISIONS", "Component", "KvCache", "ParameterTable", "parameter_table"]
 
-# Bytes per parameter.  int8 is the weights alone: a quantised model adds a scale per row or group.
+# Bytes per parameter.  int8 counts the weights only; a quantized model adds a scale per row or group.
 PRECISIONS = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
 @dataclass(frozen=True)
 class Component:
-    """One module, or the same module of every layer (``*`` in its name)."""
+    """One module, or one module of every layer (with ``*`` in its name)."""
 
     name: str
-    tensors: tuple[
-        tuple[tuple[int, ...], str], ...
-    ]  # (shape, the component it is tied to or ""): weight, bias
-    parameters: int  # of one copy; a tensor tied to an earlier component is counted there alone
-    copies: int
+    tensors: tuple[tuple[tuple[int, ...], str], ...]  # (shape, the component that it is tied to or "")
+    parameters: int  # of one copy; a tied tensor counts only for the first component
+    copies: int  # layers with this component
 
     @property
     def total(self) -> int:
+        """The parameters of all copies."""
         return self.parameters * self.copies
 
 
 @dataclass(frozen=True)
 class KvCache:
-    """Bytes per token that decoding keeps, per precision, for a number of key/value heads."""
+    """The bytes of keys and values per token in each precision, for a number of key/value heads."""
 
     kind: str  # "multi-head", "grouped-query" or "multi-query"
     n_kv_heads: int
@@ -53,19 +52,19 @@ class KvCache:
 
 @dataclass(frozen=True)
 class ParameterTable:
-    """What :func:`parameter_table` finds; ``sum(c.total for c in components) == total``."""
+    """The parameters and costs of a model; ``sum(c.total for c in components) == total``."""
 
     components: tuple[Component, ...]
     total: int
     memory: dict[str, int]  # precision -> bytes of all parameters
-    context: int  # keys per query that flops and the cache's size are stated for
+    context: int  # keys per query for which flops are stated
     kv_cache: tuple[KvCache, ...]
-    flops: Flops  # per token, too
-    per: str = "token"  # or "source and target token": what flops and kv_cache are counted for
-    state: int = 0  # numbers that a recurrent model keeps of a row, however long it is
+    flops: Flops  # per token
+    per: str = "token"  # the unit of flops and kv_cache: "token" or "source and target token"
+    state: int = 0  # numbers in the state of a recurrent model, for a row of any length
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``."""
+        """Return plain values for ``--json``."""
         return {
             "components": [
                 {"name": c.name, "parameters": c.parameters, "copies": c.copies, "total": c.total,
@@ -90,18 +89,18 @@ class ParameterTable:
 
 
 def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable:
-    """The table of ``model``, a module or a config (built on the meta device).
+    """Return the table of ``model``, a module or a config that is built on the meta device.
 
-    ``context`` is the number of keys per query that attention is counted with; None: max_seq_len.  A
-    recurrent model has neither keys nor limit.
+    ``context`` is the number of keys per query for the cost of attention, by default max_seq_len.  A
+    recurrent model has neither keys nor a limit.
 
-    Raises ConfigError for a context below 1 or past max_seq_len.
+    Raises ConfigError for a context below 1 or above max_seq_len.
     """
     module = model if isinstance(model, nn.Module) else skeleton(model)
     longest = context_limit(module.config)
     context = (longest or 1) if context is None else context
     if longest is not None and context > longest:
-        raise ConfigError(f"context {context} is past the model's max_seq_len {longest}; give one up to that")
+        raise ConfigError(f"context {context} is above max_seq_len {longest}; give {longest} or less")
     flops = flops_per_token(module, context=context)
     components = tuple(_components(module))
     total = sum(p.numel() for p in module.parameters())
@@ -117,13 +116,13 @@ def parameter_table(model: Any, *, context: int | None = None) -> ParameterTable
             sum(layer.state_dims)
             for name, layer in module.named_modules()
             if isinstance(layer, Recurrent)
-            and not name.startswith("encoder_")  # which keeps none in decoding
+            and not name.startswith("encoder_")  # decoding keeps no state of the encoder
         ),
     )
 
 
 def _components(model: nn.Module) -> Iterator[Component]:
-    """Rows in the order of the model file, the layers folded into one row per kind and shape."""
+    """Return rows in the order of the model file, with one row for the equal modules of all layers."""
     first_owner: dict[int, str] = {}
     copies: dict[Component, int] = {}
     for name, module in model.named_modules():
@@ -141,7 +140,7 @@ def _components(model: nn.Module) -> Iterator[Component]:
 
 
 def _computed_positions(model: nn.Module) -> Iterator[str]:
-    """Positions that no tensor holds: a row of zero, so that nobody looks for them."""
+    """Yield names of positions without parameters, which get a row of zero parameters."""
     if any(isinstance(value, Rotary) for value in vars(model).values()):
         yield "rotary positions"
     positions = getattr(model.config, "positions", "")
@@ -152,18 +151,18 @@ def _computed_positions(model: nn.Module) -> Iterator[str]:
 
 
 def _kv_caches(model: nn.Module) -> Iterator[KvCache]:
-    """This model's cache beside what the other ways to share keys would make of it."""
+    """Yield the cache of this model, and for comparison with other numbers of key/value heads."""
     attention = next((module for module in model.modules() if isinstance(module, Attention)), None)
     if attention is None or encodes(model.config):
         return
     H, own = attention.n_heads, attention.n_kv_heads
-    # the model's own grouping, else groups of four query heads or the next number that divides them
+    # the model's own groups, or groups of four query heads or the next number that divides them
     groups = H // own if 1 < own < H else next((g for g in range(4, H) if H % g == 0), 1)
     for kv_heads in dict.fromkeys([H, H // groups, 1]):
         kind = "multi-head" if kv_heads == H else "multi-query" if kv_heads == 1 else "grouped-query"
         sizes = {
             name: kv_cache_bytes_per_token(model, element_bytes=size, n_kv_heads=kv_heads)
             for name, size in PRECISIONS.items()
-            if name != "int8"  # keys and values are kept in the precision the model computes in
+            if name != "int8"  # keys and values have the precision of the computation
         }
         yield KvCache(kind, kv_heads, kv_heads == own, sizes)

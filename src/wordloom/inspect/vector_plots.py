@@ -1,4 +1,4 @@
-"""Pictures of words: a map of them and their neighbours, and where they lie on named directions."""
+"""Plot words: maps of words with their neighbours, and their positions on named axes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from wordloom.inspect.figures import (
     GRID,
     INK,
     MARKS,
+    axis_labels,
     mark_radius,
     name_points,
     new_panel,
@@ -23,22 +24,22 @@ from wordloom.inspect.figures import (
     save_figure,
     shown,
 )
-from wordloom.inspect.fonts import breadth
+from wordloom.inspect.fonts import width_of
 from wordloom.vectors.use.maps import WordMap
 
 __all__ = ["axes_figure", "draw_axes", "draw_map", "map_figure"]
 
 _WIDTH = 7.5  # inches; a figure grows until there is room for every name
-_GROWTH = (1.0, 1.2, 1.4, 1.6)  # as long as no line may cross a name
-_GROWTH_THEN = (1.4, 1.6, 1.9, 2.3, 2.8, 3.4, 4.2, 5.0)  # when lines may
+_SCALES = (1.0, 1.2, 1.4, 1.6)  # tried while no line may cross a name
+_SCALES_CROSSING = (1.4, 1.6, 1.9, 2.3, 2.8, 3.4, 4.2, 5.0)  # tried when lines may cross names
 
 
 def draw_map(word_map: WordMap, path: str | os.PathLike[str]) -> None:
-    """Draw a map of words into a .png, .svg or .pdf file, which appears when it is complete.
+    """Draw a map of words into a .png, .svg or .pdf file, which is written atomically.
 
     A character that no installed font has is drawn as a box, and a warning names it.
 
-    Raises VectorError for another ending or a place that cannot be written, WordloomError without matplotlib.
+    Raises VectorError for another ending or a file that cannot be written, WordloomError without matplotlib.
     """
     save_figure(lambda: map_figure(word_map), word_map.words, path)
 
@@ -49,12 +50,12 @@ def draw_axes(
     names: Sequence[str],
     path: str | os.PathLike[str],
 ) -> None:
-    """Draw where words lie on directions: bars for one, a plane for two, a table of colours for more.
+    """Draw the positions of words on axes: bars for one axis, a plane for two, a colour table for more.
 
     Args:
         words: n words.
-        values: [n, axes] cosines, as :func:`wordloom.vectors.project` gives them.
-        names: what each axis is called.
+        values: cosines [n, axes] from :func:`wordloom.vectors.project`.
+        names: the names of the axes.
         path: a .png, .svg or .pdf file.
 
     Raises as :func:`draw_map`.
@@ -63,15 +64,8 @@ def draw_axes(
 
 
 def map_figure(word_map: WordMap) -> Any:
-    """The figure of :func:`draw_map`: of matplotlib, with the words as texts of its one panel."""
-    if word_map.explained is None:
-        names = ("t-SNE: near words are alike; distance and direction mean nothing", "")
-    else:
-        across, up = word_map.explained
-        names = (
-            f"first principal component ({across:.0%} of the variance)",
-            f"second principal component ({up:.0%})",
-        )
+    """Return the matplotlib figure of :func:`draw_map`; the words are texts of its panel."""
+    names = axis_labels(word_map.explained, "words")
     bold = [word in set(word_map.asked) for word in word_map.words]
     panel = _labelled(word_map.words, word_map.points, word_map.groups, bold, names, spokes=True)
     if word_map.explained is None:
@@ -81,7 +75,7 @@ def map_figure(word_map: WordMap) -> Any:
 
 
 def axes_figure(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
-    """The figure of :func:`draw_axes`."""
+    """Return the figure of :func:`draw_axes`."""
     if values.shape[1] == 1:
         return _bars(words, values[:, 0], names[0])
     if values.shape[1] > 2:
@@ -102,14 +96,14 @@ def _labelled(
     *,
     spokes: bool,
 ) -> Any:
-    """A panel with a mark and a name for each point; it grows until no name covers another or a mark."""
+    """Return a panel with a marker and a name for each point, large enough that names cover nothing."""
     spans = np.ptp(points, axis=0)
     height = _WIDTH * np.clip(spans[1] / spans[0] if spans[0] > 0 else 1.0, 0.5, 0.9)
-    for scale, lines_may_cross in [*((s, False) for s in _GROWTH), *((s, True) for s in _GROWTH_THEN)]:
+    for scale, lines_may_cross in [*((s, False) for s in _SCALES), *((s, True) for s in _SCALES_CROSSING)]:
         panel = new_panel((_WIDTH * scale, height * scale), (0.65, 0.6, 0.2, 0.2))
         _marks(panel, points, groups, bold, names, spokes=spokes)
-        last = lines_may_cross and scale == _GROWTH_THEN[-1]
-        if name_points(panel, words, points, bold, lines_may_cross=lines_may_cross, at_any_price=last):
+        last = lines_may_cross and scale == _SCALES_CROSSING[-1]
+        if name_points(panel, words, points, bold, lines_may_cross=lines_may_cross, overlap=last):
             break
     return panel
 
@@ -129,20 +123,14 @@ def _marks(
     panel.set_ylabel(names[1], fontsize=FONT, color=INK, parse_math=False)
     for i, (point, group) in enumerate(zip(points, groups.tolist(), strict=True)):
         colour, mark = COLOURS[group % len(COLOURS)], MARKS[group % len(MARKS)]
-        if spokes and not bold[i]:  # rows of words asked about stand first, in the order of the groups
+        if spokes and not bold[i]:  # the queried words are the first points, in the order of the groups
             (x0, y0), (x1, y1) = points[group], point
             panel.plot([x0, x1], [y0, y1], color=colour, alpha=0.3, linewidth=0.8, zorder=2)
         panel.plot(
-            [point[0]],
-            [point[1]],
-            marker=mark,
-            markersize=2 * mark_radius(bold[i]),
-            color=colour,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            linestyle="none",
-            zorder=3 if bold[i] else 4,  # a large mark does not hide a small one
-        )
+            *point[:, None], marker=mark, markersize=2 * mark_radius(bold[i]), color=colour, linestyle="none",
+            markeredgecolor="white", markeredgewidth=0.6,
+            zorder=3 if bold[i] else 4,  # small markers stand above large ones
+        )  # fmt: skip
 
 
 def _number(value: float) -> str:
@@ -150,9 +138,9 @@ def _number(value: float) -> str:
 
 
 def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
-    """A bar for each word, the largest value on top."""
+    """Return a figure with a bar for each word, the largest value on top."""
     order = np.argsort(values, kind="stable")
-    left = 0.35 + max(map(breadth, map(shown, words)))
+    left = 0.35 + max(map(width_of, map(shown, words)))
     panel = new_panel((left + 5.0, 1.0 + 0.27 * len(words)), (left, 0.6, 0.55, 0.2))
     places = np.arange(len(words))
     colours = [COLOURS[1] if value < 0 else COLOURS[0] for value in values[order]]
@@ -165,42 +153,30 @@ def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
     panel.set_xlim(-most if values.min() < 0 else 0, most if values.max() > 0 else 0)
     panel.set_ylim(-0.6, len(words) - 0.4)
     for place, value in zip(places, values[order].tolist(), strict=True):
+        right = value >= 0
         panel.annotate(
-            _number(value),
-            (value, place),
-            xytext=(3 if value >= 0 else -3, 0),
-            textcoords="offset points",
-            ha="left" if value >= 0 else "right",
-            va="center",
-            fontsize=FONT - 2,
-            color=INK,
-        )
+            _number(value), (value, place), xytext=(3 if right else -3, 0), textcoords="offset points",
+            ha="left" if right else "right", va="center", fontsize=FONT - 2, color=INK,
+        )  # fmt: skip
     return panel.figure
 
 
 def _table(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
-    """Words down, axes across, each value written on its colour."""
-    left = 0.35 + max(map(breadth, map(shown, words)))
-    longest = max(map(breadth, names))  # inches, at an angle of 30 degrees
+    """Return a table with words down and axes across, with each value written on its colour."""
+    left = 0.35 + max(map(width_of, map(shown, words)))
+    longest = max(map(width_of, names))  # inches; the names have an angle of 30 degrees
     top, right = 0.3 + 0.5 * longest, max(0.3, 0.87 * longest - 0.3)
     size = (left + 0.85 * len(names) + right, top + 0.32 * len(words) + 0.15)
     panel = new_panel(size, (left, 0.15, right, top))
     most = float(np.abs(values).max()) or 1.0
-    # from red over white to blue, which colour-blind people tell apart
+    # red, white, blue: colour-blind people can distinguish them
     panel.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     panel.xaxis.tick_top()
     style = {"fontsize": FONT, "color": INK, "parse_math": False}
     panel.set_xticks(range(len(names)), names, rotation=30, ha="left", rotation_mode="anchor", **style)
     panel.set_yticks(range(len(words)), [shown(word) for word in words], **style)
     for (row, column), value in np.ndenumerate(values):
-        light = abs(value) > 0.65 * most
-        panel.text(
-            column,
-            row,
-            _number(float(value)),
-            ha="center",
-            va="center",
-            fontsize=FONT - 1,
-            color="white" if light else INK,
-        )
+        colour = "white" if abs(value) > 0.65 * most else INK
+        centred = {"ha": "center", "va": "center", "fontsize": FONT - 1}
+        panel.text(column, row, _number(float(value)), color=colour, **centred)
     return panel.figure

@@ -374,8 +374,13 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     groups = json.loads(grouped.stdout)["clusters"]
     assert [group["nearest"][0]["text"] for group in groups] == [texts[0], texts[2], "the cat"]
     assert "3 texts, " in grouped.stderr
-    with pytest.raises(DataError, match=r"one text was given where a list of texts is expected"):
-        load_as(TextEncoder, masked).embed_tokens("He sat")  # type: ignore[arg-type]
+    encoder = load_as(TextEncoder, masked)
+    with pytest.raises(DataError, match="texts is one string"):
+        encoder.embed_tokens("He sat")  # type: ignore[arg-type]
+    for wrong in (None, [None], [["He", "sat"]]):
+        for method in (encoder.embed_tokens, encoder.embed):
+            with pytest.raises(DataError, match=r"texts.* must be a (list of strings|str), not"):
+                method(wrong)  # type: ignore[operator]
     tokens = load_as(TextEncoder, masked).embed_tokens(texts)
     for name in ("t.parquet", "t.jsonl"):
         embed("--level", "token", "--out", str(tmp_path / name))

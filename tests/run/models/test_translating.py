@@ -353,8 +353,10 @@ def test_options_that_do_nothing_here_are_refused(folder, options, says):
 
 
 def test_what_is_no_list_of_texts_is_refused(translator):
-    with pytest.raises(DataError, match=r"a list of texts is expected; write \[text\]"):
+    with pytest.raises(DataError, match="texts is one string"):
         translator.translate("Ein Hund.")
+    with pytest.raises(DataError, match="texts must be a list of strings, not None"):
+        translator.translate(None)
     for wrong in (None, 7, ["eins"], b"eins"):
         with pytest.raises(DataError, match=r"text 2 is no text but .*; give each as a str"):
             list(translator.translate(["eins", wrong], max_new_tokens=1))

@@ -74,14 +74,16 @@ def test_a_model_that_takes_all_rows_for_one_class_is_compared(recipe, tmp_path)
     )
     assert [group.median for group in result.groups] == [-1.0, 0.0]
     assert result.best in result.groups[1].runs
-    assert result.left_out == []
+    assert result.undefined == []
 
 
 def test_settings_without_a_median_are_told(recipe, tmp_path, monkeypatch):
     nan = float("nan")
     values = [0.5, nan, 0.25, 0.25]
     evaluating(monkeypatch, *({"loss": 1.0, "spearman": value} for value in values))
-    monkeypatch.setattr("wordloom.run.sweep.sweep._evaluated", lambda recipe: ["loss", "spearman"])
+    monkeypatch.setattr(
+        "wordloom.run.sweep.sweep._scores_before_training", lambda recipe: ["loss", "spearman"]
+    )
     arguments = ["sweep", str(recipe), "train.l2=0.0,0.1", "seed=1,2", "--metric", "spearman",
                  "--median", "seed", "--out", str(tmp_path / "out")]  # fmt: skip
     for _ in range(2):  # the second time nothing is left to train
@@ -104,20 +106,20 @@ def test_figures_of_other_validation_rows_are_told(recipe, tmp_path):
     grid = {"data.train": [str(tmp_path / "train.tsv"), other_rows(tmp_path)]}
     apart = sweep(recipe, grid, COLUMNS, out=tmp_path / "apart")
     hashes = [run.signature.partition("text:")[2] for run in apart.runs]
-    assert apart.unlike == f"text: {', '.join(hashes)}"
+    assert apart.measured_differently == f"text: {', '.join(hashes)}"
     dev = f"data.validation={tmp_path}/dev.tsv"
-    assert sweep(recipe, grid, [*COLUMNS, dev], out=tmp_path / "alike").unlike == ""
+    assert sweep(recipe, grid, [*COLUMNS, dev], out=tmp_path / "alike").measured_differently == ""
     arguments = ["sweep", str(recipe), f"data.train={','.join(grid['data.train'])}", *COLUMNS]
     told = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "apart")])
-    assert f"not all measured alike (text: {', '.join(hashes)})" in " ".join(told.output.split())
+    assert f"measured differently (text: {', '.join(hashes)})" in " ".join(told.output.split())
 
 
 def test_a_validation_file_that_changes_between_two_calls_is_told(recipe, tmp_path):
     out = tmp_path / "out"
-    assert sweep(recipe, {"train.learning_rate": [0.05, 0.1]}, out=out).unlike == ""
+    assert sweep(recipe, {"train.learning_rate": [0.05, 0.1]}, out=out).measured_differently == ""
     (tmp_path / "dev.tsv").write_text(DEV.replace("warm but dull, dull\tgood", "warm but dull, dull\tbad"))
     wider = sweep(recipe, {"train.learning_rate": [0.05, 0.1, 0.2]}, out=out)
-    assert wider.unlike.startswith("text: ")
+    assert wider.measured_differently.startswith("text: ")
     assert wider.runs[0].signature == wider.runs[1].signature != wider.runs[2].signature
 
 
@@ -127,7 +129,7 @@ def test_the_same_rows_are_alike_whatever_reads_them(recipe, tmp_path):
     for split in ("tail", "hash"):
         fraction = ["data.validation=none", "data.validation_fraction=0.4", f"data.split={split}"]
         result = sweep(recipe, grid, fraction, out=tmp_path / split)
-        assert result.unlike == ""
+        assert result.measured_differently == ""
         assert "text:" in result.runs[0].signature
 
 
@@ -166,7 +168,7 @@ def test_rows_of_other_objectives_are_told_apart(tmp_path, objective, ending, co
         grid = {key: list(values)}
         return sweep(
             tmp_path / "tuned.toml", grid, dev, start_from=tmp_path / "body", out=tmp_path / name
-        ).unlike
+        ).measured_differently
 
     files = [f"{tmp_path}/{name}.{ending}" for name in ("dev", "new")]
     assert swept("apart", "data.validation", *files).startswith("text: ")

@@ -237,7 +237,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
         (["train.steps=2", "seed=1"], {}, "nothing to sweep"),
         (["train.steps=2,3", "train.steps=4"], {}, "train.steps is given twice"),
         (["train.learning_rate=2e-5,3e-5,0.00002"], {}, "2e-5 and 0.00002, which are equal"),
-        (["train.clip=1.0,none"], {}, "clip=1.0 and clip=none are one run"),
+        (["train.clip=1.0,none"], {}, "clip=1.0 and clip=none are the same run"),
         (["tokenizer.special_tokens=[1,2"], {}, "] is missing at its end"),
         (["train.per_gpu_batch_size=1,2"], {}, "it is called 'train.batch_size' here, and is of all devices"),
         (["seed=1,2"], {"metric": "acuracy"}, "did you mean 'accuracy'"),
@@ -289,12 +289,12 @@ def test_figures_that_were_not_measured_alike_are_told(recipe, tmp_path):
         "train.batch_size=2", "train.evaluate_every=1", "train.sample_every=0", "train.device=cpu",
     ]  # fmt: skip
     windows = sweep("quickstart", {"train.seq_len": [8, 16]}, small, out=tmp_path / "windows")
-    assert "window: 8, 16" in windows.unlike
+    assert "window: 8, 16" in windows.measured_differently
     alike = sweep("quickstart", {"train.learning_rate": [1e-3, 2e-3]},
                   [*small, "train.seq_len=8"], out=tmp_path / "rates")  # fmt: skip
-    assert alike.unlike == ""
+    assert alike.measured_differently == ""
     rows = sweep(recipe, {"model.max_ngram": [1, 2]}, out=tmp_path / "ngrams")
-    assert rows.unlike == ""
+    assert rows.measured_differently == ""
 
 
 def test_a_mistake_of_one_combination_leaves_the_others_trained(recipe, steps, tmp_path):
@@ -377,7 +377,7 @@ def test_a_figure_that_one_run_does_not_define_leaves_the_others_theirs(
         result = run()
         assert [run.metrics.get("pearson") for run in result.runs] == [None, 0.25]
         assert result.best is result.runs[1]
-        assert result.left_out == ["learning_rate=0.05: pearson is undefined"]
+        assert result.undefined == ["learning_rate=0.05: pearson is undefined"]
     assert (tmp_path / "out/learning_rate=0.05/config.json").exists()
 
 

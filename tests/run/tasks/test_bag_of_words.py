@@ -256,8 +256,10 @@ def test_saved_again_it_is_the_same(recipe, tmp_path):
 def test_texts_are_lists(recipe, tmp_path):
     classifier = wordloom.load(train(recipe, ["train.steps=2"], out=tmp_path / "run").folder)
     for use in (classifier.predict, classifier.vectorize):
-        with pytest.raises(DataError, match=r"write \[text\]"):
+        with pytest.raises(DataError, match="texts is one string"):
             use("one text")
+        with pytest.raises(DataError, match=r"texts\[1\] must be a str.*, not None"):
+            use(["one text", None])
     assert classifier.predict([]) == []
     assert classifier.probabilities([""]).sum() == pytest.approx(1.0)
 

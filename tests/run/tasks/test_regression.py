@@ -17,7 +17,7 @@ from wordloom.data import ScoredCorpus
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import MarkedInputs
 from wordloom.data.batches.labelled import LabelBatch
-from wordloom.errors import DataError, RecipeError
+from wordloom.errors import DataError, DataTypeError, RecipeError
 from wordloom.models import GPT2Config, TaskConfig, build
 from wordloom.objectives import objective
 from wordloom.recipe import load_recipe
@@ -85,8 +85,25 @@ def test_scores_are_learnt_and_said(tuned):
     assert (ledger["train"]["lowest"], ledger["train"]["highest"]) == (0, 4.5)
     assert ledger["validation"]["rows"] == 4
     assert scorer.score([]).shape == (0,)
-    with pytest.raises(DataError, match="one text was given"):
+    with pytest.raises(DataError, match="texts is one string"):
         scorer.score("a text")
+    with pytest.raises(DataTypeError, match="texts must be a list of strings, not None"):
+        scorer.score(None)
+    with pytest.raises(DataTypeError, match=r"texts\[1\] must be a str or tuple or list, not None"):
+        scorer.score(["a text", None])
+
+
+def test_a_table_of_a_header_alone_is_named(tuned, tmp_path):
+    place, _ = tuned
+    (tmp_path / "header.tsv").write_text("one\ttwo\talike\n")
+    rows = [f"data.validation={tmp_path}/header.tsv", "data.validation_fraction=0.1"]
+    with pytest.raises(DataError, match=r"header\.tsv': there are no rows; give at least one"):
+        train(recipe_in(tmp_path), rows, out=tmp_path / "run", start_from=place / "body")
+    corpus = ScoredCorpus(
+        sources=str(place / "train.tsv"), validation_fraction=0.01, text="one", label="alike"
+    )
+    with pytest.raises(DataError, match=r"train\.tsv': the validation part has no rows \(tail: 0\.01 of"):
+        wordloom.load(place / "run").evaluate(corpus.part("validation"))
 
 
 def test_all_rows_of_a_corpus_are_scored_unless_a_part_is_asked_for(tuned):

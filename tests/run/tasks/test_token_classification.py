@@ -236,7 +236,7 @@ def test_mistakes_are_told(tuned, tmp_path):
     told = refused(f'data.validation="{path}"', "data.validation_fraction=0.1")
     assert "val.conll:4: the label 'B-LOK' of 'Rome' was not seen in training" in told
     tagger = loaded(TokenClassifier, place / "run")
-    with pytest.raises(DataError, match="one text was given"):
+    with pytest.raises(DataError, match="texts is one string"):
         tagger.predict("a text")
     with pytest.raises(DataError, match="text 2: holds no word"):
         tagger.predict(["a text", "  "])

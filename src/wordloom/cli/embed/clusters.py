@@ -55,7 +55,8 @@ class Grouping:
         Raises DataError as :func:`wordloom.run.models.clusters.check_texts`, that and
         :func:`wordloom.data.labelled_rows`.
         """
-        from wordloom.inspect.cluster_plots import check_format, check_plane
+        from wordloom.inspect.cluster_plots import check_plane
+        from wordloom.inspect.figures import check_format
         from wordloom.run.models.clusters import check_texts
 
         given, labels = _read(source, label_column, reading)

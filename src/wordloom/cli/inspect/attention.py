@@ -46,7 +46,7 @@ def command(
     ids = tokenizer.prompt_ids(prompt)
     seen = attention_map(lm.model, ids, [tokenizer.decode([i]) for i in ids])
     if plot is not None:
-        seen.save_png(plot, layer=layer)
+        seen.save(plot, layer=layer)
     chosen = len(seen.weights) - 1 if layer is None else layer
     if json:
         print(json_module.dumps({"tokens": seen.tokens, "ids": ids, "weights": seen.weights.tolist()}))

@@ -97,7 +97,7 @@ class DocumentBags:
         """
         if features not in FEATURES:  # before all the texts are read
             raise DataError(f"unknown features {features!r}; {did_you_mean(str(features), FEATURES)}")
-        vectorizer, counted = BagVectorizer.fit_counts(_several(texts), lower=lower, **settings)
+        vectorizer, counted = BagVectorizer.fit_counts(texts, lower=lower, **settings)
         return cls(vectorizer, counted.rows, features=features)
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class DocumentBags:
 
     def vectorize(self, texts: Iterable[str]) -> Any:
         """The features of M other texts: CSR [M, V] float64."""
-        return self.weigh(self.vectorizer.counts(_several(texts)))
+        return self.weigh(self.vectorizer.counts(texts))
 
     def weigh(self, counts: Any) -> Any:
         """The features of ``counts`` [M, V] by this vocabulary: CSR [M, V] float64."""
@@ -217,12 +217,6 @@ def nearest_rows(
     cosines = np.divide(products, both, out=np.zeros_like(products), where=both > 0)
     order = np.argsort(-cosines, kind="stable")[:topn]
     return [Neighbour(int(i), float(cosines[i])) for i in order if cosines[i] > 0]
-
-
-def _several(texts: Iterable[str]) -> Iterable[str]:
-    if isinstance(texts, str):
-        raise DataError("one text was given where a list of texts is expected; write [text]")
-    return texts
 
 
 def refuse_taken(folder: Path, *, overwrite: bool) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.errors import CheckpointError, DataError, did_you_mean
+from wordloom.errors import CheckpointError, DataError, DataTypeError, did_you_mean
 from wordloom.files import write_text
 from wordloom.text import Tokenizer
 from wordloom.text.arguments import check_texts, describe
@@ -47,10 +47,6 @@ VOCABULARY = "vocabulary.json"
 # Words and single punctuation marks of a text in ASCII, exactly as BERT's pre-tokenizer splits it.
 _ASCII_WORDS = re.compile(r"[^\s!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]", re.ASCII)
 _AT_ONCE = 512  # texts held at a time
-
-
-class DataTypeError(DataError, TypeError):
-    """A text that is not a string, a number that is not an integer, or a matrix that is not CSR."""
 
 
 class Counted(NamedTuple):

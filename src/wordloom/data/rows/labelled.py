@@ -221,6 +221,16 @@ class LabelledCorpus:
         what = "last rows" if self.split == "tail" else "hash of each row's text"
         return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {what}"
 
+    def no_rows(self, part: Literal["train", "validation"]) -> DataError:
+        """Return the error that ``part`` holds no rows, which names the sources."""
+        files = self.split == "files"
+        sources = self.validation_sources if files and part == "validation" else self.sources
+        several = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+        names = ", ".join(f"'{os.fspath(source)}'" for source in several)
+        if files or not self.validation_fraction:
+            return DataError(f"{names}: there are no rows; give at least one")
+        return DataError(f"{names}: the {part} part has no rows ({self.describe_split()}); give more rows")
+
     def _refuse_shared_files(self) -> None:
         if not self.validation_sources:
             return

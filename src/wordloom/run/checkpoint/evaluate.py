@@ -218,7 +218,8 @@ def evaluate_classification(
     else:
         scores = classifier.evaluate(labelled_corpus(checkpoint.validation_recipe).part("validation"))
     if plot is not None:
-        draw_confusion(**scores.details["confusion"], path=plot)
+        kind = label_column if isinstance(label_column, str) and label_column != "file" else "label"
+        draw_confusion(**scores.details["confusion"], path=plot, kind=kind)
         reporter.say(f"wrote {plot}")
     return scores
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from wordloom.data.batches.masked import Marks
-from wordloom.errors import ConfigError, DataError, NonFiniteError, did_you_mean
+from wordloom.errors import ConfigError, DataError, DataTypeError, NonFiniteError, did_you_mean
 from wordloom.models import context_limit, encodes
 from wordloom.models.fast.encoder import FastEncoder
 from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.recurrent import Recurrent
 from wordloom.run.models.side_by_side import side_by_side
+from wordloom.text.arguments import check_texts
 
 __all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "Pooling", "TokenVectors"]
 
@@ -159,7 +160,6 @@ class Embedder:
     def __call__(self, texts: Iterable[str], *, place: Place | None = None) -> Embedded:
         """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error, which
         names it by ``place`` of its number, from 0."""
-        _refuse_one(texts)
         ledger, found = EmbedLedger(), [np.empty((0, self.dim), np.float32)]
         for some in self.stream(texts, ledger, place=place):
             found.append(some)
@@ -179,7 +179,7 @@ class Embedder:
     ) -> Iterator[NDArray[np.float32]]:
         """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come, and
         ``place`` is of a text's number there, from 0."""
-        texts = iter(texts)
+        texts = check_texts(texts, error=DataTypeError)
         while some := list(islice(texts, _POOL_TEXTS)):
             pieces = self._pieces(some, ledger, place)
             pooled = _Pooled(len(some), self.pooling)
@@ -192,7 +192,7 @@ class Embedder:
         """The vectors of every token of every text, marks left out, at their own lengths; ``ledger`` as for
         :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`, ``place`` as for
         :meth:`stream`."""
-        _refuse_one(texts)
+        texts = list(check_texts(texts, error=DataTypeError))
         kept = EmbedLedger() if ledger is None else ledger
         pieces = self._pieces(texts, kept, place)
         if ledger is None and kept.cut:
@@ -337,11 +337,6 @@ def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         hook.remove()
-
-
-def _refuse_one(texts: object) -> None:
-    if isinstance(texts, str):
-        raise DataError("one text was given where a list of texts is expected; write [text]")
 
 
 def _check_finite(vectors: NDArray[Any]) -> None:

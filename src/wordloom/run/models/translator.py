@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 
 from wordloom.data.text.sentences import sentences
-from wordloom.errors import CheckpointError, DataError, GenerationError, did_you_mean
+from wordloom.errors import CheckpointError, DataError, DataTypeError, GenerationError, did_you_mean
 from wordloom.generate import Conditioned, Generation, Hypothesis, Sampling, beam_search, generate
 from wordloom.generate.sampling import new_seed
 from wordloom.models import Memory, context_limit
@@ -25,6 +25,7 @@ from wordloom.run.models.side_by_side import side_by_side
 from wordloom.run.models.text_stream import available_batches, batches_of
 from wordloom.run.models.tokenizers import ReadsText, required_tokenizer
 from wordloom.text import Tokenizer
+from wordloom.text.arguments import check_texts
 from wordloom.weights import save_model
 from wordloom.weights.configs import format_of
 
@@ -150,8 +151,7 @@ class Translator(ReadsText):
 
         Raises DataError for what is no text, GenerationError for an overlong one or a setting out of range.
         """
-        if isinstance(texts, str):
-            raise DataError("one text was given where a list of texts is expected; write [text]")
+        several = check_texts(texts, types=(object,), error=DataTypeError)  # _only_texts names the place
         search = {"beams": beams, "length_penalty": length_penalty, "early_stopping": early_stopping,
                   "max_new_tokens": max_new_tokens, "n_best": n_best}  # fmt: skip
         read_ahead = _POOL * batch_size if read_ahead is None else read_ahead
@@ -169,7 +169,7 @@ class Translator(ReadsText):
                 "ask for one of each text"
             )
         write = self._searching(search) if sampling is None else self._drawing(sampling)
-        given = _only_texts(texts, place)
+        given = _only_texts(several, place)
         pools = available_batches(given, read_ahead) if live else batches_of(given, read_ahead)
         parted = partial(self._parts, overlong=overlong, place=place)
         joined = partial(self._joined, n_best=n_best, length_penalty=length_penalty)

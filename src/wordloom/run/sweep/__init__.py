@@ -1,1 +1,1 @@
-"""Grids of runs and their comparison."""
+"""Train a grid of runs, and compare finished runs."""

@@ -1,4 +1,4 @@
-"""Finished runs beside one another: what each has learnt, and what it has forgotten of the old task."""
+"""Compare finished runs by their score on the new task and by how much they forgot of the old task."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from wordloom.errors import EvaluationError, did_you_mean
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.training import HIGHER
-from wordloom.run.sweep.scores import figures_of, metric_lines
+from wordloom.run.sweep.scores import metric_lines, scores_of
 from wordloom.run.tasks.old_task import FILE
 
 __all__ = ["REMEDIES", "Forgetting", "forgetting_of"]
 
-#: What is done against forgetting, in the order in which they are told.
+#: The remedies against forgetting, in the order in which they are listed.
 REMEDIES = (
     "fine-tuning alone",
     "language model of the new texts",
@@ -28,16 +28,16 @@ REMEDIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Forgetting:
-    """One run.
+    """One finished run.
 
     Attributes:
-        folder: where it is.
-        remedy: of REMEDIES.
-        label: its setting, such as ``10 %``.
-        setting: the same as a number.
-        tokens: that were read in training, of both tasks.
-        before, after: the old task's loss.
-        metric, score: the new task's figure on its validation part.
+        folder: the folder of the run.
+        remedy: one of REMEDIES.
+        label: the setting of the remedy, such as ``10 %``.
+        setting: the setting of the remedy as a number.
+        tokens: tokens of both tasks that training read.
+        before, after: the loss on the old task before and after training.
+        metric, score: the name and value of the new task's score on its validation part.
     """
 
     folder: Path
@@ -55,13 +55,13 @@ class Forgetting:
 
 
 def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> list[Forgetting]:
-    """The finished runs with ``[old_task]`` in ``folders``: runs, sweeps, or folders of them.
+    """Return the finished runs with ``[old_task]`` in ``folders``: runs, sweeps, or folders of them.
 
-    ``metric`` is a figure of the new task's validation part; None: accuracy, or what the runs have of its
-    kind, else the loss.
+    ``metric`` names a score of the new task's validation part.  By default it is the first score that all
+    runs have and of which a higher value is better, or else the loss.
 
-    Raises EvaluationError where there are none, where one has no such figure, and where their old losses are
-    not of the same text, read in the same way.
+    Raises EvaluationError for a folder without such runs, for a run without the metric, and for losses on the
+    old task that were not measured on the same text in the same way.
     """
     found: dict[Path, tuple[Recipe, dict[str, Any], dict[str, float], int]] = {}
     for folder in map(Path, folders):
@@ -74,46 +74,46 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
         for run in (file.parent for file in files):
             recipe = load_recipe(run / "recipe.toml")
             lines = metric_lines(run / "metrics.jsonl")
-            told = json.loads((run / FILE).read_text(encoding="utf-8"))
-            figures = figures_of(lines, recipe.train)
+            old_task = json.loads((run / FILE).read_text(encoding="utf-8"))
+            scores = scores_of(lines, recipe.train)
             tokens = max((line.get("tokens", 0) for line in lines), default=0)
-            found[run] = recipe, told, figures, tokens
-    _check_alike({run: told["signature"] for run, (_, told, _, _) in found.items()})
-    name = metric or _usual([figures for _, _, figures, _ in found.values()])
+            found[run] = recipe, old_task, scores, tokens
+    _check_comparable({run: old_task["signature"] for run, (_, old_task, _, _) in found.items()})
+    name = metric or _default_metric([scores for _, _, scores, _ in found.values()])
     labels = _labels({run: recipe for run, (recipe, *_) in found.items()})
-    made = []
-    for run, (recipe, told, figures, tokens) in found.items():
-        if name not in figures:
-            raise EvaluationError(f"{run} evaluates no {name!r}; {did_you_mean(name, figures)}")
-        made.append(
+    results = []
+    for run, (recipe, old_task, scores, tokens) in found.items():
+        if name not in scores:
+            raise EvaluationError(f"{run} evaluates no {name!r}; {did_you_mean(name, scores)}")
+        results.append(
             Forgetting(
                 folder=run,
                 remedy=_remedy(recipe),
                 label=labels[run],
                 setting=_setting(recipe)[0],
                 tokens=tokens,
-                before=told["before"],
-                after=told["after"],
+                before=old_task["before"],
+                after=old_task["after"],
                 metric=name,
-                score=figures[name],
+                score=scores[name],
             )
         )
-    return sorted(made, key=lambda one: (REMEDIES.index(one.remedy), one.setting, one.label))
+    return sorted(results, key=lambda run: (REMEDIES.index(run.remedy), run.setting, run.label))
 
 
-def _check_alike(signatures: dict[Path, str]) -> None:
-    """Raise EvaluationError for losses that do not compare."""
-    first, *rest = signatures
-    for run in rest:
+def _check_comparable(signatures: dict[Path, str]) -> None:
+    """Raise EvaluationError for losses that were not measured in the same way."""
+    first, *others = signatures
+    for run in others:
         if signatures[run] != signatures[first]:
             raise EvaluationError(
-                f"the old losses of {first} and {run} do not compare: {signatures[first]} and "
-                f"{signatures[run]}; name runs that are measured alike"
+                f"the old losses of {first} and {run} cannot be compared: {signatures[first]} and "
+                f"{signatures[run]}; name runs that are measured in the same way"
             )
 
 
-def _usual(figures: Sequence[dict[str, float]]) -> str:
-    return next((name for name in HIGHER if all(name in each for each in figures)), "loss")
+def _default_metric(scores: Sequence[dict[str, float]]) -> str:
+    return next((name for name in HIGHER if all(name in run for run in scores)), "loss")
 
 
 def _remedy(recipe: Recipe) -> str:
@@ -126,21 +126,23 @@ def _remedy(recipe: Recipe) -> str:
 
 
 def _labels(recipes: dict[Path, Recipe]) -> dict[Path, str]:
-    """What each run has set of its remedy, and what else tells it from runs with the same."""
-    own = {run: _setting(recipe)[1] for run, recipe in recipes.items()}
+    """Return each run's setting of its remedy, with its rate or seed where runs share it."""
+    settings = {run: _setting(recipe)[1] for run, recipe in recipes.items()}
     named: dict[Path, str] = {}
     for run, recipe in recipes.items():
         alike = [
-            other
-            for at, other in recipes.items()
-            if at != run and own[at] == own[run] and _remedy(other) == _remedy(recipe)
+            recipes[other]
+            for other in recipes
+            if other != run
+            and settings[other] == settings[run]
+            and _remedy(recipes[other]) == _remedy(recipe)
         ]
-        more = []
+        differences = []
         if any(other.train.learning_rate != recipe.train.learning_rate for other in alike):
-            more.append(_rate(recipe))
+            differences.append(_rate(recipe))
         if any(other.seed != recipe.seed for other in alike):
-            more.append(f"seed {recipe.seed}")
-        named[run] = ", ".join([own[run], *more])
+            differences.append(f"seed {recipe.seed}")
+        named[run] = ", ".join([settings[run], *differences])
     return named
 
 
@@ -154,6 +156,6 @@ def _setting(recipe: Recipe) -> tuple[float, str]:
 
 
 def _rate(recipe: Recipe) -> str:
-    """As ``rate 3e-4``."""
+    """Return the learning rate as in ``rate 3e-4``."""
     digits, _, power = f"{recipe.train.learning_rate:e}".partition("e")
     return f"rate {float(digits):g}e{int(power)}"

@@ -1,4 +1,4 @@
-"""A grid of settings: ``key=v1,v2`` taken apart, and every combination as a recipe with a readable name."""
+"""Parse grids of settings such as ``key=v1,v2``, and build a named recipe for every combination."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST = 120  # characters of a folder's name
 
 @dataclass(frozen=True, kw_only=True)
 class Combination:
-    """One point of a grid: the swept ``settings`` alone, the whole ``recipe``, the ``name`` of its folder."""
+    """One point of a grid: its swept ``settings``, its complete ``recipe`` and the ``name`` of its folder."""
 
     name: str
     settings: dict[str, Any]
@@ -34,9 +34,9 @@ class Combination:
 
 
 def split_settings(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """(keys with several values, overrides with one) of what stands on a command line.
+    """Split command-line arguments into keys with several values and overrides with one value.
 
-    Commas within brackets, braces and quotes belong to a value: ``data.train=["a","b"],c`` has two.
+    Commas inside brackets, braces and quotes belong to a value: ``data.train=["a","b"],c`` has two values.
 
     >>> split_settings(["train.epochs=2,3", "seed=1"])
     ({'train.epochs': ['2', '3']}, ['seed=1'])
@@ -45,16 +45,16 @@ def split_settings(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list
     """
     grid: dict[str, list[str]] = {}
     overrides: list[str] = []
-    given: set[str] = set()
+    seen: set[str] = set()
     for argument in arguments:
         key, equals, text = argument.partition("=")
         key = key.strip()
-        if not equals:  # what is wrong with it is said where overrides are read
+        if not equals:  # the reader of overrides reports the error
             overrides.append(argument)
             continue
-        if key in given:
+        if key in seen:
             raise RecipeError(f"{key} is given twice; write its values as one list: {key}=v1,v2")
-        given.add(key)
+        seen.add(key)
         values = list(_alternatives(argument, text))
         if len(values) == 1:
             overrides.append(argument)
@@ -66,24 +66,24 @@ def split_settings(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list
 
 
 def _alternatives(argument: str, text: str) -> Iterator[str]:
-    """``text`` cut at commas that stand in no brackets, braces or quotes."""
-    open_: list[str] = []
-    quote, began = "", 0  # quotes open where a value begins, so that don't is a word
-    for at, letter in enumerate(text):
+    """Split ``text`` at commas that are outside brackets, braces and quotes."""
+    closing: list[str] = []  # the brackets that are still open, by what closes them
+    quote, start = "", 0  # a quote opens only at the beginning of a value, so that don't is a word
+    for i, letter in enumerate(text):
         if quote:
-            quote = "" if letter == quote and (text[at - 1] != "\\" or quote == "'") else quote
-        elif letter in "'\"" and (open_ or not text[began:at].strip()):
+            quote = "" if letter == quote and (text[i - 1] != "\\" or quote == "'") else quote
+        elif letter in "'\"" and (closing or not text[start:i].strip()):
             quote = letter
-        elif letter in _CLOSING and (open_ or not text[began:at].strip()):
-            open_.append(_CLOSING[letter])
-        elif open_ and letter == open_[-1]:
-            open_.pop()
-        elif letter == "," and not open_:
-            yield text[began:at].strip()
-            began = at + 1
-    if open_ or quote:
-        raise RecipeError(f"cannot read {argument!r}: {quote or open_[-1]} is missing at its end")
-    yield text[began:].strip()
+        elif letter in _CLOSING and (closing or not text[start:i].strip()):
+            closing.append(_CLOSING[letter])
+        elif closing and letter == closing[-1]:
+            closing.pop()
+        elif letter == "," and not closing:
+            yield text[start:i].strip()
+            start = i + 1
+    if closing or quote:
+        raise RecipeError(f"cannot read {argument!r}: {quote or closing[-1]} is missing at its end")
+    yield text[start:].strip()
 
 
 def combinations(
@@ -94,13 +94,13 @@ def combinations(
     start_from: str | Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> list[Combination]:
-    """Every combination of ``grid``, the last key's values changing fastest; all recipes are validated.
+    """Return every combination of ``grid``, with the last key changing fastest; validate all recipes.
 
-    Values are what overrides take: text is read as there (``"2e-5"`` is a number), others as they are.
-    ``say`` takes what an override makes the recipe leave out.
+    Strings are parsed as overrides are (``"2e-5"`` is a number); other values are used as they are.
+    ``say`` receives a line for each recipe key that an override drops.
 
-    Raises RecipeError for whatever is wrong with any of them, for values or whole recipes that are equal, and
-    where there is nothing to choose from.
+    Raises RecipeError for an invalid recipe, for equal values or recipes, and for a grid in which no key has
+    two values.
     """
     if not grid or all(len(values) < 2 for values in grid.values()):
         raise RecipeError(
@@ -121,17 +121,19 @@ def combinations(
         settings = {key: override_value(text) for key, text in zip(texts, chosen, strict=True)}
         exact = " ".join(pairs)
         name = _name({labels[key]: value for key, value in settings.items()}, exact)
-        if any(name == one.name for one in found):  # other values that are written alike
+        if any(name == one.name for one in found):  # two values can be written alike in a name
             name = f"{name}-{_digest(exact)}"
         same = known.setdefault(json.dumps(loaded.as_dict(), sort_keys=True), name)
         if same != name:
-            raise RecipeError(f"{same} and {name} are one run: the recipe is the same; leave one of them out")
+            raise RecipeError(
+                f"{same} and {name} are the same run, with equal recipes; leave one of them out"
+            )
         found.append(Combination(name=name, settings=settings, recipe=loaded))
     return found
 
 
 def _text(value: Any) -> str:
-    """A value as an override has it."""
+    """Return ``value`` as the text of an override."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -151,13 +153,13 @@ def _refuse_equal(key: str, texts: Sequence[str]) -> None:
 
 
 def _labels(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key where that tells it from all others, else the key."""
+    """Return a label for each key: its last part where that is unique, else the whole key."""
     last = [key.rpartition(".")[2] for key in keys]
     return {key: part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)}
 
 
 def _name(settings: Mapping[str, Any], exact: str) -> str:
-    """A folder's name; what a name cannot hold is told apart by the digest of ``exact``."""
+    """Return a name for a folder, with a digest of ``exact`` where characters are replaced or truncated."""
     plain = ",".join(f"{label}={_plain(value)}" for label, value in settings.items())
     safe = _UNSAFE.sub("-", plain)
     if safe == plain and len(plain) <= _LONGEST:

@@ -1,4 +1,4 @@
-"""What the runs of a sweep have come to: read from their folders, compared, written as tables."""
+"""Read the scores of a sweep's runs from their folders, compare them, and write them as tables."""
 
 from __future__ import annotations
 
@@ -20,45 +20,32 @@ from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
 
 __all__ = [
-    "OLD_LOSSES",
-    "Metric",
-    "SweepGroup",
-    "SweepRun",
-    "best_run",
-    "figures_of",
-    "groups_of",
-    "left_out",
-    "metric_lines",
-    "read_run",
-    "unlike",
-    "work",
-    "write_tables",
-]
+    "OLD_LOSSES", "Metric", "SweepGroup", "SweepRun", "best_run", "groups_of", "measured_differently",
+    "metric_lines", "read_run", "scores_of", "undefined", "work", "write_tables",
+]  # fmt: skip
 
-
-# Objectives whose figures are of whole texts.
-_OF_TEXTS = (
-    "classification",
-    "regression",
-    "cosine_similarity",
-    "multiple_choice",
-    "token_classification",
+# Objectives that score whole texts.
+_TEXT_OBJECTIVES = (
+    "classification", "regression", "cosine_similarity", "multiple_choice", "token_classification",
     "question_answering",
-)
-#: Of the old task, before the first step and after the last.
+)  # fmt: skip
+#: The losses on the old task, before the first step and after the last.
 OLD_LOSSES = ("old_loss_before", "old_loss")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """By which figure of the validation part runs are compared; ``higher`` is better, or lower."""
+    """The validation score that runs are compared by; ``higher`` says whether a higher value is better."""
 
     name: str
     higher: bool
 
     @classmethod
     def named(cls, name: str, higher: bool | None) -> Metric:
-        """Known figures have their direction; raises RecipeError where it is not known, or another given."""
+        """Return the metric called ``name``; ``higher`` None takes the known direction of the metric.
+
+        Raises RecipeError where the direction is unknown, or where ``higher`` contradicts it.
+        """
         if higher is None:
             if name not in (*LOWER, *HIGHER):
                 raise RecipeError(
@@ -71,16 +58,16 @@ class Metric:
             raise RecipeError(f"a {better} {name} is better; leave out {option}")
         return cls(name, higher)
 
-    def check(self, figures: Collection[str]) -> None:
-        """Raise RecipeError where an evaluation has no such figure."""
-        if self.name not in figures:
+    def check(self, scores: Collection[str]) -> None:
+        """Raise RecipeError if an evaluation with these ``scores`` does not have the metric."""
+        if self.name not in scores:
             raise RecipeError(
                 f"these runs evaluate no {self.name!r} on their validation part; --metric takes "
-                f"{', '.join(figures) or 'none: nothing is held out'}"
+                f"{', '.join(scores) or 'none: nothing is held out'}"
             )
 
     def cost(self, value: float | None) -> float:
-        """What the best has least of."""
+        """Return a number that is smallest for the best value, and infinite for an undefined one."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.higher else value
@@ -88,10 +75,10 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRun:
-    """One combination: its settings, where it is, how far it came, and its figures of the validation part.
+    """One run of a sweep: its settings, folder, progress and validation scores.
 
-    ``state`` is "waiting", "stopped" (to be gone on with), "failed" (``reason`` says why) or "done";
-    ``seconds`` are of training and evaluation.
+    ``state`` is "waiting", "stopped" (can be resumed), "failed" (``reason`` says why) or "done".
+    ``seconds`` is the time of training and evaluation.
     """
 
     settings: dict[str, Any]
@@ -101,8 +88,8 @@ class SweepRun:
     steps: int = 0
     seconds: float = 0.0
     reason: str = ""
-    signature: str = ""  # of how its figures were measured, where that may differ between runs
-    work: float = 0.0  # of the whole run, to compare with that of others
+    signature: str = ""  # how the scores were measured, where that can differ between runs
+    work: float = 0.0  # the amount of work of the complete run, as `work` counts it
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -119,10 +106,10 @@ class SweepRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepGroup:
-    """Runs that differ in one key alone, such as their seed: the median of their figures and its range.
+    """Runs that differ in one key only, such as the seed, with the median and range of their scores.
 
-    ``median``, ``low`` and ``high`` are None until all ``runs`` are done, and where the figure is not defined
-    in one of them; ``undefined`` counts these.
+    ``median``, ``low`` and ``high`` are None until all ``runs`` are done, and if the score of a run is
+    undefined.  ``undefined`` counts the finished runs with an undefined score.
     """
 
     settings: dict[str, Any]
@@ -149,10 +136,10 @@ class SweepGroup:
 
 
 def read_run(combination: Combination, folder: Path) -> SweepRun:
-    """What ``folder`` says of its run; raises RecipeError where that is of another recipe."""
+    """Return the state and scores of the run in ``folder``; raise RecipeError for another recipe."""
     recipe = combination.recipe
     reason = _failure(folder)
-    if not (folder / "recipe.toml").exists():  # it may have failed in its first, timed steps
+    if not (folder / "recipe.toml").exists():  # a run can fail in its first, timed steps
         return SweepRun(
             settings=combination.settings,
             folder=folder,
@@ -176,7 +163,7 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         settings=combination.settings,
         folder=folder,
         state=state,
-        metrics=figures_of(lines, recipe.train),
+        metrics=scores_of(lines, recipe.train),
         signature=_signature(lines, recipe),
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
@@ -186,22 +173,22 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
 
 
 def _failure(folder: Path) -> str:
-    """Why the run in ``folder`` failed; empty where it did not."""
+    """Return why the run in ``folder`` failed, or "" if it did not."""
     path = folder / "failed.json"
     return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.exists() else ""
 
 
 def _ended(folder: Path, step: int) -> bool:
-    """Whether nothing is left to do after the checkpoint of ``step``: checkpoints may be removed then."""
+    """Return whether the checkpoint of ``step`` is the last one of its run."""
     try:
         path = folder / "checkpoints" / f"step-{step}" / "trainer" / "state.json"
         return bool(step >= json.loads(path.read_text(encoding="utf-8"))["total_steps"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False  # what is wrong is said by the run that goes on with it
+        return False  # resuming the run reports what is wrong
 
 
 def metric_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of ``metrics.jsonl``: a kill may have broken the last one."""
+    """Return the complete lines of ``metrics.jsonl``; a killed run may have left a broken last line."""
     found = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -212,52 +199,51 @@ def metric_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def figures_of(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, float]:
-    """Those of the weights that the folder holds: the last evaluation's, or the best one's where ``train``
-    keeps that; of a run with an old task also its loss then, and before the first step."""
-    kept = _kept(lines, train)
-    figures = {
+def scores_of(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, float]:
+    """Return the scores of the weights that the folder holds: those of the last or of the best evaluation.
+
+    A run with an old task also has its loss on that task, before the first step and with these weights.
+    """
+    kept = _kept_evaluation(lines, train)
+    scores = {
         key: value
         for key, value in kept.items()
         if isinstance(value, int | float) and key not in ("step", "seconds")
     }
     if not kept:
-        return figures
+        return scores
     old = {line["step"]: line["loss"] for line in lines if line["kind"] == "old_task"}
     for name, step in zip(OLD_LOSSES, (0, kept["step"]), strict=True):
         if step in old:
-            figures[name] = old[step]
-    return figures
+            scores[name] = old[step]
+    return scores
 
 
-def _kept(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, Any]:
-    """The evaluation of the weights that the folder holds; empty where there was none."""
+def _kept_evaluation(lines: Sequence[dict[str, Any]], train: TrainSettings) -> dict[str, Any]:
+    """Return the evaluation of the weights that the folder holds, or an empty dict without one."""
     evaluations = [line for line in lines if line["kind"] == "evaluate"]
-    by = Metric.named(train.best_metric, None)
-    if train.keep_best and any(by.name in line for line in evaluations):
-        return min(evaluations, key=lambda line: by.cost(line.get(by.name)))
+    metric = Metric.named(train.best_metric, None)
+    if train.keep_best and any(metric.name in line for line in evaluations):
+        return min(evaluations, key=lambda line: metric.cost(line.get(metric.name)))
     return evaluations[-1] if evaluations else {}
 
 
 def _signature(lines: Sequence[dict[str, Any]], recipe: Recipe) -> str:
-    """How the figures of the weights that the folder holds were measured: those of tokens, among a batch or
-    of the words before a cut as settings of training decide; those of whole texts are of these, whatever
-    reads them, and differ by the rows alone."""
+    """Return how the kept scores were measured; for scores of whole texts, the rows alone count."""
     train = recipe.train
-    signature = str(_kept(lines, train).get("signature", ""))
-    cut = isinstance(recipe.data, TokenLabelData) and recipe.data.too_long == "cut"
-    if train.objective not in _OF_TEXTS or cut:
+    signature = str(_kept_evaluation(lines, train).get("signature", ""))
+    truncated = isinstance(recipe.data, TokenLabelData) and recipe.data.too_long == "cut"
+    if train.objective not in _TEXT_OBJECTIVES or truncated:
         return signature
     name, *parts = signature.split("|")
     return "|".join([name, *(part for part in parts if part.startswith("text:"))])
 
 
-def unlike(runs: Sequence[SweepRun]) -> str:
-    """In what the figures of the runs that are done were not measured alike, such as ``window: 64, 128``;
-    empty where nothing is known to differ."""
+def measured_differently(runs: Sequence[SweepRun]) -> str:
+    """Return how the measurements of the finished runs differ, such as ``window: 64, 128``, or ""."""
     parts: dict[str, list[str]] = {}
-    signed = [run.signature for run in runs if run.state == "done" and run.signature]
-    for signature in signed:
+    signatures = [run.signature for run in runs if run.state == "done" and run.signature]
+    for signature in signatures:
         for part in signature.split("|")[1:]:
             name, _, value = part.partition(":")
             if value not in parts.setdefault(name, []):
@@ -267,7 +253,7 @@ def unlike(runs: Sequence[SweepRun]) -> str:
 
 
 def work(recipe: Recipe) -> float:
-    """How much a run does, in a unit that runs with a budget of the same kind share."""
+    """Return the amount of work of a run, in a unit that is equal for runs with the same kind of budget."""
     s = recipe.train
     if s.steps is not None:
         return float(s.steps * (1 if s.optimizer == "lbfgs" else s.batch_size * s.seq_len))
@@ -275,49 +261,50 @@ def work(recipe: Recipe) -> float:
 
 
 def best_run(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> SweepRun | None:
-    """The run with the best figure, of equal ones the one with the smaller budget, then the earlier; of
-    ``groups`` the one with the best median, and in it the run that is nearest to the median."""
+    """Return the run with the best score; of equal scores, the one with the smaller budget, then the first.
+
+    With ``groups``, the group with the best median wins, and of its runs the one nearest to the median.
+    """
     if groups:
         complete = [group for group in groups if math.isfinite(metric.cost(group.median))]
         if not complete:
             return None
-        chosen = min(complete, key=lambda group: (metric.cost(group.median), group.runs[0].work))
-        middle = chosen.median
+        best = min(complete, key=lambda group: (metric.cost(group.median), group.runs[0].work))
+        middle = best.median
         assert middle is not None
-        return min(chosen.runs, key=lambda run: abs(run.metrics[metric.name] - middle))
+        return min(best.runs, key=lambda run: abs(run.metrics[metric.name] - middle))
     scored = [run for run in runs if run.state == "done"]
     scored = [run for run in scored if math.isfinite(metric.cost(run.metrics.get(metric.name)))]
     return min(scored, key=lambda run: (metric.cost(run.metrics[metric.name]), run.work), default=None)
 
 
 def groups_of(runs: Sequence[SweepRun], over: str | None, metric: Metric) -> list[SweepGroup]:
-    """The runs by all their settings but ``over``; none where that is None."""
+    """Return the runs grouped by all their settings except ``over``; no groups if ``over`` is None."""
     if over is None:
         return []
-    together: dict[str, list[SweepRun]] = {}
+    members: dict[str, list[SweepRun]] = {}
     for run in runs:
-        rest = {key: value for key, value in run.settings.items() if key != over}
-        together.setdefault(json.dumps(rest, default=str), []).append(run)
-    return [_group(members, over, metric) for members in together.values()]
+        shared = {key: value for key, value in run.settings.items() if key != over}
+        members.setdefault(json.dumps(shared, default=str), []).append(run)
+    return [_group(group, over, metric) for group in members.values()]
 
 
 def _group(runs: list[SweepRun], over: str, metric: Metric) -> SweepGroup:
     values = [run.metrics.get(metric.name) for run in runs if run.state == "done"]
     known = sorted(value for value in values if value is not None and math.isfinite(value))
-    whole = len(known) == len(runs)
+    complete = len(known) == len(runs)
     return SweepGroup(
         settings={key: value for key, value in runs[0].settings.items() if key != over},
         runs=runs,
-        median=median(known) if whole else None,
-        low=known[0] if whole else None,
-        high=known[-1] if whole else None,
+        median=median(known) if complete else None,
+        low=known[0] if complete else None,
+        high=known[-1] if complete else None,
         undefined=len(values) - len(known),
     )
 
 
-def left_out(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> list[str]:
-    """A line for each setting that cannot be the best since its figure, or that of one of its runs, is not
-    defined, such as the correlation with what is always the same."""
+def undefined(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> list[str]:
+    """Return a line for each setting whose score is undefined, so that it cannot be the best."""
     if groups:
         return [
             f"{_named(group.settings)}: {metric.name} is undefined in {group.undefined} of "
@@ -338,20 +325,19 @@ def _named(settings: dict[str, Any]) -> str:
 
 
 def write_tables(folder: Path, runs: Sequence[SweepRun], best: SweepRun | None) -> None:
-    """``table.tsv`` and ``table.jsonl``, a line for each run; each is replaced whole."""
+    """Write ``table.tsv`` and ``table.jsonl`` with a line for each run; replace older files atomically."""
     rows = [{**run.as_dict(), "best": run is best} for run in runs]
     lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     write_text(folder / "table.jsonl", "".join(lines))
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     header = [*runs[0].settings, "state", *names, "steps", "seconds", "best", "folder"]
-    table = [header]
-    for run in runs:
-        table.append(
-            [
-                *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
-                run.state,
-                *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
-                *(str(run.steps), f"{run.seconds:.1f}", "best" if run is best else "", run.folder.name),
-            ]
-        )
-    write_text(folder / "table.tsv", "".join("\t".join(row) + "\n" for row in table))
+    cells = (
+        [
+            *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
+            run.state,
+            *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
+            *(str(run.steps), f"{run.seconds:.1f}", "best" if run is best else "", run.folder.name),
+        ]
+        for run in runs
+    )
+    write_text(folder / "table.tsv", "".join("\t".join(row) + "\n" for row in [header, *cells]))

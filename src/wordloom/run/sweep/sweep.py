@@ -1,4 +1,4 @@
-"""A grid of runs: each trained once, resumed where it stopped, compared on the validation part."""
+"""Train every run of a grid, resume stopped runs, and compare the runs by a validation score."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wordloom.errors import (
     RecipeError,
     WordloomError,
     did_you_mean,
-)
+)  # fmt: skip
 from wordloom.files import write_text
 from wordloom.models import config_from
 from wordloom.nn.evaluating import evaluating
@@ -37,11 +37,11 @@ from wordloom.run.sweep.scores import (
     SweepRun,
     best_run,
     groups_of,
-    left_out,
+    measured_differently,
     read_run,
-    unlike,
+    undefined,
     write_tables,
-)
+)  # fmt: skip
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.train import TASKS, train
 from wordloom.training.precision import choose_device
@@ -53,11 +53,13 @@ __all__ = ["SweepResult", "sweep"]
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResult:
-    """The runs of a grid, in its order, and the ``best`` of those that are done, or None.
+    """The runs of a grid in its order, and the ``best`` of the finished runs, or None.
 
-    ``groups`` are the runs by all settings but ``median``'s, where one was given; ``stopped``: there is more
-    to train, and the same call goes on with it; ``unlike`` says in what the figures were not measured alike,
-    where anything is known to differ; ``left_out`` names settings whose figure is not defined.
+    Attributes:
+        groups: the runs grouped by all settings except ``median``, if one was given.
+        stopped: whether some runs are not finished; an equal call continues them.
+        measured_differently: how the measurements of the runs differ, or "".
+        undefined: a line for each setting whose score is undefined.
     """
 
     folder: Path
@@ -67,11 +69,11 @@ class SweepResult:
     groups: list[SweepGroup]
     best: SweepRun | None
     stopped: bool
-    unlike: str = ""
-    left_out: list[str] = field(default_factory=list)
+    measured_differently: str = ""
+    undefined: list[str] = field(default_factory=list)
 
     def count(self, state: str) -> int:
-        """How many runs are in this state."""
+        """Return how many runs are in ``state``."""
         return sum(run.state == state for run in self.runs)
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,8 +85,8 @@ class SweepResult:
             "groups": [group.as_dict() for group in self.groups],
             "best": None if self.best is None else self.best.as_dict(),
             "stopped": self.stopped,
-            "unlike": self.unlike,
-            "left_out": self.left_out,
+            "measured_differently": self.measured_differently,
+            "undefined": self.undefined,
         }
 
 
@@ -101,36 +103,41 @@ def sweep(
     dry_run: bool = False,
     progress: TrainingProgress | None = None,
 ) -> SweepResult:
-    """Train ``recipe`` with every combination of ``grid``'s values, each into a folder of its own in ``out``
-    (``runs/NAME-sweep``), and compare them by ``metric``, a figure of the validation part.
+    """Train ``recipe`` with every combination of the values in ``grid``, and compare the runs by ``metric``.
 
-    ``sweep("quickstart", {"train.learning_rate": [1e-3, 3e-3]})`` makes two runs.  A run that is done is not
-    trained again, one that was stopped goes on, one whose loss diverged is told as failed.  ``higher`` says
-    which way is better for figures that are not known; ``median`` is a key of ``grid``, such as
-    ``seed``, over which the median counts.  ``dry_run`` only reads what is there.
+    ``sweep("quickstart", {"train.learning_rate": [1e-3, 3e-3]})`` makes two runs.  Each run has a folder in
+    ``out``, by default ``runs/NAME-sweep``.  Finished runs are not trained again, stopped runs are resumed,
+    and a run whose loss diverged counts as failed.
 
-    Raises WordloomError for whatever the user can put right, as far as it can be known before any training.
+    Args:
+        metric: a score of the validation part.
+        higher: whether a higher value is better, for metrics whose direction is not known.
+        median: a key of ``grid``, such as ``seed``; settings are then compared by the median over its values.
+        dry_run: read the runs that exist and train nothing.
+
+    Raises WordloomError for mistakes of the user, before any training where they can be known by then.
     """
     progress = progress or TrainingProgress()
-    found = combinations(recipe, grid, overrides, start_from=start_from, say=progress.say)
-    by = _check(found, metric, higher, median)
-    name = found[0].recipe.name
+    points = combinations(recipe, grid, overrides, start_from=start_from, say=progress.say)
+    compared = _check(points, metric, higher, median)
+    name = points[0].recipe.name
     folder = Path(out) if out is not None else Path("runs") / f"{name}-sweep"
     _check_folder(folder, grid)
-    plan = _Sweep(folder, found, by, median, progress)
+    plan = _Sweep(folder, points, compared, median, progress)
     known = {"loss", *(name for run in plan.runs for name in run.metrics)}
-    if all(one.recipe.old_task is not None for one in found):
+    if all(point.recipe.old_task is not None for point in points):
         known.update(OLD_LOSSES)
-    if by.name not in known and (len(known) > 1 or not dry_run):  # or it was not defined in any run so far
-        by.check(_evaluated(found[0].recipe))
+    # a metric can also be missing because it was undefined in every run so far
+    if compared.name not in known and (len(known) > 1 or not dry_run):
+        compared.check(_scores_before_training(points[0].recipe))
     if dry_run:
         return plan.result()
     with held(folder, "sweeps"), sigterm_interrupts():
         about = {
             "recipe": name,
-            "grid": {key: _distinct([one.settings[key] for one in found]) for key in grid},
-            "metric": by.name,
-            "direction": _direction(by.higher),
+            "grid": {key: _distinct([point.settings[key] for point in points]) for key in grid},
+            "metric": compared.name,
+            "direction": _direction(compared.higher),
             "median": median,
         }
         write_text(folder / "sweep.json", json.dumps(about, indent=1, ensure_ascii=False, default=str))
@@ -139,19 +146,19 @@ def sweep(
 
 
 class _Sweep:
-    """The runs of a sweep as they come to be."""
+    """The runs of a sweep, and their states as they are trained."""
 
     def __init__(
         self,
         folder: Path,
-        found: list[Combination],
+        points: list[Combination],
         metric: Metric,
         median: str | None,
         progress: TrainingProgress,
     ) -> None:
-        self.folder, self.found, self.metric, self.median = folder, found, metric, median
+        self.folder, self.points, self.metric, self.median = folder, points, metric, median
         self.progress = progress
-        self.runs = [read_run(one, folder / one.name) for one in found]
+        self.runs = [read_run(point, folder / point.name) for point in points]
 
     def result(self) -> SweepResult:
         groups = groups_of(self.runs, self.median, self.metric)
@@ -163,29 +170,29 @@ class _Sweep:
             groups=groups,
             best=best_run(self.runs, groups, self.metric),
             stopped=any(run.state in ("waiting", "stopped") for run in self.runs),
-            unlike=unlike(self.runs),
-            left_out=left_out(self.runs, groups, self.metric),
+            measured_differently=measured_differently(self.runs),
+            undefined=undefined(self.runs, groups, self.metric),
         )
 
     def train(self) -> None:
-        """Whatever is not done, until told to stop; the tables are true after each run."""
+        """Train the runs that are not done, until a signal asks to stop; write the tables after each run."""
         threads = torch.get_num_threads()
         mistakes: list[tuple[str, WordloomError]] = []
         self._write()
         self._say_plan()
-        for number, one in enumerate(self.found):
+        for number, point in enumerate(self.points):
             if self.runs[number].state in ("done", "failed"):
                 continue
-            self.progress.say(f"\nrun {number + 1} of {len(self.found)}: {one.name}")
-            torch.set_num_threads(threads)  # which train.threads of the run before may have changed
+            self.progress.say(f"\nrun {number + 1} of {len(self.points)}: {point.name}")
+            torch.set_num_threads(threads)  # the run before may have set train.threads
             try:
-                stopped = self._train(one, resume=self.runs[number].state == "stopped")
-            except (ConfigError, DataError, RecipeError) as error:  # of this combination alone, or of all
-                mistakes.append((one.name, error))
+                stopped = self._train(point, resume=self.runs[number].state == "stopped")
+            except (ConfigError, DataError, RecipeError) as error:
+                mistakes.append((point.name, error))
                 self.progress.say(f"not trained: {error}")
                 continue
-            finally:  # also where a mistake ends it
-                self.runs[number] = read_run(one, self.folder / one.name)
+            finally:
+                self.runs[number] = read_run(point, self.folder / point.name)
                 self._write()
             if stopped:
                 return
@@ -195,29 +202,29 @@ class _Sweep:
             more = f" ({len(mistakes):,} runs have mistakes)" if len(mistakes) > 1 else ""
             raise type(first)(f"{name}: {first}{more}") from None
 
-    def _train(self, one: Combination, *, resume: bool) -> bool:
-        """Whether the run was told to stop."""
-        folder = self.folder / one.name
-        if "torch._dynamo" in sys.modules:  # its kernels are of the shapes of the runs before
+    def _train(self, point: Combination, *, resume: bool) -> bool:
+        """Train one run; return whether a signal stopped it."""
+        folder = self.folder / point.name
+        if "torch._dynamo" in sys.modules:  # its kernels have the shapes of the runs before
             torch.compiler.reset()
         try:
-            return train(one.recipe, out=folder, resume=resume, progress=self.progress).stopped
+            return train(point.recipe, out=folder, resume=resume, progress=self.progress).stopped
         except NonFiniteError as error:
-            folder.mkdir(parents=True, exist_ok=True)  # the timed steps leave none behind
+            folder.mkdir(parents=True, exist_ok=True)  # the timed steps leave no folder behind
             write_text(folder / "failed.json", json.dumps({"reason": str(error)}, ensure_ascii=False))
             return False
         finally:
-            gc.collect()  # the model, which a trainer and its hooks hold in a circle
+            gc.collect()  # the trainer and its hooks hold the model in a reference cycle
 
     def _write(self) -> None:
         write_tables(self.folder, self.runs, self.result().best)
 
     def _say_plan(self) -> None:
         states = [run.state for run in self.runs]
-        said = ("done", "done"), ("failed", "failed"), ("stopped", "to go on with"), ("waiting", "to train")
-        parts = [f"{states.count(state)} {what}" for state, what in said if state in states]
+        names = {"done": "done", "failed": "failed", "stopped": "to resume", "waiting": "to train"}
+        parts = [f"{states.count(state)} {name}" for state, name in names.items() if state in states]
         self.progress.say(
-            f"sweep       {len(states)} runs in {self.folder}: {', '.join(parts)}{self._left()}"
+            f"sweep       {len(states)} runs in {self.folder}: {', '.join(parts)}{self._time_left()}"
         )
 
     def _say_state(self, number: int) -> None:
@@ -225,50 +232,50 @@ class _Sweep:
         if run.state == "failed":
             self.progress.say(f"failed: {run.reason}")
         else:
-            figure = run.metrics.get(self.metric.name)
-            self.progress.say(f"{self.metric.name} {'undefined' if figure is None else f'{figure:.4f}'}")
+            score = run.metrics.get(self.metric.name)
+            self.progress.say(f"{self.metric.name} {'undefined' if score is None else f'{score:.4f}'}")
         if best is not None:
             self.progress.say(
-                f"best so far {best.metrics[self.metric.name]:.4f}: {best.folder.name}{self._left()}"
+                f"best so far {best.metrics[self.metric.name]:.4f}: {best.folder.name}{self._time_left()}"
             )
 
-    def _left(self) -> str:
-        """How long all that is left may take, by the runs that are done."""
+    def _time_left(self) -> str:
+        """Return an estimate of the remaining training time from the finished runs, or "" without any."""
         done = [run for run in self.runs if run.state == "done"]
-        rest = [run for run in self.runs if run.state in ("waiting", "stopped")]
-        if not done or not rest:
+        unfinished = [run for run in self.runs if run.state in ("waiting", "stopped")]
+        if not done or not unfinished:
             return ""
         rate = sum(run.seconds for run in done) / sum(run.work for run in done)
-        seconds = sum(max(0.0, rate * run.work - run.seconds) for run in rest)
+        seconds = sum(max(0.0, rate * run.work - run.seconds) for run in unfinished)
         return f"; about {timedelta(seconds=round(seconds))} of training left"
 
 
-# -- what can be known before anything is trained ----------------------------------------------------------
+# -- checks before training -------------------------------------------------------------------------------
 
 
-def _check(found: list[Combination], metric: str, higher: bool | None, median: str | None) -> Metric:
-    """The metric; raises WordloomError for what would come up only after hours."""
-    for one in found:
-        if not one.recipe.data.holds_out:
+def _check(points: list[Combination], metric: str, higher: bool | None, median: str | None) -> Metric:
+    """Return the metric; raise WordloomError for mistakes that would otherwise show only after hours."""
+    for point in points:
+        if not point.recipe.data.holds_out:
             raise RecipeError(
-                f"{one.name}: nothing is held out to compare runs by; set data.validation or "
+                f"{point.name}: nothing is held out to compare runs by; set data.validation or "
                 "data.validation_fraction"
             )
         try:
-            _check_model(one.recipe)
+            _check_model(point.recipe)
         except ConfigError as error:
-            raise ConfigError(f"{one.name}: {error}") from None
-    keys = list(found[0].settings)
+            raise ConfigError(f"{point.name}: {error}") from None
+    keys = list(points[0].settings)
     if median is not None and median not in keys:
         raise RecipeError(f"--median {median}: the grid has no such key; {did_you_mean(median, keys)}")
-    for start in {one.recipe.start_from for one in found}:
+    for start in {point.recipe.start_from for point in points}:
         if start is not None:
             load_config(Path(start))
     return Metric.named(metric, higher)
 
 
 def _check_model(recipe: Recipe) -> None:
-    """Raise ConfigError for a shape that cannot be, where the data decide nothing but the vocabulary."""
+    """Raise ConfigError for an impossible shape, where the data decide only the vocabulary size."""
     if recipe.train.objective not in ("causal_lm", "truncated_bptt", "masked_lm", "masked_lm+next_sentence"):
         return
     if recipe.model and recipe.start_from is None:
@@ -276,10 +283,10 @@ def _check_model(recipe: Recipe) -> None:
         config_from(family, **{"vocab_size": 1 << 10, **settings})
 
 
-def _evaluated(recipe: Recipe) -> Collection[str]:
-    """The figures that a run evaluates, as its model that has learnt nothing has them."""
-    given = None if recipe.start_from is None else Path(recipe.start_from)
-    task = TASKS[recipe.train.objective](recipe, given, TrainingProgress(Console(quiet=True)))
+def _scores_before_training(recipe: Recipe) -> Collection[str]:
+    """Return the names of the scores that a run evaluates, by evaluating its untrained model."""
+    start = None if recipe.start_from is None else Path(recipe.start_from)
+    task = TASKS[recipe.train.objective](recipe, start, TrainingProgress(Console(quiet=True)))
     assert task.evaluate is not None
     model = task.build_model().to(choose_device(recipe.train.device))
     with evaluating(model):
@@ -302,7 +309,7 @@ def _check_folder(folder: Path, grid: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    return [value for at, value in enumerate(values) if value not in values[:at]]
+    return [value for i, value in enumerate(values) if value not in values[:i]]
 
 
 def _direction(higher: bool) -> str:

@@ -198,6 +198,8 @@ class _Reader:
         """
         dropped: Counter[str] = Counter()
         rows: list[Any] = list(self.corpus.rows(part, dropped))
+        if not rows:
+            raise self.corpus.no_rows(part)
         scored = isinstance(self.corpus, ScoredCorpus) or (
             isinstance(self.corpus, GroupCorpus) and isinstance(self.corpus.positive, float | int)
         )
@@ -209,8 +211,6 @@ class _Reader:
         if part == "train" or not scored:  # the others' scores are compared with, too
             rows = [row for row, keep in zip(rows, belong, strict=True) if keep]
             belong = belong[belong]
-        if not rows:
-            raise DataError(f"the {part} part holds no row; give more rows, or data.validation_fraction = 0")
         self._refuse_uneven(rows)
         texts = len(rows[0].texts)
         frame = Frame.of_encoder(self.tokenizer)
@@ -259,10 +259,10 @@ class _Reader:
             return
         positive = getattr(self.corpus, "positive", None)
         hint = ""
-        if isinstance(positive, str) and rows:
+        if isinstance(positive, str):
             labels = sorted({str(row.label) for row in rows})
             hint = f"; data.positive is {positive!r} and the labels there: {', '.join(labels[:8])}"
-        elif positive is not None and rows:
+        elif positive is not None:
             hint = f"; data.positive is {positive:g} and the scores go to {max(row.score for row in rows):g}"
         raise DataError(
             f"the {part} part has {found} row(s) whose texts belong together, and a text is to be found "

@@ -203,8 +203,6 @@ class TextClassifier(Head[Prediction]):
 
     def vectorize(self, texts: Iterable[str]) -> Any:
         """The features of N texts that the model weighs, as scipy CSR [N, V] float64."""
-        if isinstance(texts, str):
-            raise DataError("one text was given where a list of texts is expected; write [text]")
         return self.weigh(self.vectorizer.counts(texts))
 
     def weigh(self, counts: Any) -> Any:

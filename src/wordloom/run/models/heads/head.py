@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias,
 
 from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.rows.ledger import RowLedger
-from wordloom.errors import DataError
+from wordloom.errors import DataTypeError
 from wordloom.evaluate import Scores
 from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.models import TaskConfig
@@ -23,6 +23,7 @@ from wordloom.recipe.data import RowLengths
 from wordloom.run.models.text_readers import MarkedReader
 from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Tokenizer
+from wordloom.text.arguments import check_texts
 from wordloom.weights import save_model
 
 __all__ = ["Head", "Place", "ReadRows", "TokenizedHead", "TooLong", "values_in"]
@@ -182,10 +183,9 @@ class Head(Generic[Answer]):
 
     def _chunks(self, inputs: Iterable[Any], place: Place | None) -> Iterator[ReadRows]:
         """Read some thousand inputs at a time."""
-        if isinstance(inputs, str):
-            raise DataError("one text was given where a list of texts is expected; write [text]")
+        inputs = check_texts(inputs, types=(str, tuple, list), error=DataTypeError)
         named = place or (lambda number: f"{self.noun} {number + 1:,}")
-        inputs, before = iter(inputs), 0
+        before = 0
         while chunk := list(islice(inputs, _CHUNK)):
             yield self.read_inputs(chunk, lambda number, before=before: named(before + number))  # type: ignore[misc]
             before += len(chunk)

@@ -32,7 +32,8 @@ class RowFacts:
     ) -> Iterator[Any]:
         """Yield the texts of each row: a str, or a tuple if rows may have up to ``most_texts`` above 1.
 
-        Raises DataError for a label that is not ``known``, and with ``whole`` for an empty text.
+        Raises DataError for a part without rows, for a label that is not ``known``, and with ``whole`` for an
+        empty text.
         """
         for row in rows:
             if len(row.texts) > most_texts:
@@ -46,6 +47,8 @@ class RowFacts:
             self.places.append(position(row.source, row.line))
             self.digest.add((row.texts, row.label))
             yield row.texts[0] if most_texts == 1 else row.texts
+        if not self.labels:
+            raise rows.corpus.no_rows(rows.name)
 
     def targets(self, labels: Sequence[str]) -> NDArray[np.int64] | NDArray[np.float32]:
         """Return the number of each row's label among ``labels``, or without labels the scores."""
