@@ -50,10 +50,10 @@ def guarded_programs(*, at_end: bool) -> Iterator[list[str]]:
     names: list[str] = []
     own = programs.run
 
-    def run(name: str, dtype: torch.dtype, *arguments: torch.Tensor | int) -> None:
+    def run(name: str, dtype: torch.dtype, *arguments: torch.Tensor | float | None, scratch: int = 0) -> None:
         names.append(name)
         held = []
-        given: list[int] = []
+        given: list[float | None] = []
         for argument in arguments:
             if not isinstance(argument, torch.Tensor):
                 given.append(argument)
@@ -62,11 +62,19 @@ def guarded_programs(*, at_end: bool) -> Iterator[list[str]]:
             ctypes.memmove(memory.address, argument.data_ptr(), memory.size)
             held.append((argument, memory))
             given.append(memory.address)
-        own(name, dtype, *given)
+        own(name, dtype, *given, scratch=scratch)
         for argument, memory in held:
             ctypes.memmove(argument.data_ptr(), memory.address, memory.size)
 
+    rooms = []
+
+    def scratch_memory(floats: int) -> torch.Tensor:
+        memory = Guarded(4 * floats, at_end=at_end)
+        rooms.append(memory)
+        return torch.from_numpy(memory.array(np.float32, floats))
+
     users = (programs, fused, recurrent_kernels)
+    programs_memory, programs.scratch_memory = programs.scratch_memory, scratch_memory
     for module in users:
         module.run = run
     try:
@@ -74,3 +82,4 @@ def guarded_programs(*, at_end: bool) -> Iterator[list[str]]:
     finally:
         for module in users:
             module.run = own
+        programs.scratch_memory = programs_memory

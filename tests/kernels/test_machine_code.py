@@ -95,6 +95,6 @@ def test_every_kernel_is_kept_by_this_key_and_names_its_files():
     plain = [path for path in files if re.search(r"cache=True|\bcfunc\(", path.read_text(encoding="utf-8"))]
     assert plain == []
     names = {path.name for path in machine_code.inlined_files(source / "kernels" / "attention.py")}
-    inlined = "arithmetic attention machine_code memory packets products registers"
+    inlined = "arithmetic attention machine_code memory parallel products registers"
     assert names == {f"{name}.py" for name in inlined.split()}
     assert np.all([path.is_file() for path in machine_code.inlined_files(source / "kernels" / "vectors.py")])

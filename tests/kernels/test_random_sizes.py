@@ -64,13 +64,20 @@ def test_fast_paths_agree_with_their_slow_twins(name):
 def test_no_program_touches_memory_beyond_its_tensors(forked):
     """Guard pages stand before or behind each tensor; what reads there ends the process."""
     from wordloom.kernels import attention, elementwise, recurrent
+    from wordloom.kernels.parallel import Kernel
 
     root = Path(__file__).parents[2]
     seed = random.SystemRandom().getrandbits(40)
     done = forked(root, seed, code=GUARDED).completed()
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0, (done.returncode, lines[-1:], done.stderr[-3000:])
-    every = {*attention.PROGRAMS, *elementwise.PROGRAMS, *recurrent.PROGRAMS}
+    every = {
+        f"{module.__name__.split('.')[-1]}.{name}"
+        for module in (attention, elementwise, recurrent)
+        for name in module.__all__
+        if isinstance(getattr(module, name), Kernel)
+    }
+    assert len(every) == 20
     assert set(lines[-1].removeprefix("ran: ").split()) == every
 
 

@@ -1,10 +1,10 @@
-"""The programs behind :func:`wordloom.nn.fused.attention`: block of queries by block of queries.
+"""The kernels behind :func:`wordloom.nn.fused.attention`, one block of queries at a time.
 
-A block's scores stay in the processor's cache.  Where attention is causal it looks at the keys up to its own
-and at no others, which halves the work of a whole product; keys behind the last that may be seen are left out
-likewise.  Products are our own, or the BLAS's ``sgemm``, in float32 whatever the tensors are stored as;
-softmax lies between them.  Backward makes the scores again from the row sums that forward kept (Dao et al.
-2022, arXiv:2205.14135, appendix B.2), and what was dropped from a hash of its place.
+The scores of a block stay in the processor's cache.  Causal attention computes only the scores of keys up to
+the block's last query, which halves the work; keys after the last visible one are skipped too.  Products are
+our own, or ``sgemm`` of the BLAS, in float32 whatever the tensors are stored as.  Backward computes the
+scores again from the row sums that forward kept (Dao et al. 2022, arXiv:2205.14135, appendix B.2), and the
+dropped weights again from a hash of their places.
 """
 
 from __future__ import annotations
@@ -15,45 +15,36 @@ import numpy as np
 
 from wordloom.kernels.arithmetic import exp, f4, hashed, highest
 from wordloom.kernels.machine_code import exact, leaf
-from wordloom.kernels.memory import float_of, load, pointer, store, ticket
-from wordloom.kernels.packets import bounds
+from wordloom.kernels.memory import FLOAT, element_size, is_null, load, pointer, store
+from wordloom.kernels.parallel import Bytes, Element, Floats, Scratch, Stored, parallel
 from wordloom.kernels.products import gemm, panel
 from wordloom.kernels.registers import LANES
 
-__all__ = ["BLOCK", "PROGRAMS", "scratch_elements"]
+__all__ = ["attention", "attention_backward", "scratch_elements"]
 
 BLOCK = 64  # queries at a time: scores of 64 x 512 are a quarter of a Zen 3 core's second-level cache
-_OUR_BLOCK = 32  # ... of our own products, which cost no call: less is multiplied beyond the diagonal
+_OUR_BLOCK = 32  # queries at a time with our own products: smaller blocks waste less beyond the diagonal
 
 
 def scratch_elements(S: int, E: int) -> int:
-    """Floats that a thread needs in either direction for S keys, a whole number of cache lines."""
+    """Return the floats that a thread needs in either direction for S keys, a multiple of a cache line."""
     padded = -(-S // LANES) * LANES
     return -(-(2 * BLOCK * padded + 5 * padded * E + 4 * BLOCK * E) // 16) * 16
 
 
-# A packet goes on after its third figure: B * K units, each a row's key head, then
-#   4 the address of sgemm, or 0 for products of our own, which take E in whole vectors,
-#   5 a counter by which threads find scratch of their own, 6 scratch, 7 its floats by thread,
-#   8 T queries, 9 S keys, 10 E, 11 H, 12 K, 13 scale (the bits of a float32), 14 whether attention is causal,
-#   15 which keys may be seen (bytes [B, S]), or 0 for all,
-#   16 a seed, 17 the chance that a weight is dropped (of 2^32), 18 what the others are multiplied by (bits),
-#   19-21 q, k, v; 22-30 their steps in elements for batch, time and head
-# and each program's own from 31 on.  H / K query heads share a key head.
-#
-# Products of our own want their right side row by row, so keys (and in backward values) are laid out again
-# with time along the row; and all rows dense.  BLAS does that by itself.
+# Our own products read their right side row by row.  So keys (and, backward, values) are copied with time
+# along the row, and all other sides as dense rows.  The BLAS copies its sides by itself.
 
 
 @exact
-def _floats(address: int, elements: int) -> Any:
-    return pointer(address + 4 * elements, f4(0.0))
+def _floats(address: int) -> Any:
+    return pointer(address, FLOAT)
 
 
 @leaf
 def _rows(source: Any, step: int, n: int, E: int, out: int) -> None:
     """n rows of E elements, ``step`` apart in ``source``, as float32 into ``out`` [n, E]."""
-    rows = _floats(out, 0)
+    rows = _floats(out)
     for i in range(n):
         for e in range(E):
             rows[i * E + e] = load(source, i * step + e)
@@ -61,8 +52,8 @@ def _rows(source: Any, step: int, n: int, E: int, out: int) -> None:
 
 @leaf
 def _columns(source: Any, step: int, n: int, E: int, out: int, width: int) -> None:
-    """The same rows as columns, into ``out`` [E, width]; columns beyond the last are zero."""
-    columns = _floats(out, 0)
+    """The n rows of :func:`_rows` as columns of ``out`` [E, width]; further columns are zero."""
+    columns = _floats(out)
     for first in range(0, width, LANES):
         for e in range(E):
             for i in range(first, first + LANES):
@@ -105,8 +96,8 @@ def _product(
     """
     if routine:
         gemm(
-            routine, left_t, right_t, M, N, K, scale, _floats(left, 0), left_row, _floats(right, 0),
-            right_row, f4(1.0) if add else f4(0.0), _floats(out, 0), out_row,
+            routine, left_t, right_t, M, N, K, scale, _floats(left), left_row, _floats(right),
+            right_row, f4(1.0) if add else f4(0.0), _floats(out), out_row,
         )  # fmt: skip
     else:
         row, column = (1, left_row) if left_t else (left_row, 1)
@@ -126,14 +117,14 @@ def _exponentials(scores: Any, first: int, n: int, m: Any) -> Any:
 
 @leaf
 def _visible(scores: Any, first: int, n: int, seen: Any, at: int) -> None:
-    """Make what may not be seen the lowest score, whose exponential is next to nothing."""
+    """Give keys that may not be seen the lowest score, whose exponential is nearly 0."""
     for i in range(n):
         scores[first + i] = scores[first + i] if seen[at + i] != 0 else f4(-3.0e38)
 
 
 @leaf
 def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
-    """... and nothing; their sum without it."""
+    """Make the weights of keys that may not be seen 0; returns the sum of the others."""
     total = f4(0.0)
     for i in range(n):
         e = scores[first + i] if seen[at + i] != 0 else f4(0.0)
@@ -143,28 +134,33 @@ def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
 
 
 @exact
-def _dropped(scores: Any, first: int, n: int, place: int, packet: Any) -> None:
-    """Drop of a row's weights those that the hash of their places says."""
-    low, high = np.uint32(packet[16]), np.uint32(packet[16] >> 32)
-    chance, kept = np.uint32(packet[17]), float_of(np.uint32(packet[18]))
+def _kept_factor(place: int, seed: int, chance: int, kept: Any) -> Any:
+    """What dropout multiplies the weight at ``place`` by: ``kept``, or 0 for a share ``chance`` / 2^32."""
+    bits = hashed(np.uint32(place), np.uint32(seed), np.uint32(seed >> 32))
+    return kept if bits >= np.uint32(chance) else f4(0.0)
+
+
+@exact
+def _dropped(scores: Any, first: int, n: int, place: int, seed: int, chance: int, kept: Any) -> None:
+    """Apply dropout to the weights of a row."""
     for i in range(n):
-        factor = kept if hashed(np.uint32(place + i), low, high) >= chance else f4(0.0)
+        factor = _kept_factor(place + i, seed, chance, kept)
         scores[first + i] = scores[first + i] * factor
 
 
 @exact
-def _errors(p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, place: int, packet: Any) -> None:
+def _errors(
+    p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, place: int, seed: int, chance: int, kept: Any
+) -> None:
     """A row of scores ``p`` becomes the weights that values had, and ``d_p`` the gradient of the scores."""
-    low, high = np.uint32(packet[16]), np.uint32(packet[16] >> 32)
-    chance, kept = np.uint32(packet[17]), float_of(np.uint32(packet[18]))
-    if chance == np.uint32(0):
+    if chance == 0:
         for i in range(first, first + n):
             weight = exp(p[i] - total)
             p[i] = weight
             d_p[i] = weight * (d_p[i] - less)
         return
     for i in range(n):
-        factor = kept if hashed(np.uint32(place + i), low, high) >= chance else f4(0.0)
+        factor = _kept_factor(place + i, seed, chance, kept)
         weight = exp(p[first + i] - total)
         p[first + i] = weight * factor
         d_p[first + i] = weight * (d_p[first + i] * factor - less)
@@ -178,7 +174,7 @@ def _put_row(out: Any, place: int, row: Any, first: int, n: int, factor: Any) ->
 
 @leaf
 def _last_seen(seen: Any, at: int, S: int) -> int:
-    """How many of S keys there are up to the last that may be seen."""
+    """Return how many of S keys there are up to the last that may be seen."""
     last = S
     while last > 0 and seen[at + last - 1] == 0:
         last -= 1
@@ -193,27 +189,42 @@ def _holes(seen: Any, at: int, n: int) -> bool:
     return holes
 
 
+@parallel
 @leaf
-def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
-    """31 out [B, T, H, E], 32 sums [B, H, T]: the logarithm of every row's sum of exponentials."""
-    routine, T, keys, E, H, K = packet[4], packet[8], packet[9], packet[10], packet[11], packet[12]
-    scale, causal, dropping = float_of(np.uint32(packet[13])), packet[14] != 0, packet[17] != 0
-    masked, seen_keys = packet[15] != 0, pointer(packet[15], np.uint8(0))
-    size, laid_out = 2 if packet[2] else 4, packet[2] != 0 or routine == 0
+def attention(
+    start: int, stop: int, like: Element, scratch: Scratch, routine: int, T: int, keys: int, E: int, H: int,
+    K: int, scale: float, causal: bool, seen_keys: Bytes, seed: int, chance: int, kept: float, q: int, k: int,
+    v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
+    v_time: int, v_head: int, out: Stored, sums: Floats,
+) -> None:  # fmt: skip
+    """out [B, T, H, E] = attention; sums [B, H, T] = the logarithm of each row's sum of exponentials.
+
+    The work is B * K units, each one row's key head with the H / K query heads that share it.
+
+    Args:
+        routine: the address of ``sgemm``, or 0 for our own products, which need E to be a multiple of LANES.
+        keys: S, the number of keys.
+        seen_keys: [B, S], which keys may be seen; null for all.
+        seed, chance, kept: of dropout: a weight is dropped with a chance of ``chance`` / 2^32, and the others
+            are multiplied by ``kept``.
+        q, k, v: addresses of [B, T, H, E] and twice [B, S, K, E], with steps in elements from one row of the
+            batch, time and head to the next.
+    """
+    masked = not is_null(seen_keys)
+    size = element_size(like)
+    laid_out = size != 4 or routine == 0  # in float32 rows, for the products
     width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
-    at_scores, at_o = mine, mine + 4 * BLOCK * width
+    at_scores, at_o = scratch, scratch + 4 * BLOCK * width
     at_q32, at_k32 = at_o + 4 * BLOCK * E, at_o + 8 * BLOCK * E
     at_v32 = at_k32 + 4 * width * E
-    scores, o, inverses = _floats(at_scores, 0), _floats(at_o, 0), _floats(at_q32, 0)
-    out, sums = pointer(packet[31], like), pointer(packet[32], f4(0.0))
-    start, stop = bounds(packet, share)
+    scores, o, inverses = _floats(at_scores), _floats(at_o), _floats(at_q32)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
-        at_k = packet[20] + size * (b * packet[25] + shared * packet[27])
-        at_v = packet[21] + size * (b * packet[28] + shared * packet[30])
-        k_row, v_row = packet[26], packet[29]
+        at_k = k + size * (b * k_batch + shared * k_head)
+        at_v = v + size * (b * v_batch + shared * v_head)
+        k_row, v_row = k_time, v_time
         if routine == 0:
             _columns(pointer(at_k, like), k_row, last, E, at_k32, width)
             at_k, k_row = at_k32, width
@@ -228,8 +239,8 @@ def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
                 R = min(block, T - s)
                 S = min(s + R, last) if causal else last
                 W = width if routine == 0 else S
-                at_q = packet[19] + size * (b * packet[22] + s * packet[23] + h * packet[24])
-                q_row = packet[23]
+                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
+                q_row = q_time
                 if S == 0:  # no key may be seen
                     for i in range(R * E):
                         o[i] = f4(0.0)
@@ -253,40 +264,44 @@ def _forward(packet: Any, like: Any, share: int, mine: int) -> None:
                         scores[i] = f4(0.0)
                     sums[row] = m + np.log(total)
                     inverses[r] = f4(1.0) / total if total > f4(0.0) else f4(0.0)  # q is no longer needed
-                    if dropping:
-                        _dropped(scores, r * W, seen, row * keys, packet)
+                    if chance:
+                        _dropped(scores, r * W, seen, row * keys, seed, chance, kept)
                 _product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
                 for r in range(R):
                     _put_row(out, ((b * T + s + r) * H + h) * E, o, r * E, E, inverses[r])
 
 
+@parallel
 @leaf
-def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
-    """31 out, 32 sums, 33 d_out [B, T, H, E] -> 34 d_q [B, T, H, E], 35 d_k and 36 d_v [B, S, K, E]."""
-    routine, T, keys, E, H, K = packet[4], packet[8], packet[9], packet[10], packet[11], packet[12]
-    scale, causal = float_of(np.uint32(packet[13])), packet[14] != 0
-    masked, seen_keys = packet[15] != 0, pointer(packet[15], np.uint8(0))
-    size, laid_out = 2 if packet[2] else 4, packet[2] != 0 or routine == 0
+def attention_backward(
+    start: int, stop: int, like: Element, scratch: Scratch, routine: int, T: int, keys: int, E: int, H: int,
+    K: int, scale: float, causal: bool, seen_keys: Bytes, seed: int, chance: int, kept: float, q: int, k: int,
+    v: int, q_batch: int, q_time: int, q_head: int, k_batch: int, k_time: int, k_head: int, v_batch: int,
+    v_time: int, v_head: int, out: Stored, sums: Floats, d_out: int, d_q: Stored, d_k: Stored,
+    d_v: Stored,
+) -> None:  # fmt: skip
+    """d_q [B, T, H, E], d_k and d_v [B, S, K, E] from the address of d_out [B, T, H, E]; see attention."""
+    masked = not is_null(seen_keys)
+    size = element_size(like)
+    laid_out = size != 4 or routine == 0  # in float32 rows, for the products
     width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
-    at_p, at_d_p, place = mine, mine + 4 * BLOCK * width, mine + 8 * BLOCK * width
+    at_p, at_d_p, place = scratch, scratch + 4 * BLOCK * width, scratch + 8 * BLOCK * width
     at_k32, at_v32 = place, place + 4 * width * E  # of v the rows, or the columns where we multiply
     at_columns = place + 8 * width * E  # of k
     at_d_k, at_d_v = place + 12 * width * E, place + 16 * width * E
     place += 20 * width * E
     at_q32, at_d_o32 = place, place + 4 * BLOCK * E
     at_d_q32, at_correction = place + 8 * BLOCK * E, place + 12 * BLOCK * E
-    p, d_p, d_k32, d_v32 = _floats(at_p, 0), _floats(at_d_p, 0), _floats(at_d_k, 0), _floats(at_d_v, 0)
-    d_q32, correction = _floats(at_d_q32, 0), _floats(at_correction, 0)
-    out, d_out, sums = pointer(packet[31], like), pointer(packet[33], like), pointer(packet[32], f4(0.0))
-    d_q, d_k, d_v = pointer(packet[34], like), pointer(packet[35], like), pointer(packet[36], like)
-    start, stop = bounds(packet, share)
+    p, d_p, d_k32, d_v32 = _floats(at_p), _floats(at_d_p), _floats(at_d_k), _floats(at_d_v)
+    d_q32, correction = _floats(at_d_q32), _floats(at_correction)
+    d_rows = pointer(d_out, like)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
-        at_k = packet[20] + size * (b * packet[25] + shared * packet[27])
-        at_v = packet[21] + size * (b * packet[28] + shared * packet[30])
-        k_row, v_row = packet[26], packet[29]
+        at_k = k + size * (b * k_batch + shared * k_head)
+        at_v = v + size * (b * v_batch + shared * v_head)
+        k_row, v_row = k_time, v_time
         side, side_row = at_k, k_row  # the keys once more, as the right side of the scores
         if laid_out:
             _rows(pointer(at_k, like), k_row, last, E, at_k32)
@@ -308,9 +323,9 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
                 R = min(block, T - s)
                 S = min(s + R, last) if causal else last
                 W = width if routine == 0 else S
-                at_q = packet[19] + size * (b * packet[22] + s * packet[23] + h * packet[24])
-                at_d_o = packet[33] + size * ((b * T + s) * H + h) * E
-                q_row, d_o_row = packet[23], H * E
+                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
+                at_d_o = d_out + size * ((b * T + s) * H + h) * E
+                q_row, d_o_row = q_time, H * E
                 if S == 0:
                     for i in range(R * E):
                         d_q32[i] = f4(0.0)
@@ -324,7 +339,7 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
                 for r in range(R):  # sum_j p_ij d_p_ij = out_i . d_out_i
                     first, total = ((b * T + s + r) * H + h) * E, f4(0.0)
                     for e in range(first, first + E):
-                        total += load(out, e) * load(d_out, e)
+                        total += load(out, e) * load(d_rows, e)
                     correction[r] = total
                 _product(routine, False, True, R, S, E, scale, at_q, q_row, side, side_row, False, at_p, W)
                 _product(
@@ -332,7 +347,7 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
                 )
                 for r in range(R):
                     seen, row = min(s + r + 1, S) if causal else S, (b * H + h) * T + s + r
-                    _errors(p, d_p, r * W, seen, sums[row], correction[r], row * keys, packet)
+                    _errors(p, d_p, r * W, seen, sums[row], correction[r], row * keys, seed, chance, kept)
                     if holes:
                         _blanked(p, r * W, seen, seen_keys, b * keys)
                         _blanked(d_p, r * W, seen, seen_keys, b * keys)
@@ -348,35 +363,3 @@ def _backward(packet: Any, like: Any, share: int, mine: int) -> None:
             first = ((b * keys + t) * K + shared) * E
             _put_row(d_k, first, d_k32, t * E, E, f4(1.0))
             _put_row(d_v, first, d_v32, t * E, E, f4(1.0))
-
-
-# -- as the threads call them: shares are taken until none is left -----------------------------------------
-
-
-@exact
-def _scratch(packet: Any) -> int:
-    """The address of this thread's scratch."""
-    return packet[6] + 4 * packet[7] * ticket(pointer(packet[5], np.int64(0)))
-
-
-def attention(packet: Any) -> None:
-    mine, share = _scratch(packet), ticket(packet)
-    while share < packet[1]:
-        if packet[2]:
-            _forward(packet, np.uint16(0), share, mine)
-        else:
-            _forward(packet, f4(0), share, mine)
-        share = ticket(packet)
-
-
-def attention_backward(packet: Any) -> None:
-    mine, share = _scratch(packet), ticket(packet)
-    while share < packet[1]:
-        if packet[2]:
-            _backward(packet, np.uint16(0), share, mine)
-        else:
-            _backward(packet, f4(0), share, mine)
-        share = ticket(packet)
-
-
-PROGRAMS = {program.__name__: program for program in (attention, attention_backward)}

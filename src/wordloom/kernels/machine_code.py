@@ -67,17 +67,20 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., A
     return compile_later
 
 
-def compiled_callback(signature: Any, function: Callable[..., Any]) -> Any:
-    """Return ``numba.cfunc(signature, cache=True)(function)``, with the key of this module."""
+def compiled_callback(signature: Any, function: Callable[..., Any], source: Path | None = None) -> Any:
+    """Return ``numba.cfunc(signature, cache=True)(function)``, with the key of this module.
+
+    ``source`` is the file whose code ``function`` inlines, where it is a closure made for a kernel there.
+    """
     dispatcher: Any = CFunc(function, normalize_signature(signature), locals={}, options={})  # type: ignore[no-untyped-call]
-    _keep(dispatcher, function)
+    _keep(dispatcher, function, source)
     dispatcher.compile()
     return dispatcher
 
 
-def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
+def _keep(dispatcher: Any, function: Callable[..., Any], source: Path | None = None) -> None:
     try:
-        dispatcher._cache = _Cache(function)
+        dispatcher._cache = _Cache(function, source)
     except RuntimeError:  # no folder can be written to: each process compiles for itself
         return
 
@@ -85,13 +88,17 @@ def _keep(dispatcher: Any, function: Callable[..., Any]) -> None:
 class _Cache(FunctionCache):
     """numba's cache of one function, keyed by :func:`stamp`."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], source: Path | None) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
-            source_stamp=stamp(Path(inspect.getfile(function))),
+            source_stamp=stamp(source or Path(inspect.getfile(function))),
         )
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        # numba's key has the variables of a closure too, which differ in each process; the stamp covers them
+        return sig, codegen.magic_tuple()
 
 
 def stamp(file: Path) -> str:

@@ -17,8 +17,9 @@ from numba.extending import intrinsic
 from wordloom.kernels.machine_code import exact
 
 __all__ = [
-    "BITS16", "FLOAT", "INT32", "INT64", "UINT8", "UINT32", "UINT64", "add_atomically", "bits_of", "float_of",
-    "is_null", "load", "lowest_bit", "pointer", "prefetch", "prefetch_far", "store", "stored_as", "ticket",
+    "BITS16", "FLOAT", "INT32", "INT64", "UINT8", "UINT32", "UINT64", "add_atomically", "bits_of",
+    "element_size", "float_of", "is_null", "load", "lowest_bit", "pointer", "prefetch", "prefetch_far",
+    "store", "stored_as", "ticket", "widened", "write_prefetch",
 ]  # fmt: skip
 
 # values of each type of element, for ``like``
@@ -74,6 +75,13 @@ def pointer(_typing: Any, address: Any, like: Any) -> Any:
         return builder.inttoptr(args[0], context.get_data_type(kind).as_pointer())
 
     return _CPointer(kind)(types.int64, like), generate
+
+
+@_intrinsic
+def element_size(_typing: Any, like: Any) -> Any:
+    """Return the bytes of one element of the type of ``like``."""
+    size = ir.Constant(_i64, _element_type(like).bitwidth // 8)
+    return types.int64(like), lambda _context, _builder, _signature, _args: size
 
 
 @_intrinsic

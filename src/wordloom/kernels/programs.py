@@ -1,10 +1,9 @@
-"""Programs compiled by numba that run on PyTorch's own threads.
+"""Run kernels on PyTorch's own threads.
 
-A second pool of threads beside PyTorch's would fight its waiting threads for the cores; so a program is
-handed to the OpenMP runtime that PyTorch has loaded, and its threads take shares of the work in turn.  Work
-is cut alike whatever the number of threads, so results repeat their bits.
+A second pool of threads beside PyTorch's would compete with its waiting threads for the cores.  So a kernel
+(:mod:`wordloom.kernels.parallel`) is handed to the OpenMP runtime that PyTorch has loaded.
 
-Where there is no such runtime (not Linux) or no numba, :func:`ready` is False and callers use PyTorch.
+Without that runtime (not Linux) or without numba, :func:`ready` is False and callers use PyTorch.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import functools
 import importlib
 import logging
 import os
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,19 +27,19 @@ __all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
 
 log = logging.getLogger(__name__)
 
-# A call costs some 15 microseconds and the first one loads numba: below this, PyTorch's kernels are as good.
+# A call costs some 15 microseconds and the first one loads numba: for less, PyTorch's kernels are as good.
 MINIMUM_ELEMENTS = 1 << 14
 SHARES = 64
 
 
 @functools.cache
 def ready() -> bool:
-    """Whether programs can run here; the first call loads numba."""
+    """Return whether kernels can run here; the first call loads numba."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         _openmp()
-        importlib.import_module("wordloom.kernels.memory")
+        importlib.import_module("wordloom.kernels.parallel")
     except (ImportError, OSError, AttributeError) as error:
         log.info("elementwise layers run as PyTorch's separate kernels: %s", error)
         return False
@@ -48,7 +48,7 @@ def ready() -> bool:
 
 @functools.cache
 def _openmp() -> Any:
-    # the copy that PyTorch has loaded, or none: a second one would bring threads of its own
+    # only the copy that PyTorch has loaded: a second one would bring threads of its own
     parallel = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_NOW).GOMP_parallel
     parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     parallel.restype = None
@@ -57,7 +57,7 @@ def _openmp() -> Any:
 
 @functools.cache
 def sgemm() -> int:
-    """The address of MKL's ``sgemm``, which keeps to one thread inside a program; 0 where there is none."""
+    """Return the address of MKL's ``sgemm``, which keeps to one thread inside a kernel; 0 without MKL."""
     if not (torch._C.has_mkl and ready()):
         return 0
     try:
@@ -68,7 +68,7 @@ def sgemm() -> int:
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Whether ``tensors`` are what the programs take: alike, dense, on the CPU, and worth it."""
+    """Return whether kernels accept ``tensors``: alike, contiguous, on the CPU, and large enough to win."""
     first = tensors[0]
     if first.numel() < MINIMUM_ELEMENTS or first.dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -87,15 +87,32 @@ def fits(*tensors: Tensor) -> bool:
     return ready()
 
 
-def run(name: str, dtype: torch.dtype, *arguments: Tensor | int) -> None:
-    """Run program ``name`` on all of PyTorch's threads, its tensors stored as ``dtype``."""
-    from wordloom.kernels import attention as attention_programs
-    from wordloom.kernels import elementwise as fused_programs
-    from wordloom.kernels import recurrent as recurrent_programs
-    from wordloom.kernels.packets import machine_code
+def run(
+    name: str, dtype: torch.dtype, items: int, *arguments: Tensor | float | None, scratch: int = 0
+) -> None:
+    """Run kernel ``name``, "module.function", on ``items`` units of work, by all of PyTorch's threads.
 
-    every = (fused_programs.PROGRAMS, attention_programs.PROGRAMS, recurrent_programs.PROGRAMS)
-    program = next(programs[name] for programs in every if name in programs)
-    packed = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-    packet = (ctypes.c_int64 * (3 + len(packed)))(0, SHARES, dtype == torch.bfloat16, *packed)
-    _openmp()(machine_code(program), packet, torch.get_num_threads(), 0)
+    ``dtype`` is that of the tensors that the kernel calls Stored; None stands for a tensor that is not there.
+    ``scratch`` is the number of floats that each thread needs for itself.
+    """
+    module, function = name.split(".")
+    kernel = getattr(importlib.import_module(f"wordloom.kernels.{module}"), function)
+    packed = [_as_integer(value, kind) for value, kind in zip(arguments, kernel.kinds, strict=True)]
+    threads = torch.get_num_threads()
+    memory = scratch_memory(threads * scratch)
+    header = (0, SHARES, dtype == torch.bfloat16, items, 0, memory.data_ptr(), 4 * scratch)
+    packet = (ctypes.c_int64 * (len(header) + len(packed)))(*header, *packed)
+    _openmp()(kernel.address, packet, threads, 0)
+
+
+def scratch_memory(floats: int) -> Tensor:
+    return torch.empty(floats, dtype=torch.float32)
+
+
+def _as_integer(value: Tensor | float | None, kind: str) -> int:
+    """Return an argument as the number by which it travels: an address, an integer, or a float32's bits."""
+    if isinstance(value, Tensor):
+        return value.data_ptr()
+    if kind == "float":
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return 0 if value is None else int(value)

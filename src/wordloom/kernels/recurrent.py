@@ -1,27 +1,26 @@
-"""The programs behind :mod:`wordloom.nn.recurrent_kernels`: what a step does between its matrix products.
+"""Kernels of one recurrent step behind :mod:`wordloom.nn.recurrent_kernels`: all but its matrix products.
 
-Gates become what they let through in place, forward, and in place again their gradients, backward.  Every
-loop writes so little that the compiler can prove, or ask at run time, that nothing overlaps: then it makes
-vectors.
+Equations are in :mod:`wordloom.nn.recurrent`.  Forward, the sums of gates become the gates in place.
+Backward, the gates become the gradients of their sums in place, ``d_sums``.  B rows are the work that threads
+share.  States c and their gradients are float32; other tensors are stored as the caller says.
+
+Each loop writes to so few tensors that the compiler can prove, or check at run time, that none overlap: only
+then does it make vectors.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from wordloom.kernels.arithmetic import f4, sigmoid, tanh
 from wordloom.kernels.machine_code import exact
-from wordloom.kernels.memory import load, pointer, store, ticket
-from wordloom.kernels.packets import bounds
+from wordloom.kernels.memory import is_null, load, store
+from wordloom.kernels.parallel import Floats, Stored, parallel
 
-__all__ = ["PROGRAMS"]
-
-TANH, RELU, LSTM, LSTM_1997, GRU_GATES, GRU_STATE, GRU_AFTER = range(7)  # as in recurrent_kernels.Kind
-
-# A packet is: ticket counter, number of shares, how tensors are stored, rows B, kind, H, then tensors as
-# addresses.  States c and their gradients are float32, all else as ``like``.
+__all__ = [
+    "elman", "elman_backward", "gru_gates", "gru_gates_backward", "gru_reset_after",
+    "gru_reset_after_backward", "gru_state", "gru_state_backward", "lstm", "lstm_backward",
+]  # fmt: skip
 
 
 @exact
@@ -46,34 +45,31 @@ def _add_products(x: Any, first: int, weight: Any, offset: int, c: Any, row: int
 # -- forward ---------------------------------------------------------------------------------------------
 
 
+@parallel
 @exact
-def _elman(packet: Any, like: Any, share: int) -> None:
-    """sums [B, H] -> h [B, H]."""
-    H = packet[5]
-    sums, h = pointer(packet[6], like), pointer(packet[7], like)
-    start, stop = bounds(packet, share)
-    if packet[4] == TANH:
-        for i in range(start * H, stop * H):
-            store(h, i, tanh(load(sums, i)))
-    else:
+def elman(start: int, stop: int, H: int, relu: bool, sums: Stored, h: Stored) -> None:
+    """h [B, H] = tanh or ReLU of ``sums`` [B, H]."""
+    if relu:
         for i in range(start * H, stop * H):
             x = load(sums, i)
             store(h, i, x if x > f4(0.0) else f4(0.0))
+    else:
+        for i in range(start * H, stop * H):
+            store(h, i, tanh(load(sums, i)))
 
 
+@parallel
 @exact
-def _lstm(packet: Any, like: Any, share: int) -> None:
-    """gates [B, G, H], c before [B, H] -> gates, c [B, H], h [B, H]; peephole [G - 1, H] float32 or 0."""
-    H = packet[5]
-    gates, h = pointer(packet[6], like), pointer(packet[9], like)
-    before, c = pointer(packet[7], f4(0.0)), pointer(packet[8], f4(0.0))
-    peephole = pointer(packet[10], f4(0.0))
-    forgets = packet[4] == LSTM
-    inner = 2 * H if forgets else H  # i and f, or i alone
-    start, stop = bounds(packet, share)
+def lstm(
+    start: int, stop: int, H: int, forgets: bool, gates: Stored, before: Floats, c: Floats, h: Stored,
+    peephole: Floats,
+) -> None:  # fmt: skip
+    """gates [B, G, H] and the cell ``before`` the step [B, H] -> c, h [B, H]; peephole [G - 1, H] or null."""
+    sees_cell = not is_null(peephole)
+    inner = 2 * H if forgets else H  # gates before g: i and f, or i alone
     for row in range(start, stop):
         own, at = row * (inner + 2 * H), row * H
-        if packet[10]:
+        if sees_cell:
             _add_products(gates, own, peephole, 0, before, at, H)
             if forgets:
                 _add_products(gates, own + H, peephole, H, before, at, H)
@@ -86,32 +82,27 @@ def _lstm(packet: Any, like: Any, share: int) -> None:
         else:
             for j in range(H):
                 c[at + j] = before[at + j] + load(gates, own + j) * load(gates, own + H + j)
-        if packet[10]:
+        if sees_cell:
             _add_products(gates, own + inner + H, peephole, inner, c, at, H)
         _sigmoids(gates, own + inner + H, H)
         for j in range(H):
             store(h, at + j, load(gates, own + inner + H + j) * tanh(c[at + j]))
 
 
+@parallel
 @exact
-def _gru_gates(packet: Any, like: Any, share: int) -> None:
-    """r and z [B, 2, H], h before [B, H] -> r and z, r h [B, H]."""
-    H = packet[5]
-    gates, before, product = pointer(packet[6], like), pointer(packet[7], like), pointer(packet[8], like)
-    start, stop = bounds(packet, share)
+def gru_gates(start: int, stop: int, H: int, gates: Stored, before: Stored, product: Stored) -> None:
+    """r and z of their sums [B, 2, H]; ``product`` [B, H] = r * the h ``before`` the step."""
     _sigmoids(gates, start * 2 * H, (stop - start) * 2 * H)
     for row in range(start, stop):
         for j in range(H):
             store(product, row * H + j, load(gates, row * 2 * H + j) * load(before, row * H + j))
 
 
+@parallel
 @exact
-def _gru_state(packet: Any, like: Any, share: int) -> None:
-    """r and z [B, 2, H], n [B, H], h before [B, H] -> n, h = (1 - z) h + z n."""
-    H = packet[5]
-    gates, n = pointer(packet[6], like), pointer(packet[7], like)
-    before, h = pointer(packet[8], like), pointer(packet[9], like)
-    start, stop = bounds(packet, share)
+def gru_state(start: int, stop: int, H: int, gates: Stored, n: Stored, before: Stored, h: Stored) -> None:
+    """r and z [B, 2, H], the sums of n [B, H], h ``before`` [B, H] -> n, h = (1 - z) before + z n."""
     _tanhs(n, start * H, (stop - start) * H)
     for row in range(start, stop):
         for j in range(H):
@@ -119,13 +110,12 @@ def _gru_state(packet: Any, like: Any, share: int) -> None:
             store(h, row * H + j, (f4(1.0) - z) * old + z * load(n, row * H + j))
 
 
+@parallel
 @exact
-def _gru_after(packet: Any, like: Any, share: int) -> None:
-    """gates [B, 3, H] of x, and of h [B, 3, H], h before [B, H] -> gates, h = z h + (1 - z) n."""
-    H = packet[5]
-    gates, inner = pointer(packet[6], like), pointer(packet[7], like)
-    before, h = pointer(packet[8], like), pointer(packet[9], like)
-    start, stop = bounds(packet, share)
+def gru_reset_after(
+    start: int, stop: int, H: int, gates: Stored, inner: Stored, before: Stored, h: Stored
+) -> None:
+    """gates [B, 3, H] from x and ``inner`` from h -> gates, h = z before + (1 - z) n."""
     for row in range(start, stop):
         own, at = row * 3 * H, row * H
         for j in range(own, own + 2 * H):
@@ -138,34 +128,31 @@ def _gru_after(packet: Any, like: Any, share: int) -> None:
 
 
 # -- backward --------------------------------------------------------------------------------------------
-# d_h [B, H] float32 is of the loss with respect to h; gates' sums take the place of what they let through.
+# d_h [B, H] float32 is the gradient of the loss with respect to h
 
 
+@parallel
 @exact
-def _elman_back(packet: Any, like: Any, share: int) -> None:
+def elman_backward(start: int, stop: int, H: int, relu: bool, h: Stored, d_h: Floats, d_sums: Stored) -> None:
     """h [B, H], d_h -> d_sums [B, H]."""
-    H = packet[5]
-    h, d_h, d_sums = pointer(packet[6], like), pointer(packet[7], f4(0.0)), pointer(packet[8], like)
-    start, stop = bounds(packet, share)
-    if packet[4] == TANH:
+    if relu:
+        for i in range(start * H, stop * H):
+            store(d_sums, i, d_h[i] if load(h, i) > f4(0.0) else f4(0.0))
+    else:
         for i in range(start * H, stop * H):
             value = load(h, i)
             store(d_sums, i, d_h[i] * (f4(1.0) - value * value))
-    else:
-        for i in range(start * H, stop * H):
-            store(d_sums, i, d_h[i] if load(h, i) > f4(0.0) else f4(0.0))
 
 
+@parallel
 @exact
-def _lstm_back(packet: Any, like: Any, share: int) -> None:
-    """gates [B, G, H], c before, c, d_h, d_c [B, H] float32, peephole or 0 -> gates, d_c of c before."""
-    H = packet[5]
-    gates, before, c = pointer(packet[6], like), pointer(packet[7], f4(0.0)), pointer(packet[8], f4(0.0))
-    d_h, d_c = pointer(packet[9], f4(0.0)), pointer(packet[10], f4(0.0))
-    peephole = pointer(packet[11], f4(0.0))
-    forgets = packet[4] == LSTM
-    inner = 2 * H if forgets else H
-    start, stop = bounds(packet, share)
+def lstm_backward(
+    start: int, stop: int, H: int, forgets: bool, gates: Stored, before: Floats, c: Floats, d_h: Floats,
+    d_c: Floats, peephole: Floats,
+) -> None:  # fmt: skip
+    """gates [B, G, H] become d_sums; d_c [B, H] of c becomes that of the cell ``before`` the step."""
+    sees_cell = not is_null(peephole)
+    inner = 2 * H if forgets else H  # gates before g: i and f, or i alone
     for row in range(start, stop):
         i, at = row * (inner + 2 * H), row * H
         g, o = i + inner, i + inner + H
@@ -175,7 +162,7 @@ def _lstm_back(packet: Any, like: Any, share: int) -> None:
         for j in range(H):
             open_ = load(gates, o + j)
             store(gates, o + j, d_h[at + j] * tanh(c[at + j]) * open_ * (f4(1.0) - open_))
-        if packet[11]:
+        if sees_cell:
             for j in range(H):
                 d_c[at + j] += load(gates, o + j) * peephole[inner + j]
         for j in range(H):
@@ -187,7 +174,7 @@ def _lstm_back(packet: Any, like: Any, share: int) -> None:
                 open_, d = load(gates, i + H + j), d_c[at + j]
                 store(gates, i + H + j, d * before[at + j] * open_ * (f4(1.0) - open_))
                 d_c[at + j] = d * open_
-        if packet[11]:
+        if sees_cell:
             for j in range(H):
                 d_c[at + j] += load(gates, i + j) * peephole[j]
             if forgets:
@@ -195,13 +182,12 @@ def _lstm_back(packet: Any, like: Any, share: int) -> None:
                     d_c[at + j] += load(gates, i + H + j) * peephole[H + j]
 
 
+@parallel
 @exact
-def _gru_state_back(packet: Any, like: Any, share: int) -> None:
-    """r and z, n, h before, d_h -> z and n become d_sums, d_before [B, H] float32."""
-    H = packet[5]
-    gates, n, before = pointer(packet[6], like), pointer(packet[7], like), pointer(packet[8], like)
-    d_h, d_before = pointer(packet[9], f4(0.0)), pointer(packet[10], f4(0.0))
-    start, stop = bounds(packet, share)
+def gru_state_backward(
+    start: int, stop: int, H: int, gates: Stored, n: Stored, before: Stored, d_h: Floats, d_before: Floats
+) -> None:
+    """z and n become d_sums; d_before [B, H] = d_h (1 - z)."""
     for row in range(start, stop):
         z, at = row * 2 * H + H, row * H
         for j in range(H):
@@ -212,13 +198,12 @@ def _gru_state_back(packet: Any, like: Any, share: int) -> None:
             store(n, at + j, d * open_ * (f4(1.0) - new * new))
 
 
+@parallel
 @exact
-def _gru_gates_back(packet: Any, like: Any, share: int) -> None:
-    """r and z, h before, d of r h [B, H] -> r becomes d_sums, d_before has its part added."""
-    H = packet[5]
-    gates, before, d_product = pointer(packet[6], like), pointer(packet[7], like), pointer(packet[8], like)
-    d_before = pointer(packet[9], f4(0.0))
-    start, stop = bounds(packet, share)
+def gru_gates_backward(
+    start: int, stop: int, H: int, gates: Stored, before: Stored, d_product: Stored, d_before: Floats
+) -> None:
+    """r becomes its d_sums; d_before [B, H] has its part through r h added."""
     for row in range(start, stop):
         r, at = row * 2 * H, row * H
         for j in range(H):
@@ -227,17 +212,12 @@ def _gru_gates_back(packet: Any, like: Any, share: int) -> None:
             store(gates, r + j, d * load(before, at + j) * open_ * (f4(1.0) - open_))
 
 
+@parallel
 @exact
-def _gru_after_back(packet: Any, like: Any, share: int) -> None:
-    """gates of x and of h, h before, d_h -> both become d_sums, d_before [B, H] float32."""
-    H = packet[5]
-    gates, inner = pointer(packet[6], like), pointer(packet[7], like)
-    before, d_h, d_before = (
-        pointer(packet[8], like),
-        pointer(packet[9], f4(0.0)),
-        pointer(packet[10], f4(0.0)),
-    )
-    start, stop = bounds(packet, share)
+def gru_reset_after_backward(
+    start: int, stop: int, H: int, gates: Stored, inner: Stored, before: Stored, d_h: Floats, d_before: Floats
+) -> None:
+    """gates of x and ``inner`` of h become d_sums; d_before [B, H] = d_h z."""
     for row in range(start, stop):
         r, at = row * 3 * H, row * H
         z, n = r + H, r + 2 * H
@@ -253,59 +233,3 @@ def _gru_after_back(packet: Any, like: Any, share: int) -> None:
             store(inner, n + j, d * open_)
         for j in range(r, r + 2 * H):
             store(inner, j, load(gates, j))
-
-
-# -- packets ---------------------------------------------------------------------------------------------
-
-
-@exact
-def _step(packet: Any, like: Any, share: int) -> None:
-    kind = packet[4]
-    if kind <= RELU:
-        _elman(packet, like, share)
-    elif kind <= LSTM_1997:
-        _lstm(packet, like, share)
-    elif kind == GRU_GATES:
-        _gru_gates(packet, like, share)
-    elif kind == GRU_STATE:
-        _gru_state(packet, like, share)
-    else:
-        _gru_after(packet, like, share)
-
-
-@exact
-def _step_back(packet: Any, like: Any, share: int) -> None:
-    kind = packet[4]
-    if kind <= RELU:
-        _elman_back(packet, like, share)
-    elif kind <= LSTM_1997:
-        _lstm_back(packet, like, share)
-    elif kind == GRU_GATES:
-        _gru_gates_back(packet, like, share)
-    elif kind == GRU_STATE:
-        _gru_state_back(packet, like, share)
-    else:
-        _gru_after_back(packet, like, share)
-
-
-def recurrent_step(packet: Any) -> None:
-    share = ticket(packet)
-    while share < packet[1]:
-        if packet[2]:
-            _step(packet, np.uint16(0), share)
-        else:
-            _step(packet, f4(0), share)
-        share = ticket(packet)
-
-
-def recurrent_step_back(packet: Any) -> None:
-    share = ticket(packet)
-    while share < packet[1]:
-        if packet[2]:
-            _step_back(packet, np.uint16(0), share)
-        else:
-            _step_back(packet, f4(0), share)
-        share = ticket(packet)
-
-
-PROGRAMS = {program.__name__: program for program in (recurrent_step, recurrent_step_back)}

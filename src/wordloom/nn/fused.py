@@ -7,7 +7,6 @@ plain expression is the oracle of its test.  None can be differentiated twice on
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
@@ -87,7 +86,7 @@ def softmax_error(
     if fits(logits) and _class_numbers(kept, logits.shape):
         losses = torch.empty(logits.shape[0], device=logits.device)
         known = targets.masked_fill(~scored, -1).contiguous()
-        run("softmax_error", logits.dtype, *logits.shape, _bits(smoothing), logits, known, losses)
+        run("elementwise.softmax_error", logits.dtype, *logits.shape, smoothing, logits, known, losses)
         return losses.sum(), logits
     log_probability = F.log_softmax(logits, dim=-1, dtype=torch.float32)
     loss = F.nll_loss(log_probability, targets, ignore_index=ignore_index, reduction="sum")
@@ -219,22 +218,13 @@ def _run_attention(
 
     (_, H, T, E), (B, K, S) = q.shape, k.shape[:3]
     scale, is_causal, dropout, seed = settings
-    floats = scratch_elements(S, E)
-    counter = q.new_zeros(1, dtype=torch.int64)
-    scratch = q.new_empty(torch.get_num_threads() * floats, dtype=torch.float32)
     steps = [t.stride(axis) for t in (q, k, v) for axis in (0, 2, 1)]
     routine = 0 if _own_products(E) else programs.sgemm()
     run(
-        name, q.dtype, B * K, routine, counter, scratch, floats, T, S, E, H, K, _bits(scale), int(is_causal),
-        0 if keys is None else keys, seed, int(dropout * (1 << 32)), _bits(1.0 / (1.0 - dropout)), q, k, v,
-        *steps, *others,
+        f"attention.{name}", q.dtype, B * K, routine, T, S, E, H, K, scale, is_causal, keys, seed,
+        int(dropout * (1 << 32)), 1.0 / (1.0 - dropout), q, k, v, *steps, *others,
+        scratch=scratch_elements(S, E),
     )  # fmt: skip
-
-
-def _bits(value: float) -> int:
-    """``value`` rounded to a float32, as the 32 bits of that, as programs take numbers."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    return int(bits)
 
 
 class _Dropout(torch.autograd.Function):
@@ -251,7 +241,7 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(x: Tensor, p: float, seed: int) -> Tensor:
     y = torch.empty_like(x)
-    run("dropout", x.dtype, x.numel(), seed, int(p * (1 << 32)), _bits(1.0 / (1.0 - p)), x, y)
+    run("elementwise.dropout", x.dtype, x.numel(), seed, int(p * (1 << 32)), 1.0 / (1.0 - p), x, y)
     return y
 
 
@@ -259,7 +249,7 @@ class _GeluTanh(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         y, slope = torch.empty_like(x), torch.empty_like(x)
-        run("gelu_tanh", x.dtype, x.numel(), x, y, slope)
+        run("elementwise.gelu_tanh", x.dtype, x.numel(), x, y, slope)
         ctx.save_for_backward(slope)
         return y
 
@@ -287,7 +277,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     x = x.transpose(1, 2).contiguous()  # [B, T, H, E]
     B, T, H, E = x.shape
     y = torch.empty_like(x)
-    run("rotate", x.dtype, B * T, T, H, E // 2, cos.shape[0] * T, x, cos, sin, y)
+    run("elementwise.rotate", x.dtype, B * T, T, H, E // 2, cos.shape[0] * T, x, cos, sin, y)
     return y.transpose(1, 2)  # [B, H, T, E]
 
 
@@ -295,7 +285,7 @@ class _SwiGLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         y = torch.empty_like(gate)
-        run("swiglu", gate.dtype, gate.numel(), gate, up, y)
+        run("elementwise.swiglu", gate.dtype, gate.numel(), gate, up, y)
         ctx.save_for_backward(gate, up)
         return y
 
@@ -304,7 +294,9 @@ class _SwiGLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gate, up = ctx.saved_tensors
         d_gate, d_up = torch.empty_like(gate), torch.empty_like(up)
-        run("swiglu_backward", gate.dtype, gate.numel(), gate, up, grad.contiguous(), d_gate, d_up)
+        run(
+            "elementwise.swiglu_backward", gate.dtype, gate.numel(), gate, up, grad.contiguous(), d_gate, d_up
+        )
         return d_gate, d_up
 
 
@@ -314,7 +306,7 @@ class _RMSNorm(torch.autograd.Function):
         D = x.shape[-1]
         N = x.numel() // D
         y, scale = torch.empty_like(x), x.new_empty(N, dtype=torch.float32)
-        run("rms_norm", x.dtype, N, D, _bits(eps), x, weight.contiguous(), y, scale)
+        run("elementwise.rms_norm", x.dtype, N, D, eps, x, weight.contiguous(), y, scale)
         ctx.save_for_backward(x, weight, scale)
         return y
 
@@ -326,7 +318,7 @@ class _RMSNorm(torch.autograd.Function):
         d_x = torch.empty_like(x)
         d_weight = weight.new_zeros(SHARES, D)
         run(
-            "rms_norm_backward", x.dtype, scale.numel(), D, x, weight.contiguous(), scale, grad.contiguous(),
-            d_x, d_weight,
+            "elementwise.rms_norm_backward", x.dtype, scale.numel(), D, x, weight.contiguous(), scale,
+            grad.contiguous(), d_x, d_weight,
         )  # fmt: skip
         return d_x, d_weight.sum(0), None

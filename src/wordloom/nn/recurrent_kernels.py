@@ -23,12 +23,6 @@ from wordloom.nn.linear import fastest_linear, product_dtype, widens
 __all__ = ["Sequence", "fits", "run_sequence"]
 
 
-class Kind:
-    """What a step's program is asked for; numbered so in :mod:`wordloom.kernels.recurrent`."""
-
-    TANH, RELU, LSTM, LSTM_1997, GRU_GATES, GRU_STATE, GRU_AFTER = range(7)
-
-
 class Sequence(NamedTuple):
     """What :func:`run_sequence` computes; shapes and equations as in :mod:`wordloom.nn.recurrent`.
 
@@ -98,16 +92,6 @@ def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
     return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *rest)
 
 
-_KINDS = {
-    "rnn_tanh": Kind.TANH,
-    "rnn_relu": Kind.RELU,
-    "lstm": Kind.LSTM,
-    "lstm_1997": Kind.LSTM_1997,
-    "gru": Kind.GRU_GATES,
-    "gru_reset_after": Kind.GRU_AFTER,
-}
-
-
 class _RunSequence(torch.autograd.Function):
     """Time comes first inside: x [T, B, D]; masks are [T, B, 1]."""
 
@@ -172,7 +156,9 @@ class _Pass:
         attend: Tensor | None,
         starts: Tensor | None,
     ) -> None:
-        self.cell, self.dtype, self.kind = cell, dtype, _KINDS[cell]
+        self.cell, self.dtype = cell, dtype
+        # the only setting of a step's kernel: of Elman's network, and of an LSTM
+        self.variant = cell == "rnn_relu" if cell.startswith("rnn") else cell == "lstm"
         self.T, self.B, _ = x.shape
         self.x = x.to(dtype).contiguous()
         self.w, self.u = w.to(dtype).contiguous(), u.to(dtype).contiguous()
@@ -183,9 +169,8 @@ class _Pass:
         self.attend, self.starts = attend, starts
         self.H, self.R = hidden_dim, state_dim
 
-    def _run(self, name: str, kind: int, *tensors: Tensor | None) -> None:
-        packed = [0 if t is None else t for t in tensors]
-        run(name, self.dtype, self.B, kind, self.H, *packed)
+    def _run(self, kernel: str, *arguments: Tensor | bool | None) -> None:
+        run(f"recurrent.{kernel}", self.dtype, self.B, self.H, *arguments)
 
     # -- forward -----------------------------------------------------------------------------------------
 
@@ -232,27 +217,26 @@ class _Pass:
 
     def _step(self, t: int) -> None:
         h, gates = self.h_in[t], self.gates[t]
-        step = "recurrent_step"
         if self.cell == "gru":
             split = 2 * self.H
             gates.addmm_(h, self.u[:split].t())
-            self._run(step, Kind.GRU_GATES, gates, h, self.product[t])
+            self._run("gru_gates", gates, h, self.product[t])
             self.n[t].addmm_(self.product[t], self.u[split:].t())
-            self._run(step, Kind.GRU_STATE, gates, self.n[t], h, self.h[t + 1])
+            self._run("gru_state", gates, self.n[t], h, self.h[t + 1])
         elif self.cell == "gru_reset_after":
             if self.inner_bias is None:
                 torch.mm(h, self.u.t(), out=self.inner[t])
             else:
                 torch.addmm(self.inner_bias, h, self.u.t(), out=self.inner[t])
-            self._run(step, self.kind, gates, self.inner[t], h, self.h[t + 1])
+            self._run("gru_reset_after", gates, self.inner[t], h, self.h[t + 1])
         elif self.c is None:
             gates.addmm_(h, self.u.t())
-            self._run(step, self.kind, gates, self.h[t + 1])
+            self._run("elman", self.variant, gates, self.h[t + 1])
         else:
             assert self.c_in is not None
             gates.addmm_(h, self.u.t())
             out = self.h[t + 1] if self.projection is None else self.wide[t]
-            self._run(step, self.kind, gates, self.c_in[t], self.c[t + 1], out, self.peephole)
+            self._run("lstm", self.variant, gates, self.c_in[t], self.c[t + 1], out, self.peephole)
             if self.projection is not None:
                 torch.mm(self.wide[t], self.projection.t(), out=self.h[t + 1])
 
@@ -264,7 +248,7 @@ class _Pass:
         """Gradients of x, h0, c0, w, u, bias, candidate_bias, peephole, projection."""
         T, B = self.T, self.B
         # gates become gradients; a second pass through a retained graph finds them as they were
-        self.d_gates = torch.empty_like(self.gates) if self.kind <= Kind.RELU else self.gates.clone()
+        self.d_gates = torch.empty_like(self.gates) if self.cell.startswith("rnn") else self.gates.clone()
         if self.cell == "gru":
             self.d_n = self.n.clone()
         if self.cell == "gru_reset_after":
@@ -291,25 +275,27 @@ class _Pass:
 
     def _step_back(self, t: int, dh: Tensor, dc: Tensor | None) -> Tensor:
         """d_h [B, R] after step t, d_c, which is changed in place -> d_h before it."""
-        h, gates, back = self.h_in[t], self.d_gates[t], "recurrent_step_back"
+        h, gates = self.h_in[t], self.d_gates[t]
         if self.cell == "gru":
             split, before = 2 * self.H, torch.empty_like(dh)
-            self._run(back, Kind.GRU_STATE, gates, self.d_n[t], h, dh, before)
+            self._run("gru_state_backward", gates, self.d_n[t], h, dh, before)
             d_product = torch.mm(self.d_n[t], self.u[split:])
-            self._run(back, Kind.GRU_GATES, gates, h, d_product, before)
+            self._run("gru_gates_backward", gates, h, d_product, before)
             return before.add_(torch.mm(gates, self.u[:split]))
         if self.cell == "gru_reset_after":
             before = torch.empty_like(dh)
-            self._run(back, self.kind, gates, self.d_inner[t], h, dh, before)
+            self._run("gru_reset_after_backward", gates, self.d_inner[t], h, dh, before)
             return before.add_(torch.mm(self.d_inner[t], self.u))
         if self.c is None:
-            self._run(back, self.kind, self.h[t + 1], dh, gates)
+            self._run("elman_backward", self.variant, self.h[t + 1], dh, gates)
         else:
             assert self.c_in is not None
             if self.projection is not None:
                 self.d_h[t] = dh
                 dh = torch.mm(self.d_h[t], self.projection).float()
-            self._run(back, self.kind, gates, self.c_in[t], self.c[t + 1], dh, dc, self.peephole)
+            self._run(
+                "lstm_backward", self.variant, gates, self.c_in[t], self.c[t + 1], dh, dc, self.peephole
+            )
         return torch.mm(gates, self.u).float()
 
     def _gradients(self, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
