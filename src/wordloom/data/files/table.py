@@ -66,7 +66,7 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
     if named and not headed:
         names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
         raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
-    rows = (_comma if file.format == "csv" else _tabs)(file, errors)
+    rows = (csv_rows if file.format == "csv" else _tabs)(file, errors)
     if wanted and not named and columns.header is None:
         rows = _without_names(file, rows, [int(column) - 1 for column in wanted])
     width, places = 0, list[int]()
@@ -166,7 +166,7 @@ def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]
         yield number, line.removesuffix("\r").split("\t")
 
 
-def _comma(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     reader = csv.reader((line + "\n" for _, line in numbered_lines(file, errors)), strict=True)
     first = 1  # line of the row that comes next; a quoted field may go over several

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from wordloom.data.files.json import json_objects, json_type, missing_field, valid_text
 from wordloom.data.files.source import Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.files.table import _comma
+from wordloom.data.files.table import csv_rows
 from wordloom.data.rows.task_files import JSON, task_files
 from wordloom.errors import DataError, position
 
@@ -100,7 +100,7 @@ def choice_rows(
 
 
 def _csv(file: Source, errors: EncodingErrors) -> Iterator[ChoiceRow]:
-    rows = _comma(file, errors)
+    rows = csv_rows(file, errors)
     first = next(rows, None)
     if first is None:
         return

@@ -43,13 +43,13 @@ from wordloom.weights import load_config, load_model, load_state, save_model, st
 __all__ = ["causal_task"]
 
 
-def causal_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
-    """Next-token prediction on the recipe's text; ``given`` is a checkpoint to begin with."""
-    tokenizer = Tokenizer.from_pretrained(given) if given else None
+def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Next-token prediction on the recipe's text; ``start`` is a checkpoint to begin with."""
+    tokenizer = Tokenizer.from_pretrained(start) if start else None
     prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
 
     def build_model() -> Any:
-        model = _model(recipe, prepared, given, progress)
+        model = _model(recipe, prepared, start, progress)
         _check_family(recipe, model)
         set_attention_backend(model, recipe.train.attention_backend)
         return model
@@ -89,25 +89,25 @@ def _set_up(trainer: Trainer, recipe: Recipe) -> str:
     return f"{compiled}, {layer.cell} by the kernel '{kernel}'"
 
 
-def _model(recipe: Recipe, prepared: Prepared, given: Path | None, progress: TrainingProgress) -> Any:
-    """The recipe's model, fresh or with the weights of the checkpoint ``given``.
+def _model(recipe: Recipe, prepared: Prepared, start: Path | None, progress: TrainingProgress) -> Any:
+    """Return the recipe's model, new or with the weights of the checkpoint ``start``.
 
     A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
     everything but dropout and max_seq_len.  Of a checkpoint with a head for a task the body is taken.
     """
-    config = None if given is None else load_config(given)
-    if given is None or config is None or recipe.model:
+    config = None if start is None else load_config(start)
+    if start is None or config is None or recipe.model:
         model: Any = _new_model(recipe, prepared)
     elif isinstance(config, TaskConfig):
         _require_causal(config.body, recipe)
         model = build(config.body, generator=_generator(recipe))
     else:
         _require_causal(config, recipe)
-        model = load_model(given, dtype=torch.float32)
-    if given is not None and isinstance(config, TaskConfig):
-        progress.say(start_from(model, given).lines())
-    elif given is not None and recipe.model:
-        load_state(model, given)
+        model = load_model(start, dtype=torch.float32)
+    if start is not None and isinstance(config, TaskConfig):
+        progress.say(start_from(model, start).lines())
+    elif start is not None and recipe.model:
+        load_state(model, start)
     if model.config.vocab_size < prepared.tokenizer.vocab_size:
         raise RecipeError(
             f"model.vocab_size {model.config.vocab_size} is below the tokenizer's "

@@ -1,4 +1,4 @@
-"""Masked language models in a training run: windows or sentence pairs, and the accuracy of each task."""
+"""Masked language models in a training run, on windows or on sentence pairs."""
 
 from __future__ import annotations
 
@@ -48,16 +48,19 @@ __all__ = ["masked_part", "masked_task", "training_flops", "validation_scores"]
 AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
 
 
-def masked_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
-    """Hidden tokens of the recipe's text, and following sentences; ``given``: a checkpoint to begin with."""
-    data = _prepared(recipe, given, progress)
-    config = _config(recipe, data.tokenizer, given)
+def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Return the task of predicting masked tokens and perhaps next sentences.
+
+    ``start`` is a checkpoint to begin with.
+    """
+    data = _prepared(recipe, start, progress)
+    config = _config(recipe, data.tokenizer, start)
 
     def build_model() -> Any:
         check_fits(config, recipe.train)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if given is not None:
-            progress.say(start_from(model, given).lines())
+        if start is not None:
+            progress.say(start_from(model, start).lines())
         set_attention_backend(model, recipe.train.attention_backend)
         return model
 
@@ -115,10 +118,10 @@ def validation_scores(encoder: Any) -> Scores:
     return masked_scores(encoder.model, _validation_batches(recipe, data.validation), settings=settings)
 
 
-def _prepared(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> _Prepared:
+def _prepared(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> _Prepared:
     corpus = recipe_corpus(recipe)
     assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
-    tokenizer = Tokenizer.from_pretrained(given) if given else corpus_tokenizer(recipe, corpus, progress)
+    tokenizer = Tokenizer.from_pretrained(start) if start else corpus_tokenizer(recipe, corpus, progress)
     d, s = recipe.data_as(MaskedData), recipe.train
 
     def batches(part: Any, seq_len: int) -> AnyBatches:
@@ -145,7 +148,7 @@ def masked_part(
     seq_len: int,
     progress: TrainingProgress,
 ) -> AnyBatches:
-    """Rows of a part of ``corpus``, hidden as the recipe says: permuted, of validation one after another."""
+    """Return the rows of a part of ``corpus``, masked as the recipe says; only training rows are permuted."""
     d, m, pairs = (
         recipe.data_as(MaskedData),
         recipe.masking,
@@ -171,7 +174,7 @@ def masked_part(
 
 
 def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
-    """The sample from which on rows are long: at the beginning of a step."""
+    """Return the first sample of the long rows, at the beginning of a step."""
     s = recipe.train
     assert s.long_seq_len is not None
     steps = s.steps or max(1, round((s.epochs or 0.0) * samples_per_epoch / s.batch_size))
@@ -181,15 +184,15 @@ def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
 _SETTLED = ("masked_lm_head", "next_sentence_head", "empty_id")
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
-    """The recipe's encoder, or that of the checkpoint ``given``, with the heads that the objective needs."""
+def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
+    """Return the config of the recipe's or ``start``'s encoder, with the heads that the objective needs."""
     s, pairs = recipe.train, recipe.train.objective == "masked_lm+next_sentence"
     for name in _SETTLED:
         if name in recipe.model:
             raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
     heads: dict[str, Any] = {"masked_lm_head": True, "next_sentence_head": pairs}
-    if given is not None and not recipe.model:
-        config = body_config(load_config(given))
+    if start is not None and not recipe.model:
+        config = body_config(load_config(start))
         _require_encoder(config, recipe)
         heads["pooler"] = pairs or config.pooler
     else:
@@ -232,7 +235,7 @@ def _require_encoder(config: Any, recipe: Recipe) -> None:
 
 
 def _costs(recipe: Recipe, config: Any) -> Costs:
-    """Operations of a token: of the layers, and of the head for the share of tokens that it sees."""
+    """Return the operations per token: those of the layers, and of the head for the scored tokens."""
     s = recipe.train
 
     def of(length: int, longer: tuple[float, Costs] | None = None) -> Costs:
@@ -243,7 +246,7 @@ def _costs(recipe: Recipe, config: Any) -> Costs:
 
 
 def training_flops(config: Any, masking: MaskingSettings, seq_len: int) -> float:
-    """Operations to train on a token of a row of so many, of which the head sees a share."""
+    """Return the operations to train on a token; the head reads only the scored share of the tokens."""
     m = masking
     share = m.share if m.kind == "bert" else 1.0 if m.scored == "all" else m.mask_words + m.substitute_words
     flops = flops_per_token(config, context=seq_len)
@@ -266,7 +269,7 @@ def _windows(recipe: Recipe, validation: AnyBatches) -> int:
 
 
 def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:
-    """Loss and accuracy of each task on the validation part, hidden in the same way every time."""
+    """Return the function that scores a model on the validation part, whose masks are fixed."""
 
     def evaluate(model: Any) -> dict[str, float]:
         scores = masked_scores(model, _validation_batches(recipe, validation), settings={})

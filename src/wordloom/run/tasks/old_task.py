@@ -1,5 +1,5 @@
-"""The old task of a run: what a checkpoint had learnt before, measured by its own head and its own loss, and
-gone on with beside the new one (McCloskey & Cohen 1989; French 1999; Robins 1995)."""
+"""The old task of a run: the language model of the checkpoint, evaluated with its own head and loss during
+fine-tuning, and perhaps rehearsed (McCloskey & Cohen 1989; French 1999; Robins 1995)."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ FILE = "old_task.json"  # of a finished run: the losses before and after
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """How the old task is measured.
+    """The measurement of the old task.
 
     Attributes:
-        loss: of the model without a head for the new task: its mean loss on the old text.
-        scored: the settings that decide it, for its signature.
+        loss: returns the mean loss on the old text of the model without the new task's head.
+        scored: the settings that decide the loss, for its signature.
     """
 
     loss: Callable[[Any], float]
     scored: dict[str, object]
 
 
-def check_old_head(given: Path) -> None:
-    """Raise CheckpointError where the checkpoint ``given`` has no head of a language model."""
-    config = load_config(given)
+def check_old_head(start: Path) -> None:
+    """Raise CheckpointError if the checkpoint ``start`` has no language-model head."""
+    config = load_config(start)
     body = body_config(config)
     lacks = ""
     if encodes(body):
         if not body.masked_lm_head:
-            lacks = "head that fills in hidden tokens (mlm_transform, mlm_norm, lm_head)"
+            lacks = "head for masked tokens (mlm_transform, mlm_norm, lm_head)"
     elif isinstance(config, TaskConfig) and not (config.language_model or body.tie_embeddings):
         lacks = "head of its language model (lm_head)"
     if lacks:
         raise CheckpointError(
-            f"{given} holds no {lacks}, by whose loss [old_task] measures; begin with a checkpoint that was "
+            f"{start} holds no {lacks}, whose loss [old_task] measures; begin with a checkpoint that was "
             "saved with it, or leave [old_task] out"
         )
 
 
 def with_old_task(
-    recipe: Recipe, given: Path | None, model: Any, task: Task, progress: TrainingProgress
+    recipe: Recipe, start: Path | None, model: Any, task: Task, progress: TrainingProgress
 ) -> tuple[Task, Measured]:
-    """``task`` of ``model`` with the old one beside it as ``[train]`` asks, and how that is measured.
+    """Return ``task`` with the rehearsal that ``[train]`` asks for, and the measurement of the old task.
 
-    The old text is read with the tokenizer of the checkpoint ``given``, or of ``tokenizer.path``.
+    The old text is read with the tokenizer of the checkpoint ``start``, or of ``tokenizer.path``.
     """
     old, s, config = recipe.old_task, task.settings, body_of(model).config
     assert old is not None
@@ -86,7 +86,7 @@ def with_old_task(
     if longest is not None and length > longest:
         raise RecipeError(f"rows of [old_task] have {length} tokens and the model reads {longest}; give "
                           "old_task.seq_len")  # fmt: skip
-    tokenizer = _tokenizer(recipe, given, progress)
+    tokenizer = _tokenizer(recipe, start, progress)
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
     if old.train is None:  # the whole text is measured
@@ -139,18 +139,18 @@ def with_old_task(
     return task, Measured(loss=loss, scored=scored)
 
 
-def _tokenizer(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Tokenizer:
-    """As the run has it, with what it adds."""
-    if given is None and recipe.tokenizer.path is None:
+def _tokenizer(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Tokenizer:
+    """Return the tokenizer of the run, with the tokens that the run adds."""
+    if start is None and recipe.tokenizer.path is None:
         raise RecipeError(
             "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
-            "to learn both tasks afresh, name that of the old one as tokenizer.path"
+            "to train both tasks from scratch, name the old task's tokenizer as tokenizer.path"
         )
-    return start_tokenizer(recipe, given, (), progress, "row")
+    return start_tokenizer(recipe, start, (), progress, "row")
 
 
 def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
-    """``[old_task]`` as the recipe that would learn it by the objective ``kind``."""
+    """Return ``[old_task]`` as a recipe for the objective ``kind``."""
     old, s = recipe.old_task, recipe.train
     assert old is not None
     text = old.model_dump(
@@ -171,17 +171,19 @@ def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
     try:
         return read_recipe(Recipe, {}, values)
     except RecipeError as error:
-        told = str(error).removeprefix("settings: ")
+        message = str(error).removeprefix("settings: ")
         for table in ("data.", "masking."):
-            told = told.replace(table, f"old_task.{table.removeprefix('data.')}")
-        raise RecipeError(told) from None
+            message = message.replace(table, f"old_task.{table.removeprefix('data.')}")
+        raise RecipeError(message) from None
 
 
 def _beside(
     recipe: Recipe, task: Task, old: Any, learnt: Any, model: Any, length: int, progress: TrainingProgress
 ) -> Task:
-    """``task`` with steps of the batches ``old``, or rows of them in every step, of as many tokens as a step
-    of its own has."""
+    """Return ``task`` with rehearsal: steps of the batches ``old``, or rows of them in every step.
+
+    A step of the old task has about as many tokens as a step of the new task.
+    """
     s = task.settings
     costs = task.costs or Costs(
         flops_per_token=flops_per_token(model, context=s.seq_len).training,
@@ -219,8 +221,8 @@ def _beside(
 
 
 def write_losses(hook: OldTaskLoss, folder: Path, step: int, progress: TrainingProgress) -> None:
-    """Leave in ``folder``, which holds the weights of ``step``, what was measured."""
+    """Write the losses before training and at ``step`` into ``folder``."""
     before, after = hook.losses[0], hook.losses[step]
-    told = {"before": before, "after": after, "step": step, "signature": hook.signature}
-    write_text(folder / FILE, json.dumps(told, indent=1) + "\n")
+    losses = {"before": before, "after": after, "step": step, "signature": hook.signature}
+    write_text(folder / FILE, json.dumps(losses, indent=1) + "\n")
     progress.say(f"old task    loss {before:.4f} before, {after:.4f} after ({after - before:+.4f})")

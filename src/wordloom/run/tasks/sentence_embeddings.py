@@ -1,7 +1,6 @@
-"""Vectors of texts in a training run: an encoder whose pooled vectors of texts that belong together come
-nearer than others, or as near as people's scores say; see :mod:`wordloom.sentence_objectives`.
+"""Sentence embeddings in a training run, by the objectives of :mod:`wordloom.sentence_objectives`.
 
-The finished folder is a plain encoder's with the files of sentence-transformers beside it.
+The finished folder is an encoder's folder with the files of sentence-transformers in it.
 """
 
 from __future__ import annotations
@@ -117,9 +116,9 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
 # -- the model -------------------------------------------------------------------------------------------
 
 
-def _pooling(recipe: Recipe, given: Path | None) -> TextPooling:
-    """The recipe's, or that of the folder to begin with, or the mean."""
-    said = None if given is None else pooling_of(given)
+def _pooling(recipe: Recipe, start: Path | None) -> TextPooling:
+    """Return the recipe's pooling, else that of the folder ``start``, else the mean."""
+    said = None if start is None else pooling_of(start)
     pooling = recipe.model.get("pooling") or ("mean" if said is None else said.pooling)
     if pooling not in TEXT_POOLINGS:
         raise RecipeError(f"unknown model.pooling {pooling!r}; {did_you_mean(str(pooling), TEXT_POOLINGS)}")
@@ -127,14 +126,16 @@ def _pooling(recipe: Recipe, given: Path | None) -> TextPooling:
     return found
 
 
-def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
-    """The recipe's encoder, or that of ``given`` with what the recipe changes of it; of the heads it has that
-    of an old task alone."""
+def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
+    """Return the config of the recipe's encoder, or that of ``start`` with the recipe's changes.
+
+    The only head that it keeps is that of an old task.
+    """
     for name in _HEADS:
         if name in recipe.model:
-            raise RecipeError(f"model.{name} is of a head, and vectors of texts need none; leave it out")
+            raise RecipeError(f"model.{name} is of a head, and sentence embeddings need none; leave it out")
     settings = {key: value for key, value in recipe.model.items() if key != "pooling"}
-    body = recipe_body(recipe.model_copy(update={"model": settings}), tokenizer, given)
+    body = recipe_body(recipe.model_copy(update={"model": settings}), tokenizer, start)
     if not encodes(body):
         raise RecipeError(
             f"train.objective '{recipe.train.objective}' is for an encoder, which a {family_of(body)} is "
@@ -149,7 +150,7 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, given: Path | None) -> Any:
 
 
 def _corpus(recipe: Recipe) -> LabelledCorpus:
-    """The rows of the recipe: with scores, or with texts that belong together."""
+    """Return the rows of the recipe: with scores, or with texts that belong together."""
     d = recipe.data_as(SentenceData)
     if recipe.train.objective != "contrastive":
         return corpus_of(recipe, ScoredCorpus)
@@ -191,7 +192,7 @@ class _Reader:
     corpus: LabelledCorpus
 
     def read(self, part: Literal["train", "validation"]) -> _Groups:
-        """The rows of ``part``; of those to train on, where their texts belong together.
+        """Return the rows of ``part``; training rows are those whose texts belong together.
 
         Raises DataError for rows of one text or of different numbers of them, an empty text and one that is
         too long.
@@ -286,7 +287,7 @@ class _Reader:
 
 
 def _shared(numbers: NDArray[np.int64]) -> int:
-    """Rows with a text that another row has, too."""
+    """Return the number of rows that share a text with another row."""
     owners = Counter(number for row in numbers.tolist() for number in set(row))
     return sum(any(owners[number] > 1 for number in row) for row in numbers.tolist())
 
@@ -294,7 +295,7 @@ def _shared(numbers: NDArray[np.int64]) -> int:
 def _targets(
     recipe: Recipe, groups: dict[str, _Groups]
 ) -> dict[str, NDArray[np.int64] | NDArray[np.float32]]:
-    """By part, the numbers of texts to tell apart, or scores from 0 to 1."""
+    """Return by part the numbers of the texts, or for cosine similarity the scores scaled to 0 to 1."""
     if recipe.train.objective == "contrastive":
         return {part: group.numbers for part, group in groups.items()}
     score_range = recipe.data_as(SentenceData).score_range
@@ -363,8 +364,7 @@ def _metrics(
 def _contrasted(
     objective: Contrastive, batches: TextGroupBatches, groups: _Groups, vectors: Tensor, batch_size: int
 ) -> dict[str, float]:
-    """Loss and accuracy of the rows whose texts belong together, in fixed groups as near to ``batch_size`` as
-    makes them alike."""
+    """Return loss and accuracy of the rows whose texts belong together, in groups of about ``batch_size``."""
     order = batches.rows(0, batches.samples_per_epoch)
     order = order[groups.belong[order]]
     nats, right = 0.0, 0

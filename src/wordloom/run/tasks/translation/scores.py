@@ -1,4 +1,4 @@
-"""How well a model translates pairs of texts: what it writes, and what it gives the references."""
+"""Scores of a translation model: BLEU and chrF of its translations, and the loss of the references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["pairs_to_score", "translated_by", "translation_scores"]
 
 
 def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iterator[Pair]:
-    """The pairs of files, tables or named sets; without ``sources`` the validation pairs of the recipe.
+    """Return the pairs of files, tables or named sets; without ``sources`` the recipe's validation pairs.
 
     ``reading`` are settings of :class:`~wordloom.data.PairCorpus` that are not None; columns that it leaves
     open are those of the recipe.
@@ -59,7 +59,7 @@ def translation_scores(
     tokenize: str = "13a",
     progress: Callable[[], None] | None = None,
 ) -> tuple[Scores, list[str]]:
-    """Loss and perplexity of the references, BLEU and chrF of the translations; and the translations.
+    """Return loss and perplexity of the references, BLEU and chrF of the translations, and the translations.
 
     ``bleu`` minds case and ``bleu_lowercase`` does not; ``tokenize`` is sacrebleu's.  Loss is nats per token
     of the references, their ends included, given the sources; pairs with an empty side or a reference longer

@@ -1,5 +1,5 @@
-"""Sequence-to-sequence models in a training run: pairs of texts, batches by tokens, the loss of what is held
-out."""
+"""Sequence-to-sequence models in a training run: pairs of texts, batches by tokens, the loss on held-out
+pairs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _SETTLED = ("vocab_size", "source_vocab_size")
 
 
 def pair_corpus(recipe: Recipe) -> PairCorpus:
-    """The pairs that ``[data]`` names."""
+    """Return the pairs that ``[data]`` names."""
     d = recipe.data_as(TranslationData)
     settings: dict[str, Any] = {
         key: value
@@ -76,12 +76,12 @@ def pair_corpus(recipe: Recipe) -> PairCorpus:
     return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.row_errors, **settings)
 
 
-def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgress) -> Task:
-    """A :class:`wordloom.models.SequenceToSequence` on the recipe's pairs."""
+def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
+    """Return the task of translating the recipe's pairs; ``start`` is a checkpoint to begin with."""
     s, d, corpus = recipe.train, recipe.data_as(TranslationData), pair_corpus(recipe)
-    form = _form(recipe, given)
-    if given is not None:
-        vocabularies = read_vocabularies(given, load_config(given), form)
+    form = _form(recipe, start)
+    if start is not None:
+        vocabularies = read_vocabularies(start, load_config(start), form)
     else:
         vocabularies = recipe_vocabularies(recipe, corpus, progress).begun(form)
     if vocabularies.lacks is not None:
@@ -89,7 +89,7 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
             f"the tokenizer has no {vocabularies.lacks} token, which pairs need to end and to begin with; "
             "take tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
         )
-    config = _config(recipe, given, vocabularies)
+    config = _config(recipe, start, vocabularies)
     longest = context_limit(config)
     limits: dict[str, Any] = {
         "max_source_tokens": d.max_source_tokens or longest,
@@ -126,11 +126,11 @@ def translation_task(recipe: Recipe, given: Path | None, progress: TrainingProgr
     def build_model() -> Any:
         check_fits(config, s)
         model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if given is not None and _begins_as_bert(config, given):
-            for started in start_from_bert(model, given, cross_attention=s.cross_attention):
+        if start is not None and _begins_as_bert(config, start):
+            for started in start_from_bert(model, start, cross_attention=s.cross_attention):
                 progress.say(started.lines())
-        elif given is not None:
-            load_state(model, given)
+        elif start is not None:
+            load_state(model, start)
         set_attention_backend(model, s.attention_backend)
         return model
 
@@ -172,11 +172,11 @@ def _rows(batches: PairBatches) -> float:
     return len(batches.shards) / batches.samples_per_epoch
 
 
-def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> Any:
-    """The recipe's model, or where it names none, that of the checkpoint ``given``, or two of its encoder."""
-    if given is not None and not recipe.model:
-        config = load_config(given)
-        config = config_from_bert(given) if encodes(body_config(config)) else config
+def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> Any:
+    """The recipe's model, or where it names none, that of the checkpoint ``start``, or two of its encoder."""
+    if start is not None and not recipe.model:
+        config = load_config(start)
+        config = config_from_bert(start) if encodes(body_config(config)) else config
         family = family_of(config)
     else:
         family, settings = model_settings(recipe)
@@ -187,8 +187,8 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
         if vocabularies.beside is not None:
             settings |= {"source_vocab_size": vocabularies.source.vocab_size}
             settings |= _unshared(recipe, family)
-        if given is not None and family == "bert_generation" and encodes(body_config(load_config(given))):
-            of_bert = vars(config_from_bert(given))
+        if start is not None and family == "bert_generation" and encodes(body_config(load_config(start))):
+            of_bert = vars(config_from_bert(start))
             settings = of_bert | settings | {name: of_bert[name] for name in _SETTLED}
         if _has(family, "padding_idx"):
             settings.setdefault("padding_idx", _padding(vocabularies))
@@ -202,19 +202,19 @@ def _config(recipe: Recipe, given: Path | None, vocabularies: Vocabularies) -> A
     return config
 
 
-def _form(recipe: Recipe, given: Path | None) -> Format:
-    """How the recipe's model lies in a folder, or that of the checkpoint ``given``, or two of its encoder."""
-    if given is None or recipe.model:
+def _form(recipe: Recipe, start: Path | None) -> Format:
+    """Return the folder format of the recipe's model, or of one that starts from the checkpoint ``start``."""
+    if start is None or recipe.model:
         family, _ = model_settings(recipe)
         # an unknown family has no config, and the error names those that are known
         return FORMATS[family] if family in FORMATS else format_of(config_from(family))
-    config = load_config(given)
+    config = load_config(start)
     return FORMATS["bert_generation"] if encodes(body_config(config)) else format_of(config)
 
 
-def _begins_as_bert(config: Any, given: Path) -> bool:
-    """Whether both sides of the model of ``config`` begin with the encoder in ``given``."""
-    return isinstance(config, BertGenerationConfig) and encodes(body_config(load_config(given)))
+def _begins_as_bert(config: Any, start: Path) -> bool:
+    """Return whether both sides of the model of ``config`` start from the encoder in ``start``."""
+    return isinstance(config, BertGenerationConfig) and encodes(body_config(load_config(start)))
 
 
 def _has(family: str, setting: str) -> bool:
@@ -229,7 +229,8 @@ def _padding(vocabularies: Vocabularies) -> int | None:
 
 
 def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
-    """What makes other tools search as :meth:`~wordloom.run.models.translator.Translator.translate` does."""
+    """Return the generation settings with which other tools search as
+    :meth:`~wordloom.run.models.translator.Translator.translate` does."""
     longest, target = context_limit(config), vocabularies.target
     begun = {token for token in (target.pad_id, vocabularies.start_id) if token is not None}
     silent = begun - {target.eos_id}  # as Translator.silent_ids
@@ -266,7 +267,7 @@ def _scored(held_out: PairBatches, vocabularies: Vocabularies) -> dict[str, obje
 
 
 def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
-    """Loss and perplexity of every target token of the validation pairs, given those before it."""
+    """Return the function that computes loss and perplexity of the target tokens of the validation pairs."""
 
     def evaluate(model: Any) -> dict[str, float]:
         batches = (held_out.batch(i, 1) for i in range(held_out.samples_per_epoch))

@@ -18,7 +18,7 @@ _END = "</s>"
 
 
 def align(translator: Translator, source: str, target: str | None = None, *, beams: int = 5) -> Alignment:
-    """What ``translator`` attends to while it writes ``target``, or its own translation by ``beams``.
+    """Return the attention of ``translator`` while it writes ``target``, or its own translation.
 
     Both sides end in their end tokens.  Raises GenerationError for an empty or too long text, ConfigError for
     a model without attention.

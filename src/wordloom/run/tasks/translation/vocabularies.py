@@ -15,7 +15,7 @@ __all__ = ["recipe_vocabularies"]
 
 
 def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingProgress) -> Vocabularies:
-    """What ``[tokenizer]`` asks for: read, or trained on both sides at once or on each."""
+    """Return the tokenizers that ``[tokenizer]`` asks for: read, or trained on both sides or on each."""
 
     def texts(*sides: int) -> Iterator[str]:
         return ((pair.source, pair.target)[side] for pair in corpus.pairs("train") for side in sides)
