@@ -200,6 +200,9 @@ def test_mistakes_are_told(tmp_path):
     assert f"{tmp_path}/val.tsv" in refused(*validation)
     (tmp_path / "val.tsv").write_text("text\tlabel\n")
     assert f"'{tmp_path}/val.tsv': there are no rows" in refused(*validation)
+    assert f"'{tmp_path}/val.tsv': there are no rows" in refused(
+        f'data.train="{tmp_path}/val.tsv"', "data.validation_fraction=0", "train.evaluate_every=0"
+    )
     (tmp_path / "val.tsv").write_text("text\tlabel\n \tyes\n")
     assert "val.tsv:2, column 'text': the text is empty" in refused(*validation)
     assert "data.validation: rows are read more than once" in refused('data.validation="-"', validation[1])

@@ -9,7 +9,7 @@ from wordloom.data.sets.info import DatasetFile
 GITHUB = "https://github.com/"
 
 _KNOWN: dict[str, tuple[int, str]] = {}
-for _line in (files("wordloom.data") / "identities.tsv").read_text().splitlines()[1:]:
+for _line in (files("wordloom.data") / "identities.tsv").read_text(encoding="utf-8").splitlines()[1:]:
     _path, _bytes, _sha256 = _line.split("\t")
     _KNOWN[_path] = int(_bytes), _sha256
 

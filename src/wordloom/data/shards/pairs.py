@@ -68,7 +68,7 @@ class PairShards:
         self.folder = Path(folder)
         self.reused = False
         try:
-            meta: dict[str, Any] = json.loads((self.folder / "pairs.json").read_text())
+            meta: dict[str, Any] = json.loads((self.folder / "pairs.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"'{self.folder}' holds no pairs ({error}); prepare them again") from error
         if meta.get("version") != VERSION:

@@ -65,7 +65,7 @@ class TokenShards:
         self.folder = Path(folder)
         self.reused = False
         try:
-            meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text())
+            meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError(f"'{self.folder}' holds no token shards ({error}); prepare them again") from error
         if meta.get("version") != VERSION:

@@ -90,7 +90,7 @@ class Cooccurrences:
         """
         self.folder, self.reused = Path(folder), False
         try:
-            meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text())
+            meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
             if meta["version"] != VERSION:
                 raise VectorError(
                     f"'{folder}' has co-occurrences of version {meta['version']}, not {VERSION}; "

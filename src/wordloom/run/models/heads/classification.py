@@ -124,6 +124,8 @@ class TextClassifier(Head[Prediction]):
     def labels_of(cls, rows: CorpusPart) -> tuple[str, ...]:
         """Return the labels of the training rows; raise DataError if each row has a label of its own."""
         counts = Counter(str(row.label) for row in rows)
+        if not counts:
+            raise rows.corpus.no_rows(rows.name)
         if len(counts) == counts.total() > 2:
             raise DataError(
                 f"each of the {len(counts):,} training rows has a label of its own, so there is no class to "
