@@ -401,14 +401,12 @@ def test_a_models_tokens_embed_texts(checkpoint, tmp_path):
     tokens = open_vectors(checkpoint)
     ids = tokens.tokenizer.encode_ids("the king")
     assert np.allclose(np.load(tmp_path / "e.npy")[0], tokens.vectors[ids].mean(axis=0), atol=1e-6)
-    with pytest.raises(
-        WordloomError, match="tokenizer decides what becomes of upper case: leave out --cased"
-    ):
+    with pytest.raises(WordloomError, match="tokenizer splits the texts: leave out --cased"):
         run("embed", checkpoint, tmp_path / "t.txt", "--cased")
 
 
 def test_mistakes_in_embedding(vectors, lines, tmp_path):
-    with pytest.raises(WordloomError, match="--method mean weighs no frequencies: leave out --a, --fit-on"):
+    with pytest.raises(WordloomError, match="--method mean uses no frequencies: leave out --a, --fit-on"):
         run("embed", vectors, lines, "--a", 0.1, "--fit-on", lines)
     with pytest.raises(WordloomError, match="exists; choose another name, or replace it with --force"):
         run("embed", vectors, lines, "--out", lines)

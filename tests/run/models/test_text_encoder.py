@@ -398,7 +398,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     assert embed("--pooling", "last", folder=gpt).exit_code == 0
     for wrong, message in (
         (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot keep tokens"),
-        (("--level", "token", "--pooling", "max"), "none are pooled.*leave out --pooling"),
+        (("--level", "token", "--pooling", "max"), "the model's own vectors: leave out --pooling"),
         (("--level", "token", "--normalize"), "leave out --normalize"),
         (("--out", str(tmp_path / "x.csv")), "does not say how to write vectors"),
         (("--method", "mean", "--layer", "1"), "leave out --layer"),

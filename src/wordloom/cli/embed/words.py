@@ -1,0 +1,155 @@
+"""``wordloom embed`` with word vectors: the mean, sum or SIF-weighted mean of a text's words."""
+
+from __future__ import annotations
+
+import json as json_module
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from wordloom.cli.vectors.output import opened, tell
+from wordloom.errors import VectorError
+
+if TYPE_CHECKING:
+    from wordloom.cli.embed.clusters import Grouping
+    from wordloom.vectors import KeyedVectors, WordRule
+
+__all__ = ["WordSettings", "embed_words"]
+
+Texts = Callable[[], Iterable[str]]  # begins to read the texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordSettings:
+    """The options of ``wordloom embed`` for word vectors, by name."""
+
+    method: Literal["mean", "sum", "sif"]
+    split: Literal["words", "whitespace"] | None
+    cased: bool | None
+    no_phrases: bool
+    rows: Literal["embedding", "head"] | None
+    a: float
+    counts: Path | None
+    fit_on: str | None
+    component: Path | None
+    save_component: Path | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the component that texts share is estimated from texts."""
+        return self.method == "sif" and self.component is None
+
+
+def embed_words(
+    path: Path,
+    source: str,
+    texts: Texts,
+    other_texts: Texts | None,
+    out: Path | None,
+    settings: WordSettings,
+    *,
+    normalize: bool,
+    batch_size: int,
+    groups: Grouping | None = None,
+) -> None:
+    """Write the vectors of ``texts``, which ``source`` names, or hand them to ``groups``.
+
+    ``other_texts`` are those to estimate the shared component from; None takes ``texts``.
+    """
+    from wordloom.vectors import TextEmbedder, TextReport
+    from wordloom.vectors.files.embedded_texts import (
+        embedding_format,
+        load_components,
+        save_components,
+        write_embeddings,
+    )
+    from wordloom.vectors.files.word_counts import read_word_counts
+
+    if out is not None and groups is None:
+        embedding_format(out)
+    wv = opened(path, settings.rows)
+    rule, notes = _word_rule(wv, path, settings)
+    embedder = TextEmbedder(
+        wv,
+        settings.method,
+        split=rule,
+        a=settings.a,
+        frequencies=None if settings.counts is None else read_word_counts(settings.counts),
+        components=None if settings.component is None else load_components(settings.component),
+    )
+    with _readable(source, texts, twice=settings.fits and other_texts is None and groups is None) as read:
+        if settings.fits:
+            embedder.fit((other_texts or read)(), batch_size=batch_size)
+            if settings.save_component is not None:
+                assert embedder.components is not None
+                save_components(settings.save_component, embedder.components)
+        report = TextReport(0, 0, 0, [])
+
+        def batches() -> Iterator[tuple[list[str], Any]]:
+            stream = embedder.stream(read(), batch_size=batch_size, normalize_embeddings=normalize)
+            for batch, vectors, batch_report in stream:
+                report.add(batch_report)
+                yield batch, vectors
+
+        if groups is not None:
+            groups.take(batches())
+        else:
+            n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
+    notes.insert(0, str(report))
+    if embedder.frequencies_from == "rank":
+        notes.append("the vectors have no counts: frequencies are estimated from ranks, by Zipf's law")
+    if out is not None and groups is None:
+        notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
+    tell(notes)
+
+
+def _word_rule(wv: KeyedVectors, path: Path, settings: WordSettings) -> tuple[WordRule | None, list[str]]:
+    """Return how texts are split into words, and notes about it; None splits by the tokenizer of a model.
+
+    By default texts are split as in the run that made the vectors.
+    """
+    from wordloom.vectors import TokenVectors, WordRule, word_rule
+
+    tokens = isinstance(wv, TokenVectors)
+    if tokens and settings.split is None:
+        if settings.cased is not None or settings.no_phrases:
+            raise VectorError(
+                "a model's tokenizer splits the texts: leave out --cased, --uncased and --no-phrases"
+            )
+        return None, []
+    trained = None if tokens else word_rule(path)
+    if settings.no_phrases and (trained is None or not trained.phrases):
+        raise VectorError(f"{path} has no phrases: leave out --no-phrases")
+    rule = trained or WordRule()
+    if settings.split is not None:
+        rule = replace(rule, split=settings.split)
+    if settings.cased is not None:
+        rule = replace(rule, lower=not settings.cased)
+    if settings.no_phrases:
+        rule = replace(rule, phrases=())
+    if trained is None:
+        return rule, []
+    if rule == trained:
+        return rule, [f"texts are split as in {path}: {rule}"]
+    return rule, [f"texts are not split as in {path} ({trained}): {rule}"]
+
+
+@contextmanager
+def _readable(source: str, texts: Texts, *, twice: bool) -> Iterator[Texts]:
+    """Yield a function that begins to read the texts; keep standard input in a file to read it ``twice``."""
+    from wordloom.data.files.source import is_stdin
+
+    if not is_stdin(source) or not twice:
+        yield texts
+        return
+    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="wordloom-texts-") as kept:
+        kept.writelines(json_module.dumps(text) + "\n" for text in texts())
+
+        def read() -> Iterator[str]:
+            kept.seek(0)
+            return map(json_module.loads, kept)
+
+        yield read
