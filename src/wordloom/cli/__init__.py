@@ -23,7 +23,7 @@ from wordloom.errors import WordloomError
 
 __all__ = ["app", "main"]
 
-# What a person can do about errors of the system that may come up anywhere.
+# Advice on system errors that may occur anywhere.
 _ADVICE = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -46,8 +46,10 @@ app.command("generate")(generate.command)
 app.command("chat")(chat.command)
 app.command("translate")(translate.command)
 app.add_typer(tokenize.app, name="tokenize", help="Train, apply and compare tokenizers.")
-app.add_typer(data.app, name="data", help="Named data sets, and text prepared into token shards.")
-app.add_typer(vectors.app, name="vectors", help="Ask word vectors, and the token vectors of any model.")
+app.add_typer(data.app, name="data", help="List, download and prepare data sets.")
+app.add_typer(
+    vectors.app, name="vectors", help="Train and query word vectors, and the token vectors of any model."
+)
 app.command("embed")(embed.command)
 app.command("average")(average.command)
 app.add_typer(inspect.app, name="inspect")
@@ -64,64 +66,64 @@ def _options(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
-def _wait_briefly() -> None:
-    """Have PyTorch's threads wait for one another awake for some microseconds, then asleep.
+def _spin_briefly() -> None:
+    """Let PyTorch's threads spin for microseconds while they wait, and then sleep.
 
-    By default GNU OpenMP's spin for milliseconds, on the core that the one they wait for may need: beside one
-    other busy process a training step took ten times as long.  Read when PyTorch is loaded, so set here.
+    GNU OpenMP's threads spin for milliseconds by default, on a core that another thread may need: beside one
+    busy process, a training step took ten times as long.  PyTorch reads the variable when it is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one red line and exit code 2."""
-    _wait_briefly()
+    """Run the command; print a user's mistake as one red line and exit with code 2."""
+    _spin_briefly()
     _open_closed_streams()
     code: Any = 2
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()  # here, where a reader that has gone is still met
+        sys.stdout.flush()  # here, so that a closed pipe is still handled
     except WordloomError as error:
-        _complain(str(error))
+        _print_error(str(error))
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb: its help
             print(error, file=sys.stderr)
         else:
-            _complain(usage_line(error))
-    except typer.Abort as abort:  # what typer makes of an end of file anywhere, and older ones of Ctrl-C
+            _print_error(usage_line(error))
+    except typer.Abort as abort:  # typer raises it at an end of file; older versions also at Ctrl-C
         if isinstance(abort.__cause__, EOFError):
             raise abort.__cause__ from None
         code = 130
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:
-        code = _reader_has_gone()
+        code = _closed_pipe()
     except OSError as error:
         advice = _ADVICE.get(error.errno or 0)
         if advice is None:
             raise
-        _complain(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {advice}")
+        _print_error(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {advice}")
     except SystemExit as stop:
         if not isinstance(stop.__context__, BrokenPipeError):  # typer exits with 1 then
             raise
-        code = _reader_has_gone()
+        code = _closed_pipe()
     sys.exit(code)
 
 
 def _open_closed_streams() -> None:
-    """Give a standard stream that the shell closed (``>&-``), which Python makes None, to the null device."""
+    """Open the null device for a standard stream that the shell closed (``>&-``)."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() and "NO_COLOR" not in os.environ else ("", "")
     print(f"{red}wordloom: {message}{plain}", file=sys.stderr)
 
 
-def _reader_has_gone() -> int:
-    """The exit code when the reader of a pipe, such as head, wants no more; nothing is written to it."""
+def _closed_pipe() -> int:
+    """Return the exit code after the reader of a pipe, such as head, closed it; write nothing more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -13,22 +13,25 @@ __all__ = ["command"]
 def command(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|CHECKPOINT...", help="Checkpoint folders, or runs: all that they keep."),
+        typer.Argument(
+            metavar="RUN|CHECKPOINT...",
+            help="Checkpoint folders, or the folders of runs, with all their checkpoints.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder of the averaged model.")],
+    out: Annotated[Path, typer.Option(help="The folder of the averaged model.", show_default=False)],
     last: Annotated[
-        int | None, typer.Option(help="Only the newest so many checkpoints of a run.", min=2)
+        int | None, typer.Option(help="Take only the newest N checkpoints of each run.", min=2)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a checkpoint in --out.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint in --out.")] = False,
 ) -> None:
-    """Average the weights of checkpoints into a model of its own, with their tokenizer.
+    """Average the weights of checkpoints into a new checkpoint, with their tokenizer.
 
-    A run keeps train.keep_last checkpoints, one each train.save_every steps.
+    A run keeps the last train.keep_last checkpoints, one every train.save_every steps.
     """
     from wordloom.run import average
     from wordloom.run.checkpoint.load import next_command
 
-    found = average(sources, out, last=last, overwrite=force)
-    typer.echo(f"mean of {len(found)} checkpoints: {', '.join(map(str, found))}")
+    averaged = average(sources, out, last=last, overwrite=force)
+    typer.echo(f"mean of {len(averaged)} checkpoints: {', '.join(map(str, averaged))}")
     typer.echo(f"done: {out}")
     typer.echo(f"  {next_command(out)}")

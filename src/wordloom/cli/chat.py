@@ -1,4 +1,4 @@
-"""``wordloom chat CHECKPOINT``: type a beginning, watch the model go on."""
+"""``wordloom chat CHECKPOINT``: type the beginning of a text, and the model continues it."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wordloom.cli.generate import dim, primed, sampling_flags
+from wordloom.cli.generate import given_settings, print_note, start_now
+from wordloom.cli.options import (
+    CHECKPOINT,
+    DEVICE,
+    DTYPE,
+    MAX_NEW_TOKENS,
+    PAST,
+    SEED,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+)
 
 __all__ = ["command"]
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A folder with a trained model.")],
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Stop after this many.  [default: 256, or what max_seq_len leaves]")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.  [default: 0.8]")] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw from the k likeliest; 0 is off.  [default: 50]")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest that reach probability p; 1 is off.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
-    past: Annotated[
-        str | None,
-        typer.Option(help="Past max_seq_len: error, or slide the window (exact, slower).  [default: error]"),
-    ] = None,
+    checkpoint: CHECKPOINT,
+    max_new_tokens: MAX_NEW_TOKENS = None,
+    temperature: TEMPERATURE = None,
+    top_k: TOP_K = None,
+    top_p: TOP_P = None,
+    seed: SEED = None,
+    past: PAST = None,
     specials: Annotated[
-        str, typer.Option(help="Special tokens written in a line: refuse, text or interpret.")
+        str, typer.Option(help="Special tokens that occur in a line: refuse, text or interpret.")
     ] = "refuse",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16 or fp16.")] = "auto",
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
 ) -> None:
-    """Chat with a model: it continues each line that you type.  Ctrl-C stops an answer, Ctrl-D leaves.
+    """Chat with a model: it continues each line that you type. Ctrl-C stops an answer, Ctrl-D leaves.
 
-    The model continues text; it was not taught to converse, and no line remembers the one before.
-    Without a terminal every line of stdin is a prompt, and its continuation goes to stdout.
+    The model continues text. It is not trained to converse, and it does not see earlier lines. Without a
+    terminal, each line of standard input is a prompt.
     """
     from wordloom.errors import GenerationError, WordloomError
     from wordloom.generate import settings, stream_text
     from wordloom.run import LanguageModel, load_as
     from wordloom.training.stopping import stop_on_signals
 
-    given = sampling_flags(
+    given = given_settings(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -61,23 +62,23 @@ def command(
     lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
-    settled = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)
-    if settled.ignored_line is not None:
-        dim(settled.ignored_line)
+    chosen = settings(lm.generation_defaults, {**given, "samples": 1}, tokenizer=lm.tokenizer)
+    if chosen.ignored_line is not None:
+        print_note(chosen.ignored_line)
     terminal = sys.stdin.isatty()
     if terminal:
-        dim(settled.line())
-        dim("Ctrl-C stops an answer, Ctrl-D leaves")
+        print_note(chosen.line())
+        print_note("Ctrl-C stops an answer, Ctrl-D leaves")
     for row, prompt in enumerate(_lines(terminal)):
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
-            pieces = primed(
+            pieces = start_now(
                 stream_text(
                     lm.model,
                     lm.tokenizer,
                     prompt,
-                    settled.sampling,
-                    eos_ids=settled.eos_ids,
+                    chosen.sampling,
+                    eos_ids=chosen.eos_ids,
                     first_row=row,
                     specials=specials,
                 )
@@ -95,13 +96,13 @@ def command(
         except WordloomError as error:
             if not terminal:
                 raise
-            dim(str(error))
+            print_note(str(error))
             continue
         print(flush=True)
 
 
 def _lines(terminal: bool) -> Iterator[str]:
-    """Yield what is typed or piped, line by line, until its end."""
+    """Yield the lines that are typed or piped."""
     if not terminal:
         yield from (line.removesuffix("\n") for line in sys.stdin)
         return

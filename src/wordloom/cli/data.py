@@ -32,11 +32,12 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def list_(
     name: Annotated[
-        str | None, typer.Argument(help="A set, to see its licence, parts and files.", show_default=False)
+        str | None,
+        typer.Argument(help="A data set whose licence, parts and files to show.", show_default=False),
     ] = None,
     json: _Json = False,
 ) -> None:
-    """List the named data sets, or tell all about one."""
+    """List the named data sets, or describe one."""
     from wordloom.data import DATASETS
 
     if name is not None and name not in DATASETS:
@@ -61,14 +62,14 @@ def _print_table() -> None:
     table.add_column("name", no_wrap=True)
     table.add_column("size", no_wrap=True, justify="right")
     table.add_column("here", no_wrap=True)
-    table.add_column("what", no_wrap=True, ratio=1)  # what width is left: the details have all of a title
+    table.add_column("what", no_wrap=True, ratio=1)  # the remaining width; the details show the full title
     for name, info in DATASETS.items():
         table.add_row(name, _size_of(info), _here(name, info), Text(info.title))
     Console().print(table)
     print(
-        "\n`wordloom data list NAME` tells licence, parts, URLs and sha256.\n"
-        "Read a set as NAME, or NAME/PART where it has parts.\n"
-        "Sizes are of the raw content, ~ approximate."
+        "\n`wordloom data list NAME` shows licence, parts, URLs and sha256.\n"
+        "Commands read a set as NAME, or one of its parts as NAME/PART.\n"
+        "Sizes are those of the raw content; ~ is approximate."
     )
 
 
@@ -77,7 +78,7 @@ def _print_details(name: str) -> None:
 
     info = DATASETS[name]
     fields = [info.field] if isinstance(info.field, str) else info.field
-    told = {
+    facts = {
         "what": info.title,
         "task": info.task,
         "licence": info.licence,
@@ -91,10 +92,14 @@ def _print_details(name: str) -> None:
         "note": info.notes,
     }
     width = shutil.get_terminal_size().columns
-    for label, text in told.items():
+    for label, text in facts.items():
         if text:
-            first, rest = f"{label:11}", " " * 11
-            print(textwrap.fill(text, width, initial_indent=first, subsequent_indent=rest, **_WHOLE_WORDS))
+            label_column, indent = f"{label:11}", " " * 11
+            print(
+                textwrap.fill(
+                    text, width, initial_indent=label_column, subsequent_indent=indent, **_WHOLE_WORDS
+                )
+            )
     for part, files in info.parts.items():
         print(f"\n{name}/{part}" if len(info.parts) > 1 else f"\n{name}")
         for file in files:
@@ -142,10 +147,12 @@ def _size(count: int | None, *, exact: bool) -> str:
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Named sets: NAME (all its parts) or NAME/PART.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Data sets: NAME for all parts, or NAME/PART.", show_default=False)
+    ],
     json: _Json = False,
 ) -> None:
-    """Download named data sets that are not here, and check the hashes of all their files."""
+    """Download data sets that are missing, and check the sha256 of all their files."""
     from wordloom.data import fetch as fetch_dataset
 
     console = Console(stderr=True)
@@ -166,7 +173,7 @@ def fetch(
 
 
 class _DashedSources(HelpCommand):
-    """A command to which ``-.jsonl`` is a source, but only after ``--``."""
+    """A command that takes a source such as ``-.jsonl``, but only after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -184,43 +191,57 @@ class _DashedSources(HelpCommand):
 def prepare(
     ctx: typer.Context,
     sources: Annotated[
-        list[str], typer.Argument(help="Files, folders, globs, named sets, or - for standard input.")
+        list[str],
+        typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
     ],
     tokenizer: Annotated[
-        Path, typer.Option(help="A tokenizer, or the checkpoint folder it is in.", show_default=False)
+        Path, typer.Option(help="A tokenizer, or the folder of a model that has one.", show_default=False)
     ],
     part: Annotated[
         Literal["train", "validation", "both", "all"],
-        typer.Option(help="Which part to prepare; all: the corpus undivided."),
+        typer.Option(help="Which part to prepare; all: the whole corpus."),
     ] = "both",
     field: Annotated[
         list[str] | None,
-        typer.Option(help="Field of .jsonl, .json or .parquet that holds the text; several are joined."),
+        typer.Option(
+            help="The field of .jsonl, .json and .parquet rows that holds the text. Repeat to join several."
+        ),
     ] = None,
     separator: Annotated[
         str | None,
-        typer.Option(help="What parts documents in plain text: line, blank-line, or a line's exact text."),
+        typer.Option(
+            help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
+        ),
     ] = None,
     encoding_errors: Annotated[
-        Literal["strict", "replace", "bytes"], typer.Option(help="What to do about invalid UTF-8.")
+        Literal["strict", "replace", "bytes"],
+        typer.Option(
+            help="Text that is not UTF-8: report an error, replace the wrong bytes, or keep the bytes."
+        ),
     ] = "strict",
     split: Annotated[
-        Literal["tail", "hash"], typer.Option(help="How to divide when there are no --validation files.")
+        Literal["tail", "hash"],
+        typer.Option(help="How to split off a validation part: the end of the corpus, or documents by hash."),
     ] = "tail",
-    validation_fraction: Annotated[float, typer.Option(help="Share of the validation part.")] = 0.1,
+    validation_fraction: Annotated[float, typer.Option(help="The share of the validation part.")] = 0.1,
     validation: Annotated[
-        list[str] | None, typer.Option(help="Files of the validation part, in place of a split.")
+        list[str] | None, typer.Option(help="Validation files, in place of a split. Repeatable.")
     ] = None,
     specials: Annotated[
-        Literal["refuse", "text"], typer.Option(help="What special tokens' spellings in the text do.")
+        Literal["refuse", "text"],
+        typer.Option(help="Special tokens that occur in the text: refuse them, or read them as text."),
     ] = "refuse",
-    workers: Annotated[int | None, typer.Option(help="Batches encoded at a time.", min=1)] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many batches to encode at once.  [default: by the number of cores]", min=1),
+    ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Where to keep shards.  [default: $WORDLOOM_CACHE]")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The folder of the shards.  [default: $WORDLOOM_CACHE]"),
     ] = None,
     json: _Json = False,
 ) -> None:
-    """Tokenize a corpus into memory-mapped shards; what is prepared already is reused."""
+    """Tokenize a corpus into memory-mapped shards; shards that exist are reused."""
     from wordloom.data import Corpus
     from wordloom.data import prepare as prepare_shards
     from wordloom.text import Tokenizer
@@ -268,7 +289,7 @@ def prepare(
 
 
 def _bar(stack: ExitStack, part: str) -> Callable[[Any], None]:
-    """A progress bar on a terminal, a line every ten seconds elsewhere."""
+    """Return a function that shows progress: a bar on a terminal, else a line every ten seconds."""
     import time
 
     console = Console(stderr=True)

@@ -6,80 +6,91 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from wordloom.cli.options import (
+    CHECKPOINT,
+    DEVICE,
+    DTYPE,
+    MAX_NEW_TOKENS,
+    PAST,
+    SEED,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+)
 
 if TYPE_CHECKING:
     from wordloom.generate import Completion
     from wordloom.run import LanguageModel
 
-__all__ = ["command", "dim", "primed", "sampling_flags"]
+__all__ = ["command", "given_settings", "print_note", "start_now"]
 
 Piece = TypeVar("Piece")
 
-FLAGS = {"stop_ids": "--stop-id"}  # where a flag is not spelled as its setting
+_FLAGS = {"stop_ids": "--stop-id"}  # flags that differ from the name of their setting
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A folder with a trained model.")],
+    checkpoint: CHECKPOINT,
     prompt: Annotated[
         list[str] | None,
-        typer.Option(help="Text to continue; - reads it from stdin, less one final line break. Repeatable."),
+        typer.Option(
+            help="The text to continue; - reads standard input, without its last line break. Repeatable."
+        ),
     ] = None,
     ids: Annotated[
-        list[str] | None, typer.Option(help="Token ids to continue in place of text: 1,2,3. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Token ids to continue instead of text, such as 1,2,3. Repeatable."),
     ] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Stop after this many.  [default: 256, or what max_seq_len leaves]")
-    ] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.  [default: 0.8]")] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Draw from the k likeliest; 0 is off.  [default: 50]")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest that reach probability p; 1 is off.")
-    ] = None,
+    max_new_tokens: MAX_NEW_TOKENS = None,
+    temperature: TEMPERATURE = None,
+    top_k: TOP_K = None,
+    top_p: TOP_P = None,
     min_p: Annotated[
-        float | None, typer.Option(help="Draw from those at least p times as likely as the likeliest.")
+        float | None,
+        typer.Option(help="Sample from tokens at least p times as probable as the most probable one."),
     ] = None,
     repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 1 makes tokens that occurred less likely.")
+        float | None, typer.Option(help="Make tokens that occurred before less probable; 1 is off.")
     ] = None,
     no_repeat_ngram: Annotated[
         int | None, typer.Option(help="Never repeat an n-gram of this many tokens.")
     ] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text; \\n is a line break. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Stop in front of this text; \\n is a line break. Repeatable."),
     ] = None,
-    stop_id: Annotated[list[int] | None, typer.Option(help="End at this token id. Repeatable.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    samples: Annotated[int | None, typer.Option(help="Continuations of each prompt.  [default: 1]")] = None,
-    past: Annotated[
-        str | None,
-        typer.Option(help="Past max_seq_len: error, or slide the window (exact, slower).  [default: error]"),
+    stop_id: Annotated[list[int] | None, typer.Option(help="Stop at this token id. Repeatable.")] = None,
+    seed: SEED = None,
+    samples: Annotated[
+        int | None, typer.Option(help="How many continuations of each prompt.  [default: 1]")
     ] = None,
+    past: PAST = None,
     score: Annotated[
         list[str] | None,
         typer.Option(help="Print the log-probability of this continuation instead. Repeatable."),
     ] = None,
     next_: Annotated[
-        int | None, typer.Option("--next", help="Print the likeliest K next tokens instead.")
+        int | None, typer.Option("--next", help="Print the K most probable next tokens instead.")
     ] = None,
     specials: Annotated[
         str | None,
-        typer.Option(help="Special tokens in a prompt: refuse, text or interpret.  [default: refuse]"),
+        typer.Option(
+            help="Special tokens that occur in a prompt: refuse, text or interpret.  [default: refuse]"
+        ),
     ] = None,
     echo: Annotated[
         bool | None,
         typer.Option("--echo/--no-echo", help="Print the prompt before its continuation.  [default: echo]"),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto (as stored), fp32, bf16 or fp16.")] = "auto",
+    device: DEVICE = "auto",
+    dtype: DTYPE = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Continue a prompt, streamed; or score given continuations, or show the next tokens."""
+    """Generate text: continue a prompt, score given continuations, or show the most probable next tokens."""
     from wordloom.errors import GenerationError
     from wordloom.run import LanguageModel, load_as
 
@@ -87,7 +98,7 @@ def command(
         raise GenerationError("give --prompt or --ids, not both")
     if score and next_ is not None:
         raise GenerationError("give --score or --next, not both")
-    given = sampling_flags(
+    given = given_settings(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -101,14 +112,14 @@ def command(
         samples=samples,
         past=past,
     )
-    flags = [FLAGS.get(name, "--" + name.replace("_", "-")) for name in given]
+    flags = [_FLAGS.get(name, "--" + name.replace("_", "-")) for name in given]
     if echo is not None:
         flags.append("--echo" if echo else "--no-echo")
     if flags and (score or next_ is not None):
-        raise GenerationError(f"--score and --next draw nothing: leave out {', '.join(flags)}")
+        raise GenerationError(f"--score and --next sample nothing: leave out {', '.join(flags)}")
     if ids and (specials is not None or echo is not None):
-        useless = "--specials" if specials is not None else flags[-1]
-        raise GenerationError(f"--ids are not text and are not echoed: leave out {useless}")
+        unused = "--specials" if specials is not None else flags[-1]
+        raise GenerationError(f"--ids are not text and are not echoed: leave out {unused}")
     specials = specials or "refuse"
     lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     prompts: list[Any]
@@ -128,19 +139,19 @@ def command(
         print(json.dumps(result, ensure_ascii=False))
 
 
-def sampling_flags(**flags: Any) -> dict[str, Any]:
-    """The flags that were given."""
-    return {name: value for name, value in flags.items() if value is not None}
+def given_settings(**settings: Any) -> dict[str, Any]:
+    """Return the settings that are not None."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
-def dim(line: str) -> None:
-    """One line on stderr that is not the result."""
+def print_note(line: str) -> None:
+    """Print a line on standard error, dimmed on a terminal."""
     on, off = ("\033[2m", "\033[0m") if sys.stderr.isatty() else ("", "")
     print(f"{on}{line}{off}", file=sys.stderr, flush=True)
 
 
-def primed(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """``pieces``, the first already made: what is said while programs are compiled stands before the text."""
+def start_now(pieces: Iterator[Piece]) -> Iterator[Piece]:
+    """Return ``pieces`` with the first one computed, so that messages of the compiler precede the text."""
     first = list(islice(pieces, 1))
     return chain(first, pieces)
 
@@ -157,20 +168,20 @@ def _parsed_ids(text: str) -> list[int]:
 def _generate(
     lm: LanguageModel, prompts: list[Any], given: dict[str, Any], specials: Any, *, echo: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Print continuations of prompts that are all text or all ids, streamed when there is only one."""
+    """Print continuations of prompts, which are all text or all ids; a single one is streamed."""
     from wordloom.generate import complete, settings, stream
 
-    settled = settings(lm.generation_defaults, given, tokenizer=lm.tokenizer)
-    dim(settled.line())
-    if settled.ignored_line is not None:
-        dim(settled.ignored_line)
+    chosen = settings(lm.generation_defaults, given, tokenizer=lm.tokenizer)
+    print_note(chosen.line())
+    if chosen.ignored_line is not None:
+        print_note(chosen.ignored_line)
     tokenizer: Any = lm.tokenizer
-    sampling, eos_ids = settled.sampling, settled.eos_ids
+    sampling, eos_ids = chosen.sampling, chosen.eos_ids
     done: list[Completion] = []
     text = isinstance(prompts[0], str)
     if text and len(prompts) == sampling.samples == 1 and not quiet:
         pieces = stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
-        pieces = primed(pieces)
+        pieces = start_now(pieces)
         print(prompts[0] if echo else "", end="", flush=True)
         for piece in pieces:
             print(piece.text, end="", flush=True)
@@ -184,7 +195,7 @@ def _generate(
     completions = [completion._asdict() for completion in done]
     if not text:
         completions = [{"prompt_ids": fields.pop("prompt"), **fields} for fields in completions]
-    return {"completions": completions, "settings": settled.as_dict()}
+    return {"completions": completions, "settings": chosen.as_dict()}
 
 
 def _score(

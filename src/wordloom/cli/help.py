@@ -145,7 +145,7 @@ class HelpCommand(TyperCommand):
 
 
 def _verb(ctx: Any) -> str:
-    """The name of the verb, such as ``vectors train``."""
+    """Return the name of the command, such as ``vectors train``."""
     names: list[str] = []
     at = ctx
     while at is not None and at.parent is not None:  # the root is called as it was started
@@ -155,7 +155,7 @@ def _verb(ctx: Any) -> str:
 
 
 def use_help_pages(app: typer.Typer) -> None:
-    """Give every command of ``app`` and of its groups the help pages of this module."""
+    """Set the help page of every command of ``app`` and of its groups."""
     for command in app.registered_commands:
         if command.cls is None or not issubclass(command.cls, HelpCommand):
             command.cls = HelpCommand

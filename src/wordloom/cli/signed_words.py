@@ -8,11 +8,11 @@ from wordloom.cli.help import HelpCommand
 
 __all__ = ["SignedWords"]
 
-_MINUS = "\N{MINUS SIGN}"  # what begins with this one is no option
+_MINUS = "\N{MINUS SIGN}"  # an argument that begins with it is no option
 
 
 class SignedWords(HelpCommand):
-    """A command to which ``-man`` is a word with a sign; its options have two dashes (``-h`` aside)."""
+    """A command that reads ``-man`` as a word with a sign; its options have two dashes, except ``-h``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         takes_value = {

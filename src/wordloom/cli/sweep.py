@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wordloom.cli.options import VERBOSE
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.errors import WordloomError
 
@@ -16,34 +17,38 @@ __all__ = ["command"]
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="The name of a shipped recipe, or a .toml file.")],
+    recipe: Annotated[
+        str, typer.Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
+    ],
     settings: Annotated[
         list[str],
         typer.Argument(
             metavar="KEY=VALUE[,VALUE]...",
-            help="Settings that replace the recipe's; each combination of those with several is a run.",
+            help="Settings that replace those of the recipe. Each combination of their values is a run.",
+            show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The folder of all runs.  [default: runs/RECIPE-sweep]")
+        Path | None, typer.Option(help="The folder of the runs.  [default: runs/RECIPE-sweep]")
     ] = None,
     start_from: Annotated[
         Path | None, typer.Option("--from", help="Start each run from the weights of this checkpoint.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="The figure of the validation part that decides.")] = "loss",
-    maximize: Annotated[bool, typer.Option("--maximize", help="The highest is best.")] = False,
-    minimize: Annotated[bool, typer.Option("--minimize", help="The lowest is best.")] = False,
+    metric: Annotated[str, typer.Option(help="The validation metric that decides.")] = "loss",
+    maximize: Annotated[bool, typer.Option("--maximize", help="The highest value is best.")] = False,
+    minimize: Annotated[bool, typer.Option("--minimize", help="The lowest value is best.")] = False,
     median: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Compare by the median over this key, such as seed.")
+        str | None,
+        typer.Option(metavar="KEY", help="Compare medians over the values of this key, such as seed."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs; train nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the runs and the best as JSON.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what runs.")] = False,
+    verbose: VERBOSE = False,
 ) -> None:
-    """Train a recipe with every combination of settings, and tell the best on the validation part.
+    """Train a recipe with every combination of settings, and report the best by a validation metric.
 
-    The same command goes on after Ctrl-C and trains nothing twice; to redo a run, remove its folder.  The
-    exit code is 1 where a run failed.
+    After Ctrl-C, the same command continues and trains nothing twice. To repeat a run, remove its folder. The
+    exit code is 1 if a run failed.
     """
     import logging
 
@@ -53,7 +58,7 @@ def command(
     from wordloom.run.sweep.sweep import sweep
 
     if maximize and minimize:
-        raise WordloomError("--maximize and --minimize exclude one another; give one of them")
+        raise WordloomError("give --maximize or --minimize, not both")
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
     grid, overrides = split_settings(settings)
     progress = TrainingProgress()
@@ -89,25 +94,25 @@ def command(
         progress.say(f"  {next_command(result.best.folder)}")
     for run in result.runs:
         if run.state == "failed":
-            progress.say(f"failed: {run.folder.name}: {run.reason}; to redo it, remove its folder")
+            progress.say(f"failed: {run.folder.name}: {run.reason}; to repeat it, remove its folder")
     if result.count("failed") and not dry_run:
         raise typer.Exit(1)
 
 
 def _print(result: Any) -> None:
-    """The runs, and what they come to over the key of ``--median``; the best are marked."""
+    """Print the runs, and the medians over the key of ``--median``; mark the best."""
     from rich.text import Text
 
     keys = list(result.runs[0].settings)
     names = list(dict.fromkeys(name for run in result.runs for name in run.metrics))
     runs = plain_table(None, "", *(_short(key, keys) for key in keys), *names, "steps", "seconds", "")
     for run in result.runs:
-        figures = (f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names)
+        values = (f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names)
         measured = (f"{run.steps:,}", f"{run.seconds:.1f}") if run.steps else ("", "")
         best = run is result.best
         runs.add_row(
             "*" if best and not result.groups else "",
-            *(Text(_value(value)) for value in run.settings.values()), *figures, *measured,
+            *(Text(_value(value)) for value in run.settings.values()), *values, *measured,
             "" if run.state == "done" else run.state,
             style="bold" if best else None,
         )  # fmt: skip
@@ -125,11 +130,11 @@ def _print(result: Any) -> None:
         )
         for group in result.groups:
             best = any(run is result.best for run in group.runs)
-            figures = ("" if v is None else f"{v:.4f}" for v in (group.median, group.low, group.high))
+            values = ("" if v is None else f"{v:.4f}" for v in (group.median, group.low, group.high))
             groups.add_row(
                 "*" if best else "",
                 *(Text(_value(value)) for value in group.settings.values()),
-                *figures, f"{group.done} of {len(group.runs)}",
+                *values, f"{group.done} of {len(group.runs)}",
                 style="bold" if best else None,
             )  # fmt: skip
         tables.append(groups)
@@ -140,7 +145,7 @@ def _print(result: Any) -> None:
 
 
 def _short(key: str, keys: list[str]) -> str:
-    """The last part of a key where that names no other column."""
+    """Return the last part of a key, or the key if another column has that name."""
     last = [*(name.rpartition(".")[2] for name in keys), "steps", "seconds"]
     part = key.rpartition(".")[2]
     return part if last.count(part) == 1 else key

@@ -20,17 +20,28 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _Tokenizer = Annotated[
-    Path, typer.Argument(help="A tokenizer's folder or file: tokenizer.json, tokenizer.model, vocab.txt ...")
+    Path,
+    typer.Argument(
+        help="The folder or file of a tokenizer: tokenizer.json, tokenizer.model, vocab.txt ...",
+        show_default=False,
+    ),
 ]
 _Sources = Annotated[
-    list[str], typer.Argument(help="Files, folders, globs, named sets, or - for standard input.")
+    list[str],
+    typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
 ]
-_Field = Annotated[str, typer.Option(help="Where .jsonl, .json and .parquet keep the text.")]
+_Field = Annotated[
+    str, typer.Option(help="The field of .jsonl, .json and .parquet rows that holds the text.")
+]
 _Separator = Annotated[
-    str | None, typer.Option(help="What ends a document in plain text: line, blank-line, or a line's text.")
+    str | None,
+    typer.Option(
+        help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
+    ),
 ]
 _Errors = Annotated[
-    Literal["strict", "replace"], typer.Option(help="Invalid UTF-8: an error, or U+FFFD in its place.")
+    Literal["strict", "replace"],
+    typer.Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -38,43 +49,55 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command()
 def train(
     sources: _Sources,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
-    kind: Annotated[str, typer.Option(help="word, char, byte, bpe, wordpiece or unigram.")] = "bpe",
+    out: Annotated[Path, typer.Option(help="The folder to write.", show_default=False)],
+    kind: Annotated[
+        str, typer.Option(help="The kind of tokenizer: word, char, byte, bpe, wordpiece or unigram.")
+    ] = "bpe",
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="Special tokens included.  [default: 8192 for bpe, wordpiece and unigram, else all]"
+            help="The size of the vocabulary, with special tokens.  [default: 8192 for bpe, wordpiece and "
+            "unigram, else all]"
         ),
     ] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Lower-case all text.")] = False,
     min_frequency: Annotated[
-        int | None, typer.Option(help="How often a word, character or pair must occur.  [default: 1 or 2]")
+        int | None,
+        typer.Option(
+            help="How often a word, character or pair must occur.  [default: 2 for bpe and wordpiece, else 1]"
+        ),
     ] = None,
     special_token: Annotated[
         list[str] | None,
-        typer.Option(help="A special token; its name tells its role. Repeatable.  [default: the kind's own]"),
+        typer.Option(
+            help="A special token; its name says its role. Repeatable.  [default: those of the kind]"
+        ),
     ] = None,
     no_special_tokens: Annotated[
-        bool, typer.Option("--no-special-tokens", help="None at all, not even eos.")
+        bool, typer.Option("--no-special-tokens", help="Add no special tokens, not even eos.")
     ] = False,
     split: Annotated[
         str | None,
-        typer.Option(help="bpe, unigram: gpt2 or llama3; word: words or whitespace.  [default: the first]"),
+        typer.Option(
+            help="How to split text first. bpe, unigram: gpt2 or llama3. word: words or whitespace.  "
+            "[default: gpt2; words]"
+        ),
     ] = None,
     limit_alphabet: Annotated[
-        int | None, typer.Option(help="wordpiece, unigram: how many characters to keep.  [default: 1000]")
+        int | None,
+        typer.Option(help="wordpiece, unigram: how many different characters to keep.  [default: 1000]"),
     ] = None,
     sample_mb: Annotated[
-        int, typer.Option(help="Text held in memory; a larger corpus is sampled.", min=1)
+        int, typer.Option(help="How many MB of text to hold in memory; a larger corpus is sampled.", min=1)
     ] = 256,
-    seed: Annotated[int, typer.Option(help="Draws the sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of the sample.")] = 0,
     field: _Field = "text",
     separator: _Separator = None,
     encoding_errors: _Errors = "strict",
-    force: Annotated[bool, typer.Option("--force", help="Replace a tokenizer that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing tokenizer.")] = False,
     json: _Json = False,
 ) -> None:
-    """Learn a vocabulary from text."""
+    """Train a tokenizer on text."""
     from wordloom.text import Tokenizer
 
     if (out / "tokenizer.json").exists() and not force:
@@ -110,13 +133,18 @@ def train(
 def encode(
     tokenizer: _Tokenizer,
     text: Annotated[str, typer.Argument(help="The text, or - for all of standard input.")],
-    tokens: Annotated[bool, typer.Option("--tokens", help="One line a token: id, place, text.")] = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Print a line for each token: id, position, text.")
+    ] = False,
     specials: Annotated[
-        Literal["refuse", "text", "interpret"], typer.Option(help="Special tokens written in the text.")
+        Literal["refuse", "text", "interpret"],
+        typer.Option(
+            help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."
+        ),
     ] = "refuse",
     json: _Json = False,
 ) -> None:
-    """Print the ids of a text."""
+    """Encode a text and print its token ids."""
     from wordloom.text import Tokenizer
 
     loaded = Tokenizer.from_pretrained(tokenizer)
@@ -140,11 +168,14 @@ def decode(
     tokenizer: _Tokenizer,
     ids: Annotated[list[str], typer.Argument(help="Ids, or - for ids on standard input.")],
     skip_special_tokens: Annotated[
-        bool, typer.Option("--skip-special-tokens", help="Leave special tokens out.")
+        bool, typer.Option("--skip-special-tokens", help="Leave out special tokens.")
     ] = False,
     json: _Json = False,
 ) -> None:
-    """Print the text of ids; a lossless tokenizer gives what ``encode -`` read back byte for byte."""
+    """Decode token ids and print their text.
+
+    A lossless tokenizer returns the text that was encoded, byte for byte.
+    """
     from wordloom.text import Tokenizer
 
     loaded = Tokenizer.from_pretrained(tokenizer)
@@ -217,7 +248,7 @@ def _standard_input(tokenizer: Tokenizer) -> str | bytes:
 
 
 class _Bar:
-    """Progress on standard error: a bar on a terminal, nothing elsewhere."""
+    """A progress bar on standard error; without a terminal it shows nothing."""
 
     def __enter__(self) -> _Bar:
         from rich.console import Console
@@ -234,20 +265,20 @@ class _Bar:
         self._bar.stop()
 
     def show(self, stage: str, done: int, total: int | None) -> None:
-        """Set the bar to ``done`` of ``total`` bytes; an unknown total pulses."""
+        """Set the bar to ``done`` of ``total`` bytes; it pulses if the total is unknown."""
         finished = total is not None and done >= total
         self._bar.update(
             self._task,
-            description="learning" if finished else stage,
+            description="training" if finished else stage,
             completed=done,
             total=None if finished else total,
         )
 
 
 def _print_training(tokenizer: Tokenizer, report: TrainingReport, out: Path) -> None:
-    learnt = f" from {report.bytes_used / 1e6:,.1f} MB" if report.bytes_used else ""
+    size = f" from {report.bytes_used / 1e6:,.1f} MB" if report.bytes_used else ""
     specials = " ".join(tokenizer.id_to_token(index) for index in sorted(tokenizer.special_ids))
-    print(f"{report.kind} tokenizer of {report.vocab_size:,} entries{learnt}")
+    print(f"{report.kind} tokenizer of {report.vocab_size:,} entries{size}")
     print(f"special tokens: {specials or 'none'}")
     for note in report.notes:
         print(f"note: {note}")
@@ -283,7 +314,7 @@ def _print_reports(reports: list[TokenizerReport]) -> None:
             f"{report.round_trip_failures / max(report.lines, 1):.1%}",
         )
     Console().print(table)
-    print(f"{reports[0].lines:,} lines; lost are those that decoding does not give back; * is lossless")
+    print(f"{reports[0].lines:,} lines; decoding does not restore lost lines; * is lossless")
     for report in reports:
         if report.lossless and report.first_failure is not None:
             print(f"{report.name} is lossless but does not give back {report.first_failure!r}")

@@ -8,26 +8,31 @@ from typing import Annotated
 
 import typer
 
+from wordloom.cli.options import VERBOSE
+
 __all__ = ["command"]
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(help="The name of a shipped recipe, or a .toml file.")],
+    recipe: Annotated[
+        str, typer.Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
+    ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's: train.steps=500"),
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Settings that replace those of the recipe, such as train.steps=500.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/RECIPE]")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in the folder stopped.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run.  [default: runs/RECIPE]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
     start_from: Annotated[
         Path | None, typer.Option("--from", help="Start from the weights and tokenizer of this checkpoint.")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what runs.")] = False,
+    verbose: VERBOSE = False,
 ) -> None:
-    """Train a model from a recipe; Ctrl-C saves and stops, --resume goes on to the same bit."""
+    """Train a model from a recipe. Ctrl-C saves and stops; --resume continues with an identical result."""
     import logging
 
     from wordloom.recipe.reading import refuse_repeated
@@ -48,7 +53,7 @@ def command(
         progress=progress,
     )
     if result.stopped:
-        progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to go on:")
+        progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to continue:")
         folder = shlex.quote(str(result.folder))
         progress.say(f"  wordloom train {folder} --out {folder} --resume")
     else:

@@ -1,4 +1,4 @@
-"""How a command was called: refuse options that have no effect, and report usage errors in one line."""
+"""Checks of the options on the command line: refuse those without effect, report errors in one line."""
 
 from __future__ import annotations
 

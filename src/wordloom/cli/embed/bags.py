@@ -1,4 +1,4 @@
-"""``wordloom embed`` by bags of words: texts to sparse rows."""
+"""``wordloom embed`` with bags of words: sparse rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = Iterator[tuple[list[str], Any]]  # texts, CSR [B, V]
 
 
 def holds_bags(folder: Path) -> bool:
-    """Whether ``folder`` holds bags of words, or a classifier of them."""
+    """Return whether ``folder`` holds bags of words, or a bag-of-words classifier."""
     return (folder / "vocabulary.json").exists()
 
 
@@ -36,14 +36,13 @@ def embed_bags(
     batch_size: int,
     groups: Grouping | None = None,
 ) -> None:
-    """Write the features of each of ``lines`` by the bags in ``folder``: scipy's .npz, or JSON lines; or hand
-    them to ``groups``."""
+    """Write the features of ``lines`` as scipy's .npz or as JSON lines, or hand them to ``groups``."""
     from wordloom.data.bags.vectorizer import unit_rows
     from wordloom.vectors.use.text_embeddings import TextReport
 
     if out is not None and groups is None and out.suffix not in FORMATS:
         hint = did_you_mean(out.suffix, FORMATS)
-        raise VectorError(f"'{out}' cannot keep sparse rows, by its ending; {hint}")
+        raise VectorError(f"'{out}' has an ending that cannot hold sparse rows; {hint}")
     vectorizer, weigh = _opened(folder)
     met = TextReport(0, 0, 0, [])
 
@@ -67,7 +66,7 @@ def embed_bags(
 
 
 def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
-    """The vocabulary, and what makes features of counts."""
+    """Return the vocabulary, and the function that turns counts into features."""
     if (folder / "bags.json").exists():
         from wordloom.data import DocumentBags
 
@@ -80,7 +79,7 @@ def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
 
 
 def _write(out: Path | None, batches: Rows, terms: Sequence[str]) -> int:
-    """Write the rows as they come, and say how many.  (A .npz is written at the end.)"""
+    """Write the rows and return their number; a .npz file is written at the end."""
     if out is None:
         written = 0
         for texts, rows in batches:

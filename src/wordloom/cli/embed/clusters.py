@@ -1,4 +1,4 @@
-"""``wordloom embed --cluster K``: texts grouped by their vectors."""
+"""``wordloom embed --cluster K``: clusters of texts by their vectors."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _LABELS_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """What is asked for: the texts ``given`` in ``k`` clusters, with their ``labels`` if there are any.
+    """A clustering of the texts ``given`` into ``k`` clusters, with the ``labels`` of the texts, if any.
 
-    ``out``, ``plot``: where assignments and the picture go, if anywhere.
+    The assignments are written to ``out`` and the picture to ``plot``.
     """
 
     given: list[PlacedText]
@@ -49,11 +49,10 @@ class Grouping:
 
     @classmethod
     def of(cls, source: str, *, label_column: str | None, reading: dict[str, Any], **asked: Any) -> Grouping:
-        """Read the texts, ``reading`` as :func:`wordloom.data.rows.lines.placed_texts`, and refuse what
-        cannot be done before vectors are made.
+        """Read the texts and check them before any vector is computed.
 
-        Raises DataError as :func:`wordloom.run.models.clusters.check_texts`, that and
-        :func:`wordloom.data.labelled_rows`.
+        ``reading`` are settings of :func:`wordloom.data.rows.lines.placed_texts`.  Raises DataError as
+        :func:`wordloom.run.models.clusters.check_texts` does.
         """
         from wordloom.inspect.cluster_plots import check_plane
         from wordloom.inspect.figures import check_format
@@ -64,7 +63,7 @@ class Grouping:
         out, plot = grouping.out, grouping.plot
         if out is not None and out.suffix not in FORMATS:
             raise DataError(
-                f"'{out}' cannot keep clusters, by its ending; {did_you_mean(out.suffix, FORMATS)}"
+                f"'{out}' has an ending that cannot hold clusters; {did_you_mean(out.suffix, FORMATS)}"
             )
         check_texts(grouping.texts, grouping.k, grouping.method, place=lambda row: given[row].place)
         if plot is not None:
@@ -77,7 +76,7 @@ class Grouping:
         return [str(one.text) for one in self.given]
 
     def take(self, batches: Iterable[tuple[list[str], Any]]) -> None:
-        """Group the texts by the vectors of ``batches``, dense rows or sparse ones, and show the clusters."""
+        """Cluster the texts by their vectors, dense or sparse, and print the clusters."""
         import numpy as np
 
         from wordloom.run.models.clusters import cluster_texts
@@ -97,7 +96,7 @@ class Grouping:
             print_json(**self._facts(found))
         else:
             self._show(found)
-        tell(f"written to {path}" for path in (self.out, self.plot) if path is not None)
+        tell(f"wrote {path}" for path in (self.out, self.plot) if path is not None)
 
     def _dense(self, rows: Any) -> Any:
         if not hasattr(rows, "toarray"):
@@ -111,7 +110,7 @@ class Grouping:
         return rows.toarray().astype("float32")
 
     def _write(self, out: Path, found: Clusters) -> None:
-        """A row for each text, in order: its number, its cluster (both from 1) and its distance."""
+        """Write a row for each text: its number and its cluster, both from 1, and its distance."""
         from wordloom.vectors.files.whole_files import new_file
 
         rows = zip(found.assigned.tolist(), found.distances.tolist(), strict=True)
@@ -192,7 +191,7 @@ def _short(text: str) -> str:
 def _read(
     source: str, label_column: str | None, reading: dict[str, Any]
 ) -> tuple[list[PlacedText], list[str] | None]:
-    """The texts, and the labels of a table whose column of them is named, or of a named set."""
+    """Return the texts, and the labels if a label column or a named set is given."""
     from wordloom.data import labelled_rows
     from wordloom.data.rows.lines import PlacedText, placed_texts
     from wordloom.data.sets.fetch import names_dataset

@@ -1,4 +1,4 @@
-"""``wordloom embed`` by a trained model: vectors of texts, or of their tokens, as the model reads them."""
+"""``wordloom embed`` with a model: vectors of texts or of their tokens, in context."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOKEN_FORMATS = (".jsonl", ".parquet")
 
 
 def holds_model(folder: Path) -> bool:
-    """Whether ``folder`` holds a trained model, and not word vectors or bags of words."""
+    """Return whether ``folder`` holds a model, rather than word vectors or a bag of words."""
     others = ("vectors.json", "vocabulary.json")
     return (folder / "config.json").exists() and not any((folder / name).exists() for name in others)
 
@@ -43,14 +43,16 @@ def embed_model(
     groups: Grouping | None = None,
     **settings: Any,
 ) -> None:
-    """Write the vectors of each of ``texts``, or of its tokens, or hand those of texts to ``groups``;
-    ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder` that were given."""
+    """Write the vectors of ``texts`` or of their tokens, or hand those of texts to ``groups``.
+
+    ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder`.
+    """
     from wordloom.run.models.embedder import EmbedLedger
     from wordloom.vectors.files.embedded_texts import embedding_format, write_embeddings
 
     if level == "token" and out is not None and out.suffix not in TOKEN_FORMATS:
         hint = did_you_mean(out.suffix, TOKEN_FORMATS)
-        raise VectorError(f"'{out}' cannot keep tokens beside their vectors, by its ending; {hint}")
+        raise VectorError(f"'{out}' has an ending that cannot hold tokens and vectors; {hint}")
     if out is not None and groups is None:
         embedding_format(out)
     embedder, ledger = text_embedder(folder, device, dtype, settings), EmbedLedger()
@@ -97,7 +99,7 @@ def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any
 def _placed(
     texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
 ) -> Iterator[tuple[list[str], Callable[[int], str]]]:
-    """Some texts after another, and what names each by its number in the ``ledger``."""
+    """Yield batches of texts, each with a function that names a text by its number in ``ledger``."""
     while some := list(islice(texts, batch_size)):
         first = ledger.texts
         yield (
@@ -114,8 +116,11 @@ def _token_batches(
 
 
 def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
-    """An object with ``text`` and ``tokens`` for each text, or a row with ``text`` (its number, from 1),
-    ``token``, ``id`` and ``embedding`` for each token; says how many tokens."""
+    """Write the vectors of tokens and return their number.
+
+    JSON lines hold ``text`` and ``tokens``.  Parquet rows hold the number of the ``text`` from 1, and
+    ``token``, ``id`` and ``embedding``.
+    """
     if out is not None and out.suffix == ".parquet":
         return _write_token_rows(out, batches)
     written = 0

@@ -1,4 +1,4 @@
-"""How ``wordloom evaluate`` prints scores."""
+"""The table of scores that ``wordloom evaluate`` prints."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
 
 
 def _config(name: str) -> Any:
-    """The config of a preset or of a checkpoint folder; a name that is both is refused."""
+    """Return the config of a preset or a checkpoint; raises CheckpointError for a name that is both."""
     from wordloom.models import PRESETS
     from wordloom.weights import load_config
 
@@ -91,7 +91,7 @@ def _config(name: str) -> Any:
 
 
 def print_parameters(console: Console, name: str, config: Any, table: ParameterTable) -> None:
-    """The table for people: components, memory, key/value cache, operations."""
+    """Print the components, memory, key/value cache and operations."""
     c = getattr(config, "body", config)  # of a model with a head
     n_layers = f"{c.n_layers}+{c.decoder_layers}" if hasattr(c, "decoder_layers") else str(c.n_layers)
     shape = f"{n_layers} layers, dim {c.dim}, "
@@ -102,7 +102,7 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
     console.print(f"\nWeights: {memory} (without scales)\n", highlight=False)
     if table.state:
         sizes = f"{_bytes(table.state * 4)} fp32, {_bytes(table.state * 2)} bf16"
-        console.print(f"State of a row, however long it is: {sizes}\n", highlight=False)
+        console.print(f"Recurrent state of a row: {sizes}\n", highlight=False)
     if table.kv_cache:
         console.print(_cache_table(table))
         console.print()
@@ -110,7 +110,7 @@ def print_parameters(console: Console, name: str, config: Any, table: ParameterT
 
 
 def _kind(config: Any) -> str:
-    """What a model is called: its class, and its task where it has a head for one."""
+    """Return the name of a model's class, and its task if it has a head."""
     body = getattr(config, "body", config)
     named = type(body).__name__.removesuffix("Config")
     return named if body is config else f"{named} for {config.task}"
