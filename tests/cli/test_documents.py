@@ -166,7 +166,9 @@ def test_mistakes_in_embedding_by_bags(lines, tmp_path):
     DocumentBags.fit(TEXTS).save_pretrained(tmp_path / "bags")
     with pytest.raises(WordloomError, match="holds bags of words: leave out --method, --cased"):
         run("embed", tmp_path / "bags", lines, "--method", "sum", "--cased")
-    with pytest.raises(VectorError, match=r"cannot keep sparse rows, by its ending.*allowed: \.npz, \.jsonl"):
+    with pytest.raises(
+        VectorError, match=r"has an ending that cannot hold sparse rows.*allowed: \.npz, \.jsonl"
+    ):
         run("embed", tmp_path / "bags", lines, "--out", tmp_path / "e.tsv")
 
 

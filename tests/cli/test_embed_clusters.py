@@ -93,7 +93,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "gap.txt").write_text("king\n\nqueen\n")
     for arguments, error, message in (
         (["embed", words, texts, "--seed", 1], WordloomError, "without --cluster K .*: leave out --seed"),
-        ([*grouped, 2, "--level", "text"], WordloomError, "of whole texts: leave out --level"),
+        ([*grouped, 2, "--level", "text"], WordloomError, "--cluster groups texts: leave out --level"),
         ([*grouped, 2, "--projection", "tsne"], WordloomError, "without --plot nothing is drawn"),
         ([*grouped, 1], DataError, "give 2 or more"),
         ([*grouped, 7], DataError, "6 texts cannot be 7 clusters"),
@@ -102,7 +102,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
             DataError,
             "gap.txt:2: the text is empty",
         ),
-        ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"cannot keep clusters, by its ending"),
+        ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"has an ending that cannot hold clusters"),
         ([*grouped, 2, "--plot", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),
         ([*grouped, 2, "--label-column", "kind"], DataError, "is no table"),
         (["embed", words, "names", "--cluster", 2], DataError, "holds no labelled rows"),

@@ -41,7 +41,7 @@ def test_correlations_are_those_of_cosines(place):
     assert scores["pearson"].value == pytest.approx(wanted, abs=1e-5)
     assert scores.counts["rows"] == 6
     assert scores.counts["texts"] == 4  # each is read once
-    with pytest.raises(DataError, match="likeness is of two"):
+    with pytest.raises(DataError, match="similarity needs two"):
         similarity_scores(encoder.embedder(), ScoredCorpus(
             sources=place / "pairs.tsv", split="files", text="one", label="score"))  # fmt: skip
 

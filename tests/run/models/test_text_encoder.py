@@ -340,7 +340,7 @@ def test_at_the_command(masked: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["evaluate", str(masked)], "no recipe.toml"),
         (["evaluate", str(masked), str(tmp_path / "text.txt"), "--stride", "3"], "leave out --stride"),
-        (["generate", str(masked), "--prompt", "the"], "use `wordloom predict"),
+        (["generate", str(masked), "--prompt", "the"], "try `wordloom predict"),
         (["predict", str(minilm.MODEL_DIR), str(tmp_path / "text.txt")], "no head to fill in"),
     ):
         refused = run.invoke(app, arguments)
@@ -397,7 +397,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
     gpt = folder_of(tmp_path / "gpt", "gpt2")
     assert embed("--pooling", "last", folder=gpt).exit_code == 0
     for wrong, message in (
-        (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot keep tokens"),
+        (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot hold tokens"),
         (("--level", "token", "--pooling", "max"), "the model's own vectors: leave out --pooling"),
         (("--level", "token", "--normalize"), "leave out --normalize"),
         (("--out", str(tmp_path / "x.csv")), "does not say how to write vectors"),

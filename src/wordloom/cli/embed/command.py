@@ -173,7 +173,7 @@ def command(
     ] = "pca",
     json: Annotated[bool, typer.Option("--json", help="Clusters: print JSON.")] = False,
 ) -> None:
-    """Embed texts: turn each text, or each of its tokens, into a vector; or cluster the texts."""
+    """Turn each text, or each of its tokens, into a vector; or cluster the texts."""
     from wordloom.data.rows.lines import placed_texts
 
     refuse_existing(out, save_component, plot=plot, force=force)

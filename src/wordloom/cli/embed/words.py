@@ -59,7 +59,7 @@ def embed_words(
 
     ``other_texts`` are those to estimate the shared component from; None takes ``texts``.
     """
-    from wordloom.vectors import TextEmbedder, TextReport
+    from wordloom.vectors import TextEmbedder
     from wordloom.vectors.files.embedded_texts import (
         embedding_format,
         load_components,
@@ -67,6 +67,7 @@ def embed_words(
         write_embeddings,
     )
     from wordloom.vectors.files.word_counts import read_word_counts
+    from wordloom.vectors.use.text_embeddings import TextReport
 
     if out is not None and groups is None:
         embedding_format(out)

@@ -1,4 +1,4 @@
-"""The mean of several checkpoints' weights, as a model of its own (Vaswani et al. 2017, section 6.1)."""
+"""Average the weights of several checkpoints into a new model (Vaswani et al. 2017, section 6.1)."""
 
 from __future__ import annotations
 
@@ -22,56 +22,57 @@ from wordloom.weights.tensors import read_json
 
 __all__ = ["average", "mean_weights"]
 
-# What decides a model's ids or words: equal in all checkpoints, or their mean is of nothing.
+# The files that decide the meaning of ids; they must be equal in all checkpoints.
 _VOCABULARIES = ("tokenizer.json", "vocabulary.json", "source_tokenizer/tokenizer.json")
-# What reads a model's inputs, of ours and of others' formats; copied as it is.
+# The files of tokenizers, in all known formats; they are copied unchanged.
 _READERS = ("*token*.json", "vocab*", "merges.txt", "encoder.json", "*.model", "chat_template*")
 
 
 def average(
     sources: Sequence[str | Path], out: str | Path, *, last: int | None = None, overwrite: bool = False
 ) -> list[Path]:
-    """Write the mean of checkpoints into the folder ``out``, with their tokenizer; returns those checkpoints.
+    """Write the mean of checkpoints into the folder ``out``, with their tokenizer; return the checkpoints.
 
-    ``sources`` are checkpoint folders or runs, a run standing for all checkpoints that it keeps (the newest
-    ``train.keep_last``), or for its ``last`` ones.  The sum is made in float32 and rounded once, to the type
-    of the weights.  ``average.json`` says what went in, ``recipe.toml`` is the run's.
+    ``sources`` are checkpoint folders, or the folders of runs.  A run stands for all checkpoints that it
+    keeps (the newest ``train.keep_last``), or for its newest ``last``.  The weights are summed in float32
+    and rounded once, to their own dtype.  ``average.json`` names the checkpoints, and ``recipe.toml`` is
+    copied.
 
-    Raises CheckpointError for fewer than two checkpoints or than ``last``, for those of different models or
+    Raises CheckpointError for fewer than two checkpoints, for fewer than ``last``, for different models or
     vocabularies, and for an ``out`` that holds a checkpoint, unless ``overwrite``.
     """
-    found = _checkpoints(list(map(Path, sources)), last)
+    checkpoints = _checkpoints(list(map(Path, sources)), last)
     if Path(out).parent.name == "checkpoints" and Path(out).name.startswith("step-"):
-        raise CheckpointError(f"{out} would be taken for a checkpoint of the run; name another folder")
-    config, state = mean_weights(found)
-    newest = found[-1]
-    steps = [int(path.name.removeprefix("step-")) for path in found if path.name.startswith("step-")]
-    facts = {"average": "mean", "checkpoints": list(map(str, found)), "steps": steps}
+        raise CheckpointError(f"{out} has the name of a checkpoint of the run; name another folder")
+    config, state = mean_weights(checkpoints)
+    newest = checkpoints[-1]
+    steps = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name.startswith("step-")]
+    facts = {"average": "mean", "checkpoints": list(map(str, checkpoints)), "steps": steps}
     notes = {"average.json": json.dumps(facts, indent=1) + "\n"}
     in_run = newest.parent.name == "checkpoints"
     recipe = (newest.parent.parent if in_run else newest) / "recipe.toml"
     if recipe.exists():
         notes["recipe.toml"] = recipe.read_text(encoding="utf-8")
     generation = newest / "generation_config.json"
-    told = read_json(newest / "config.json")
-    beside = told.get("source_tokenizer")
-    said = pooling_of(newest)
+    config_json = read_json(newest / "config.json")
+    source_tokenizer = config_json.get("source_tokenizer")
+    pooling = pooling_of(newest)
     save_model(
         (config, state),
         Path(out),
-        tokenizer=_Copied(newest, told.get("vocabulary")),
+        tokenizer=_CopiedTokenizer(newest, config_json.get("vocabulary")),
         source_tokenizer=None
-        if beside is None
-        else _Copied(newest / str(beside), told.get("source_vocabulary")),
+        if source_tokenizer is None
+        else _CopiedTokenizer(newest / str(source_tokenizer), config_json.get("source_vocabulary")),
         generation=read_json(generation) if generation.exists() else None,
-        files=notes if said is None else notes | pooling_files(config.dim, said),
+        files=notes if pooling is None else notes | pooling_files(config.dim, pooling),
         overwrite=overwrite,
     )
-    return found
+    return checkpoints
 
 
 def mean_weights(folders: Sequence[Path]) -> tuple[Any, dict[str, Tensor]]:
-    """Config and state of the mean of checkpoints; raises CheckpointError unless all are of one model."""
+    """Return the config and the mean state of checkpoints; raises CheckpointError for different models."""
     first = folders[0]
     config = load_config(first)
     for folder in folders[1:]:
@@ -91,7 +92,7 @@ def _checkpoints(sources: list[Path], last: int | None) -> list[Path]:
     for source in sources:
         steps = checkpoint_steps(source)
         if last is not None and last > len(steps):
-            kept = f"keeps {len(steps)} checkpoints" if steps else "is no run that keeps checkpoints"
+            kept = f"keeps {len(steps)} checkpoints" if steps else "is no run with checkpoints"
             raise CheckpointError(
                 f"{source} {kept}, and --last asks for {last}: ask for fewer, or train with train.save_every "
                 f"and train.keep_last={last}"
@@ -101,7 +102,7 @@ def _checkpoints(sources: list[Path], last: int | None) -> list[Path]:
     if len({path.resolve() for path in found}) < max(2, len(found)):
         named = ", ".join(map(str, found))
         raise CheckpointError(
-            f"a mean is of at least two checkpoints, each once, not of {named}; name more, or train with "
+            f"an average needs at least two different checkpoints, not {named}; name more, or train with "
             "train.save_every and train.keep_last"
         )
     return found
@@ -121,15 +122,17 @@ def _require_alike(folder: Path, first: Path, config: Any) -> None:
             if _bytes(folder / file) != _bytes(first / file):
                 differs = f"has another {file} than {first}"
     if differs:
-        raise CheckpointError(f"{folder} {differs}; only checkpoints of one model and vocabulary have a mean")
+        raise CheckpointError(
+            f"{folder} {differs}; only checkpoints of one model and one vocabulary can be averaged"
+        )
 
 
 def _bytes(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-class _Copied:
-    """A checkpoint's tokenizer for save_model, whose files are copied unchanged."""
+class _CopiedTokenizer:
+    """A stand-in for the tokenizer of a checkpoint: saving it copies the files unchanged."""
 
     vocab_size = 0  # it fits the model it comes from
 

@@ -1,4 +1,4 @@
-"""What precision a model is read in, by name."""
+"""The precisions in which a model can be loaded, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_dtype(name: str) -> torch.dtype | None:
-    """The dtype called ``name``; None for ``auto``, as stored.  Raises DeviceError for any other name."""
+    """Return the dtype called ``name``, or None for ``auto`` (as stored).
+
+    Raises DeviceError for other names.
+    """
     if name != "auto" and name not in DTYPES:
         raise DeviceError(f"unknown dtype {name!r}; {did_you_mean(name, ['auto', *DTYPES])}")
     return DTYPES.get(name)

@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class LanguageModel(ReadsText):
-    """A model and its tokenizer, as :func:`load` gives them.
+    """A causal language model and its tokenizer, as :func:`wordloom.load` returns them.
 
-    ``tokenizer`` is None where the folder has none; such a model takes and gives token ids only.
-    Sampling settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
+    ``tokenizer`` is None if the folder has none; the model then reads and writes token ids only.  Sampling
+    settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
     """
 
     model: Any
@@ -55,14 +55,13 @@ class LanguageModel(ReadsText):
         specials: Specials = "refuse",
         **given: Any,
     ) -> Any:
-        """The continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
+        """Return the continuation of ``prompt``: a str, or a list for several prompts or ``samples`` above 1.
 
-        A prompt of token ids (a list, array or tensor of ints, or several of them) is answered in token ids,
-        the one that ended it included; ``stop`` strings are looked for in what they decode to, and refused
-        without a tokenizer.  ``specials`` says what special tokens written in a text are: refused, "text", or
-        "interpret".
+        For a prompt of token ids (a list, array or tensor of ints, or several of them) the continuation is
+        token ids, with the id that ended it; ``stop`` strings then need a tokenizer.  ``specials`` says how
+        special tokens in a text are read: "refuse", "text" or "interpret".
         """
-        sampling, eos_ids = self._settled(sampling, given)
+        sampling, eos_ids = self._sampling(sampling, given)
         prompt = list(prompt) if isinstance(prompt, Iterator) else prompt
         if not _is_text(prompt):
             several = are_several(prompt)
@@ -77,12 +76,11 @@ class LanguageModel(ReadsText):
     def stream(
         self, prompt: str | Sequence[int], sampling: Sampling | None = None, **given: Any
     ) -> Iterator[Any]:
-        """The continuation of ``prompt`` piece by piece: a str each, and none ends inside a character.
+        """Yield the continuation of ``prompt`` in pieces; no piece ends inside a character.
 
-        One prompt of token ids (a list of ints) is answered in token ids, an int each, which add up to the
-        list that :meth:`generate` gives.
+        For a prompt of token ids the pieces are ints, those of the list that :meth:`generate` returns.
         """
-        sampling, eos_ids = self._settled(sampling, given)
+        sampling, eos_ids = self._sampling(sampling, given)
         if not isinstance(prompt, str):
             return stream_ids(self.model, self.tokenizer, prompt, sampling, eos_ids=eos_ids)
         return stream_text(self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids)
@@ -90,15 +88,15 @@ class LanguageModel(ReadsText):
     def score(
         self, prompt: str | Sequence[int], continuations: Sequence[str] | Sequence[Sequence[int]]
     ) -> list[Scored]:
-        """The log-probability of each continuation, in nats: total and per token.
+        """Return the log-probability of each continuation, in nats: total and per token.
 
-        Continuations are a list: of str after a str, of lists of token ids after a list of token ids.
+        Continuations are texts if the prompt is a text, and lists of token ids otherwise.
         """
         tokenizer = self.text_tokenizer if isinstance(prompt, str) else self.tokenizer
         return score(self.model, tokenizer, prompt, continuations)
 
     def next_tokens(self, prompt: str | Sequence[int], k: int = 10) -> list[NextToken]:
-        """The ``k`` likeliest next tokens, best first, after a str or a list of token ids.
+        """Return the ``k`` most probable next tokens, best first.
 
         Without a tokenizer their ``text`` is empty.
         """
@@ -110,7 +108,7 @@ class LanguageModel(ReadsText):
         return Embedder(self.model, self.text_tokenizer, **settings)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that transformers and :func:`load` read as it is, with its generation settings."""
+        """Write a folder that transformers and :func:`wordloom.load` read, with the generation settings."""
         save_model(
             self.model,
             Path(folder),
@@ -119,14 +117,17 @@ class LanguageModel(ReadsText):
             overwrite=overwrite,
         )
 
-    def _settled(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
-        """Settings asked for, then the checkpoint's, then the defaults; and the ids that end a text."""
+    def _sampling(self, sampling: Sampling | None, given: dict[str, Any]) -> tuple[Sampling, tuple[int, ...]]:
+        """Return the sampling settings and the ids that end a text.
+
+        Settings of the call come first, then those of the checkpoint, then the defaults.
+        """
         if sampling is not None and given:
             raise GenerationError("give sampling settings either by name or as one Sampling, not both")
-        settled = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
-        if settled.ignored_line is not None:
-            _warn_once(f"{self.folder or 'the model'}: {settled.ignored_line}")
-        return sampling or settled.sampling, settled.eos_ids
+        chosen = settings(self.generation_defaults, given, tokenizer=self.tokenizer)
+        if chosen.ignored_line is not None:
+            _warn_once(f"{self.folder or 'the model'}: {chosen.ignored_line}")
+        return sampling or chosen.sampling, chosen.eos_ids
 
 
 def _is_text(prompt: Any) -> bool:

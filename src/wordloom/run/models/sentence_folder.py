@@ -1,4 +1,4 @@
-"""How a folder makes vectors of texts, in the files of sentence-transformers: read and written."""
+"""Read and write the files of sentence-transformers that say how a folder embeds texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wordloom.text import Tokenizer
 
 __all__ = ["SentenceSettings", "pooling_files", "pooling_of"]
 
-# The flags of 1_Pooling/config.json, one of which is true; from version 6 on there is the word alone.
+# The flags of 1_Pooling/config.json, one of which is true; from version 6 on it has one word instead.
 _FLAGS: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
@@ -20,11 +20,11 @@ _FLAGS: dict[str, Pooling] = {
     "pooling_mode_lasttoken": "last",
 }
 _WORDS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
-_NO_LIMIT = 1 << 20  # a tokenizer_config.json says 1e30 for none
+_NO_LIMIT = 1 << 20  # tokenizer_config.json has 1e30 if there is no limit
 
 
 class SentenceSettings(NamedTuple):
-    """What a sentence-transformers folder says of itself; ``limit`` counts tokens, marks included."""
+    """The settings of a sentence-transformers folder; ``limit`` counts tokens, special tokens included."""
 
     pooling: Pooling
     normalize: bool
@@ -32,9 +32,9 @@ class SentenceSettings(NamedTuple):
 
 
 def pooling_of(folder: str | Path) -> SentenceSettings | None:
-    """How the folder of a sentence-transformers model makes vectors of texts; None for another folder.
+    """Return how the model in a sentence-transformers folder embeds texts; None for another folder.
 
-    Raises CheckpointError for modules that are not computed here.
+    Raises CheckpointError for an unsupported module.
     """
     folder = Path(folder)
     modules = _read(folder / "modules.json")
@@ -52,12 +52,12 @@ def pooling_of(folder: str | Path) -> SentenceSettings | None:
         elif kind == "Normalize":
             normalize = True
         else:
-            raise CheckpointError(f"{folder}: modules.json has a module '{kind}', which is not computed here")
+            raise CheckpointError(f"{folder}: modules.json has a module '{kind}', which is not supported")
     return SentenceSettings(pooling or "mean", normalize, limit)
 
 
 def _limit(folder: Path) -> int | None:
-    """Their own file's, or from version 6 on that of the tokenizer."""
+    """Return the limit in sentence_bert_config.json, or from version 6 on that of the tokenizer."""
     own = _read(folder / "sentence_bert_config.json") or {}
     if own.get("do_lower_case") and not _lowers(folder):
         raise CheckpointError(
@@ -72,7 +72,7 @@ def _limit(folder: Path) -> int | None:
 
 
 def _lowers(folder: Path) -> bool:
-    """Whether the tokenizer in ``folder`` lower-cases by itself, so that doing it before changes nothing."""
+    """Return whether the tokenizer in ``folder`` lower-cases texts itself."""
     tokenizer = Tokenizer.from_pretrained(folder)
     return tokenizer.encode_ids("A B Á", specials="text") == tokenizer.encode_ids("a b á", specials="text")
 
@@ -87,15 +87,16 @@ def _mode(path: Path) -> Pooling:
         asked = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
         known = _FLAGS
     if len(asked) != 1 or asked[0] not in known:
-        found = " and ".join(map(str, asked)) or "no pooling"
-        raise CheckpointError(f"{path} asks for {found}; allowed: one of {', '.join(known)}")
+        asked_for = " and ".join(map(str, asked)) or "no pooling"
+        raise CheckpointError(f"{path} asks for {asked_for}; allowed: one of {', '.join(known)}")
     return known[asked[0]]
 
 
 def pooling_files(dim: int, settings: SentenceSettings) -> dict[str, str]:
-    """The files, by name, that :func:`pooling_of` reads beside a model with vectors of ``dim`` components.
+    """Return the contents of the files, by name, that :func:`pooling_of` reads.
 
-    In the layout of sentence-transformers 2, which all later versions read, too.
+    ``dim`` is the size of the vectors.  The layout is that of sentence-transformers 2, which all later
+    versions read.
     """
     kinds = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
     paths = ["", "1_Pooling", "2_Normalize"]

@@ -1,7 +1,7 @@
-"""Pieces of work on a CPU side by side: each by one thread, where one after another would be by all threads.
+"""Run batches in parallel on a CPU, each on a share of the threads.
 
-A batch leaves cores waiting wherever its work is not divided among them: in Python, in small operations, at
-the ends of those that are.  Two batches, each on half of the threads, keep them busy.
+A single batch leaves cores idle in Python, in small operations and at the end of large ones.  Two batches,
+each on half of the threads, keep the cores busy.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from wordloom.nn.evaluating import evaluating
 __all__ = ["side_by_side"]
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def side_by_side(model: Any, call: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """``call`` of each item, in their order: on a CPU by threads that share those PyTorch has.
+def side_by_side(model: Any, call: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return ``call(item)`` for each item, in order; on a CPU, several calls run in parallel.
 
-    ``model`` is what they compute with, and is in evaluation mode meanwhile.  What a call raises is raised
-    here, of the first item that fails, when the others that were begun are done.
+    ``model`` is in evaluation mode meanwhile.  An error of the first item that fails is raised when the
+    calls that have begun are done.
     """
     threads = torch.get_num_threads()
     workers = min(threads, len(items))
@@ -43,4 +43,4 @@ def side_by_side(model: Any, call: Callable[[Item], Made], items: Sequence[Item]
                 executor.shutdown(cancel_futures=True)
                 raise
     finally:
-        torch.set_num_threads(threads)  # where it is not kept apart by thread
+        torch.set_num_threads(threads)  # where the number is not kept by thread

@@ -1,5 +1,4 @@
-"""How well the nearness of texts' vectors follows what people say of their likeness: semantic textual
-similarity (Cer et al. 2017, SemEval task 1), without any training for it."""
+"""Semantic textual similarity: the correlation of cosines with human scores of pairs (Cer et al. 2017)."""
 
 from __future__ import annotations
 
@@ -20,15 +19,14 @@ __all__ = ["similarity_scores"]
 
 
 def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
-    """Pearson's and Spearman's correlation of the cosines of pairs of texts, all of ``corpus``, with their
-    scores.
+    """Return Pearson's and Spearman's correlation of the cosines of pairs in ``corpus`` with their scores.
 
-    Raises DataError for a row of one text, an empty text, and as the embedder for one that is too long.
+    Raises DataError for a row of one text, an empty text, and a text that is too long.
     """
     rows: list[Any] = list(corpus.undivided().rows("train"))
     for row in rows:
         if len(row.texts) != 2:
-            raise DataError(f"{row.place}: has {len(row.texts)} text(s); likeness is of two")
+            raise DataError(f"{row.place}: has {len(row.texts)} text(s); similarity needs two")
         refuse_empty(row)
     different = list(dict.fromkeys(text for row in rows for text in row.texts))
     vectors, ledger = embedder(different, place=lambda number: _place(rows, different[number]))
@@ -53,6 +51,6 @@ def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
 
 
 def _place(rows: Iterable[ScoredRow], text: str) -> str:
-    """Where ``text`` stands first: the file, the line and the column."""
+    """Return the file, line and column of the first row with ``text``."""
     row = next(row for row in rows if text in row.texts)
     return f"{row.place}, column {row.columns[row.texts.index(text)]!r}"

@@ -1,4 +1,4 @@
-"""A trained encoder from its folder, and what one does with it."""
+"""A trained encoder: embeddings of texts and tokens, masked tokens, pseudo-perplexity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Filling", "TextEncoder"]
 
 
 class Filling(NamedTuple):
-    """A token that may stand in place of a mask, and how likely that is."""
+    """A token for a mask, and its probability."""
 
     token: str
     probability: float
@@ -32,88 +32,92 @@ class Filling(NamedTuple):
 
 @dataclass(kw_only=True)
 class TextEncoder(ReadsText):
-    """An encoder and its tokenizer, as :func:`wordloom.load` gives them."""
+    """An encoder and its tokenizer, as :func:`wordloom.load` returns them."""
 
     model: Any
     tokenizer: Tokenizer | None
     config: Any
     folder: Path | None = None
 
-    # -- vectors -----------------------------------------------------------------------------------------
+    # -- embeddings --------------------------------------------------------------------------------------
 
     def embedder(self, **settings: Any) -> Embedder:
-        """What makes vectors of texts: :class:`~wordloom.run.models.embedder.Embedder`'s settings, which
-        default to what a sentence-transformers folder says of itself."""
-        said = None if self.folder is None else pooling_of(self.folder)
-        if said is not None:
-            own = {"pooling": said.pooling, "normalize": said.normalize, "limit": said.limit}
-            settings = {**own, **settings}
+        """Return an :class:`~wordloom.run.models.embedder.Embedder` with these settings.
+
+        The defaults are those of a sentence-transformers folder, if the model comes from one.
+        """
+        defaults = None if self.folder is None else pooling_of(self.folder)
+        if defaults is not None:
+            settings = {**defaults._asdict(), **settings}
         return Embedder(self.model, self.text_tokenizer, **settings)
 
     def embed(self, texts: Iterable[str], **settings: Any) -> Embedded:
-        """The vectors of N texts, [N, D] float32, and what became of them; see :meth:`embedder`."""
+        """Embed N texts: vectors [N, D] float32 and a ledger; see :meth:`embedder`."""
         return self.embedder(**settings)(texts)
 
     def embed_tokens(
         self, texts: Sequence[str], ledger: EmbedLedger | None = None, **settings: Any
     ) -> list[TokenVectors]:
-        """The vectors of the tokens of each text; see :meth:`embedder`.  What becomes of texts is added to
-        ``ledger``; without one, the log tells of those that are cut, as asked."""
+        """Embed the tokens of each text; see :meth:`embedder`.
+
+        Truncated texts are counted in ``ledger``; without one, the log reports them.
+        """
         return self.embedder(**settings).tokens(texts, ledger)
 
-    # -- hidden tokens -----------------------------------------------------------------------------------
+    # -- masked tokens -----------------------------------------------------------------------------------
 
     def fill(self, text: str, k: int = 5) -> list[list[Filling]]:
-        """The ``k`` likeliest tokens for each mask in ``text``, written as the tokenizer spells it, or for
-        each [EMPTY] if the model learnt with that.
+        """Return the ``k`` most probable tokens for each mask in ``text``.
 
-        Raises CheckpointError for a model saved without the head, DataError for a text without a mask or too
-        long for the model, ConfigError for a k out of range.
+        The mask is the mask token of the tokenizer, or [EMPTY] if the model was trained with it.  Raises
+        CheckpointError for a model without a masked-LM head, DataError for a text without a mask or too long
+        for the model, ConfigError for a ``k`` out of range.
         """
         if not self.config.masked_lm_head:
             raise CheckpointError(
                 f"{self.folder or 'the model'} has no head to fill in masked tokens: it was saved without it"
             )
         if not 1 <= k <= self.text_tokenizer.vocab_size:
-            raise ConfigError(f"{k} tokens are asked for of {self.text_tokenizer.vocab_size}; give 1 or more")
+            raise ConfigError(
+                f"k is {k}; allowed: 1 to {self.text_tokenizer.vocab_size}, the size of the vocabulary"
+            )
         mask = mask_id_of(self.model, self.text_tokenizer)
         ids = self.text_tokenizer.encode_ids(text, specials="interpret")
         if mask is None or mask not in ids:
             spelled = "a mask token" if mask is None else self.text_tokenizer.id_to_token(mask)
             raise DataError(f"the text has no {spelled} to fill in: {text!r}")
         marks = Marks.of(self.text_tokenizer)
-        whole = [marks.cls, *ids, marks.sep]
-        if len(whole) > self.config.max_seq_len:
+        row = [marks.cls, *ids, marks.sep]
+        if len(row) > self.config.max_seq_len:
             raise DataError(
                 f"the text has {len(ids):,} tokens and the model reads {self.config.max_seq_len - 2:,} at "
                 "once; shorten it"
             )
         device = next(self.model.parameters()).device
-        tokens = torch.tensor([whole], device=device)
+        tokens = torch.tensor([row], device=device)  # [1, T]
         with evaluating(self.model):
             states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
             logits = self.model.lm_head(self.model.mlm_hidden(states)).float()
-            logits = logits[:, : self.text_tokenizer.vocab_size]  # beyond, there are no tokens
-        values, found = logits.softmax(-1).topk(k, dim=-1)
+            logits = logits[:, : self.text_tokenizer.vocab_size]  # padding of the vocabulary
+        values, best = logits.softmax(-1).topk(k, dim=-1)
         if not values.isfinite().all():
             raise NonFiniteError("the model gives no finite probability; its weights are damaged")
         return [
             [Filling(self.text_tokenizer.id_to_token(i), p) for i, p in zip(row, shares, strict=True)]
-            for row, shares in zip(found.tolist(), values.tolist(), strict=True)
+            for row, shares in zip(best.tolist(), values.tolist(), strict=True)
         ]
 
     def pseudo_perplexity(self, texts: Iterable[Any], **settings: Any) -> Scores:
-        """See :func:`wordloom.evaluate.masked.pseudo_perplexity`."""
+        """Return the score of :func:`wordloom.evaluate.masked.pseudo_perplexity`."""
         return pseudo_perplexity(self.model, self.text_tokenizer, texts, **settings)
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that transformers, and :func:`wordloom.load`, read as it is; of a
-        sentence-transformers model with its pooling."""
-        said = None if self.folder is None else pooling_of(self.folder)
+        """Write a folder that transformers, sentence-transformers and :func:`wordloom.load` read."""
+        pooling = None if self.folder is None else pooling_of(self.folder)
         save_model(
             self.model,
             Path(folder),
             tokenizer=self.tokenizer,
-            files=None if said is None else pooling_files(self.config.dim, said),
+            files=None if pooling is None else pooling_files(self.config.dim, pooling),
             overwrite=overwrite,
         )

@@ -1,4 +1,4 @@
-"""The tokenizer of a model folder: read, or None, and checked against the model it was trained with."""
+"""The tokenizer of a model folder, checked against the model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges
 
 
 def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer in ``folder``, None where there are no files of one.
+    """Load the tokenizer in ``folder``; return None if the folder has no tokenizer files.
 
-    Raises CheckpointError for a tokenizer that does not belong to a model of ``vocab_size`` tokens.
+    Raises CheckpointError for a tokenizer that does not fit a model of ``vocab_size`` tokens.
     """
     if not any((folder / name).exists() for name in _FILES):
         return None
@@ -33,7 +33,7 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
 
 
 def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None) -> Tokenizer:
-    """``tokenizer``; raises CheckpointError where it is None."""
+    """Return ``tokenizer``; raises CheckpointError if it is None."""
     if tokenizer is None:
         where = "the model" if folder is None else folder
         raise CheckpointError(f"{where} has no tokenizer, which text needs; put its tokenizer.json there")
@@ -41,29 +41,29 @@ def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None) -> Toke
 
 
 class ReadsText:
-    """A loaded model with its ``tokenizer``, which is None where the folder has none."""
+    """A loaded model with a ``tokenizer``, which is None if its folder has none."""
 
     tokenizer: Tokenizer | None
     folder: Path | None
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """The tokenizer; raises CheckpointError where the folder has none."""
+        """The tokenizer; raises CheckpointError if the folder has none."""
         return required_tokenizer(self.tokenizer, self.folder)
 
 
 def check_vocabulary(
     folder: Path, tokenizer: Tokenizer, facts: Mapping[str, Any] | None = None, *, key: str = "vocabulary"
 ) -> None:
-    """Raise CheckpointError where config.json (``facts``) knows the model's tokenizer, and it is another.
+    """Raise CheckpointError if config.json (``facts``) has the hash of a different tokenizer.
 
-    Tokens that were added behind those the model learnt with are allowed.
+    Tokens that were added after training are allowed.
     """
     known = (read_json(folder / "config.json") if facts is None else facts).get(key)
     if not isinstance(known, Mapping) or not isinstance(size := known.get("size"), int):
         return
     if tokenizer.vocab_size < size or tokenizer.vocabulary_hash(size) != known.get("sha256"):
         raise CheckpointError(
-            f"{folder}: the tokenizer is not the one that the model was trained with: of {size:,} "
-            f'tokens some differ; put that one back, or take "{key}" out of config.json if this is meant'
+            f"{folder}: the model was trained with a different tokenizer: some of its {size:,} "
+            f'tokens differ; put that tokenizer back, or remove "{key}" from config.json to keep this one'
         )

@@ -1,7 +1,7 @@
-"""The tokenizers of a model that turns one text into another: one for both sides, or one for each.
+"""The tokenizers of a translation model: one for both sides, or one for each.
 
-What is written has the folder's own ``tokenizer.json``.  Where sources have another, it lies in a folder of
-its own below, which ``source_tokenizer`` in config.json names; transformers reads it as
+The ``tokenizer.json`` in the folder is that of the targets.  If the sources have a tokenizer of their own,
+it is in a subfolder, which ``source_tokenizer`` in config.json names; transformers reads it as
 ``AutoTokenizer.from_pretrained(RUN, subfolder="source_tokenizer")``.
 """
 
@@ -22,14 +22,14 @@ from wordloom.weights.tensors import read_json
 
 __all__ = ["Vocabularies", "read_vocabularies"]
 
-_PADDED = 128  # rows that tools add to a matrix to make its height round: fewer than so many
+_PADDED = 128  # tools pad the vocabulary of a matrix with fewer rows than this
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """What reads the sources, and what reads and writes the targets; one object is one joint vocabulary.
+    """The tokenizers of sources and targets; the same object for a joint vocabulary.
 
-    ``start_id`` begins what is written, None: padding; ``source_start_id`` what is read, None: nothing does.
+    ``start_id`` begins targets; None is the pad token.  ``source_start_id`` begins sources; None is no token.
     """
 
     source: Tokenizer
@@ -39,32 +39,33 @@ class Vocabularies:
 
     @property
     def beside(self) -> Tokenizer | None:
-        """The sources' tokenizer where it is another than the targets'."""
+        """The tokenizer of the sources if it is not that of the targets, else None."""
         return None if self.source is self.target else self.source
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides the ids of both sides."""
+        """The sha256 of everything that decides the ids of both sides."""
         if self.beside is None:
             return self.target.fingerprint
         return hashlib.sha256(f"{self.source.fingerprint}/{self.target.fingerprint}".encode()).hexdigest()
 
     @property
     def name(self) -> str:
-        """Both for a signature: ``bpe-8000-ab12cd``, or two of them."""
+        """The names of the tokenizers for a signature, such as ``bpe-8000-ab12cd``."""
         sides = [self.target] if self.beside is None else [self.source, self.target]
         return ">".join(map(tokenizer_name, sides))
 
     @property
     def lacks(self) -> str | None:
-        """The role that is missing of those that pairs need: an end on both sides, a pad to begin targets."""
+        """The role, eos or pad, whose token is missing; None if there are all."""
         needed = {"eos": (self.source.eos_id, self.target.eos_id), "pad": (self.target.pad_id,)}
         return next((role for role, ids in needed.items() if None in ids), None)
 
     def begun(self, form: Format, start_id: int | None = None) -> Vocabularies:
-        """The same with what texts begin with in folders of this form; ``start_id``: what the folder says.
+        """Return the vocabularies with the start tokens of folders in this form.
 
-        Where that is bos, sources begin with theirs if their tokenizer's file tells other tools so.
+        ``start_id`` is the start token in the folder.  If it is bos, sources begin with bos too if their
+        tokenizer adds it.
         """
         if not form.starts_with_bos:
             return self
@@ -82,9 +83,9 @@ class Vocabularies:
 
 
 def read_vocabularies(folder: Path, config: Any, form: Format | None = None) -> Vocabularies:
-    """The tokenizers of a model folder, for a model of this form; None: for the one in it.
+    """Load the tokenizers in a model folder, for a model of this form; None is that of ``config``.
 
-    Raises CheckpointError where one is missing, or is not the one that the model of ``config`` learnt with.
+    Raises CheckpointError if one is missing, or is not the one that the model was trained with.
     """
     if not (folder / "tokenizer.json").exists():
         raise CheckpointError(f"{folder} has no tokenizer, which text needs; put its tokenizer.json there")
