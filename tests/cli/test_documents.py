@@ -204,7 +204,7 @@ def cased(tmp_path):
 def test_texts_become_words_as_the_run_made_them(cased, tmp_path, given, words, says):
     result = run("embed", tmp_path / "run", tmp_path / "t.txt", "--out", tmp_path / "e.npy", *given)
     assert np.allclose(np.load(tmp_path / "e.npy")[0], cased[words].mean(axis=0), atol=1e-6)
-    [told] = [line for line in result.stderr.splitlines() if "texts are split" in line]
+    [told] = [line for line in result.stderr.splitlines() if "split as in" in line]
     assert told.endswith(says)
 
 
@@ -213,7 +213,7 @@ def test_of_a_file_words_are_lower_case_and_nothing_is_told(cased, tmp_path):
     result = run("embed", tmp_path / "v.bin", tmp_path / "t.txt", "--out", tmp_path / "e.npy")
     expected = TextEmbedder(cased, split=WordRule()).encode("new york love new york")
     assert np.allclose(np.load(tmp_path / "e.npy")[0], expected, atol=1e-6)
-    assert "texts are split" not in result.stderr
+    assert "split as in" not in result.stderr
     with pytest.raises(WordloomError, match="has no phrases: leave out --no-phrases"):
         run("embed", tmp_path / "v.bin", tmp_path / "t.txt", "--no-phrases")
 

@@ -55,7 +55,7 @@ def test_groups_of_a_table(folder: Path, tmp_path: Path) -> None:
     shown = run(*asked, *files)
     assert "court 67%, fruit 33%" in shown.stdout
     assert "NMI 0.4787, adjusted Rand index 0.3243 with the labels" in shown.stdout
-    assert "written to" in shown.stderr
+    assert "wrote" in shown.stderr
     assert (tmp_path / "c.svg").read_text().count("<text") > 4
     rows = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
     assert [row["cluster"] for row in rows] == [1, 2, 1, 2, 1, 2]

@@ -278,7 +278,7 @@ def test_masks_are_filled_as_transformers_fills_them(masked: Path) -> None:
     for wrong, error, message in (
         ({"text": "no mask"}, DataError, r"has no \[MASK\]"),
         ({"text": "[MASK] " * 20}, DataError, "20 tokens and the model reads 10"),
-        ({"text": text, "k": 0}, ConfigError, "give 1 or more"),
+        ({"text": text, "k": 0}, ConfigError, "allowed: 1 to"),
     ):
         with pytest.raises(error, match=message):
             encoder.fill(**wrong)  # type: ignore[arg-type]
