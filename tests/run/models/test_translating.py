@@ -338,9 +338,9 @@ def test_early_stopping_and_dtype_at_the_command(folder, translator):
     [
         (
             ["--top-k", "3", "--seed", "1"],
-            "without --temperature nothing is drawn: leave out --top-k, --seed",
+            "without --temperature nothing is sampled: leave out --top-k, --seed",
         ),
-        (["--temperature", "1", "--beams", "5"], "drawn, not searched for: leave out --beams"),
+        (["--temperature", "1", "--beams", "5"], "without a beam search: leave out --beams"),
         (["--max-new-tokens", "300"], "max_new_tokens 300: this model writes at most 15, as its max_seq_len"),
         (["--max-new-tokens", "16", "--temperature", "1"], "max_new_tokens 16: this model writes at most 15"),
         (["--dtype", "int8"], "unknown dtype 'int8'"),
