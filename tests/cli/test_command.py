@@ -236,16 +236,16 @@ def test_train_is_a_function_whatever_came_first(first):
 def test_threads_wait_asleep_unless_the_user_says_otherwise(monkeypatch):
     import os
 
-    from wordloom.cli import _wait_briefly
+    from wordloom.cli import _spin_briefly
 
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    _wait_briefly()
+    _spin_briefly()
     assert os.environ["GOMP_SPINCOUNT"] == "10000"
     monkeypatch.setenv("GOMP_SPINCOUNT", "5")
-    _wait_briefly()
+    _spin_briefly()
     assert os.environ["GOMP_SPINCOUNT"] == "5"
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    _wait_briefly()
+    _spin_briefly()
     assert "GOMP_SPINCOUNT" not in os.environ

@@ -381,7 +381,7 @@ def test_advice_is_what_may_be_done(folder, translator, tmp_path):
     assert "--encoding-errors replace" in told
     assert "bytes" not in told.partition("UTF-8")[2]  # translate does not take it
     tokenizer = translator.tokenizer
-    with pytest.raises(TokenizerError, match=r'ordinary text; a prompt may say "interpret" for its'):
+    with pytest.raises(TokenizerError, match=r'to take it as text, or "interpret" to get its id'):
         tokenizer.encode(f"eins {tokenizer.id_to_token(tokenizer.eos_id)}")
 
 
