@@ -73,8 +73,8 @@ def test_a_recipe_and_settings_of_ones_own(wordloom, text, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["train"], "Give a recipe, or the text by --corpus FILE"),
-        (["train", "vectors.dim=5"], "Give a recipe, or the text by --corpus FILE"),
+        (["train"], "give a recipe, or --corpus FILE"),
+        (["train", "vectors.dim=5"], "give a recipe, or --corpus FILE"),
         (["train", "nowhere.toml"], "no recipe file nowhere.toml"),
         (["train", "word2vec-gutenburg"], "did you mean 'word2vec-gutenberg'"),
         (["train", "quickstart"], "the recipe 'quickstart' is for 'wordloom train'"),
@@ -159,7 +159,7 @@ def test_ctrl_c_saves_and_the_command_it_prints_goes_on(start, wordloom, text, t
 def test_a_signal_before_training_keeps_what_is_known(wordloom, text, tmp_path, number, during, kept):
     slow = (
         "import os, time\n"
-        "from wordloom.run.vectors import train as module\n"
+        "from wordloom.run.vectors import vector_run as module\n"
         "def waits(*_, **__):\n"
         f"    os.kill(os.getpid(), {int(number)})\n"
         "    time.sleep(60)\n"
@@ -171,8 +171,8 @@ def test_a_signal_before_training_keeps_what_is_known(wordloom, text, tmp_path, 
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()[-3:]
     assert said == [
-        f"kept        {kept}; what was under way begins again",
-        "stopped before training began; to go on:",
+        f"kept        {kept}; the interrupted step starts again on --resume",
+        "stopped before training began; to resume:",
         "  wordloom vectors train --out runs/tale --resume",
     ]
     assert (tmp_path / "runs" / "tale" / "vocabulary.tsv").exists() == ("vocabulary" in kept)
@@ -190,7 +190,7 @@ def test_a_signal_before_training_leaves_the_run_that_force_would_replace(wordlo
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     slow = (
         "import os, time\n"
-        "from wordloom.run.vectors import train as module\n"
+        "from wordloom.run.vectors import vector_run as module\n"
         "module.prepare = lambda *_, **__: (os.kill(os.getpid(), 15), time.sleep(60))\n"
         "from wordloom.cli import main\n"
         "main()\n"

@@ -45,7 +45,6 @@ def test_it_reads_back_equal_and_states_its_result(name, tmp_path):
     assert load_recipe(path) == recipe
     assert recipe.result is not None
     assert recipe.result.source
-    assert (recipe.result.reference is None) == (recipe.result.reference_kind is None)
     assert recipe.result.command.startswith(f"wordloom train {name}")
     if recipe.result.measured is None:
         assert "not yet run" in recipe.result.note

@@ -192,7 +192,7 @@ def test_stopped_before_the_steps(forked, recipe, tmp_path, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_says_how_to_go_on(forked, recipe, tmp_path, of_one_layer, number):
+def test_a_signal_saves_and_says_resume_command(forked, recipe, tmp_path, of_one_layer, number):
     """The printed command is run as it is: it knows the overrides too."""
     run = tmp_path / "run"
     process = forked("train", recipe, "train.log_every=1", "model.n_layers=1", "--out", run)

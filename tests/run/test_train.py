@@ -352,7 +352,7 @@ def test_a_file_that_is_somebody_elses_is_not_taken_for_a_beginning(recipe, tmp_
 
 
 @pytest.mark.parametrize("state", ["{}", "[]", "7", "{"])
-def test_a_damaged_state_says_how_to_go_on(recipe, tmp_path, state):
+def test_a_damaged_state_says_resume_command(recipe, tmp_path, state):
     run = train(recipe(), ["train.steps=6", "train.save_every=3"], out=tmp_path / "run").folder
     (run / "checkpoints/step-6/trainer/state.json").write_text(state)
     with pytest.raises(CheckpointError, match=r"remove .*step-6 to go on from the checkpoint before it"):

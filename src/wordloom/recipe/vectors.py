@@ -193,14 +193,14 @@ class VectorSettings(Table):
                 f"vectors.negative has no effect with vectors.loss '{self.loss}': leave it out or set "
                 "vectors.loss='ns'"
             )
-        if self.min_alpha is not None and self.settled().alpha < self.min_alpha:
+        if self.min_alpha is not None and self.resolved().alpha < self.min_alpha:
             raise ValueError(
-                f"vectors.min_alpha {self.min_alpha:g} is above vectors.alpha {self.settled().alpha:g}; "
+                f"vectors.min_alpha {self.min_alpha:g} is above vectors.alpha {self.resolved().alpha:g}; "
                 "alpha falls to min_alpha"
             )
         return self
 
-    def settled(self) -> Any:
+    def resolved(self) -> Any:
         """Return the settings with every default filled in; ``negative`` is 0 for a tree."""
         skipgram, cbow, floor, sample = _CONSTANTS[self.constants]
         alpha = self.alpha

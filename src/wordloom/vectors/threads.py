@@ -1,4 +1,4 @@
-"""Work for several threads whose results are wanted in order."""
+"""Run tasks on several threads: one task on each, or many with their results in order."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["in_order"]
+__all__ = ["in_order", "run_on_threads"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_order(
-    pool: ThreadPoolExecutor, task: Callable[[Item], Result], items: Iterable[Item], under_way: int
-) -> Iterator[Result]:
-    """``task`` of each item, in the order of the items.
+def run_on_threads(threads: int, task: Callable[[int], Result]) -> list[Result]:
+    """Run ``task(number)`` on each of ``threads`` threads at the same time and return the results."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(task, range(threads)))
 
-    At most ``under_way`` are begun, or finished and not yet taken, at a time: results do not pile up.
+
+def in_order(
+    pool: ThreadPoolExecutor, task: Callable[[Item], Result], items: Iterable[Item], most: int
+) -> Iterator[Result]:
+    """Yield ``task`` of each item, in the order of the items.
+
+    At most ``most`` tasks have started and not been yielded yet, which bounds the memory of their results.
     """
     waiting: deque[Future[Result]] = deque()
     for item in items:
-        if len(waiting) == under_way:
+        if len(waiting) == most:
             yield waiting.popleft().result()
         waiting.append(pool.submit(task, item))
     while waiting:

@@ -105,7 +105,7 @@ def test_what_is_learnt_when_it_stops_can_be_asked(folder, tmp_path, monkeypatch
     assert wv.vectors.any(axis=1).all()
 
 
-def test_a_run_broken_off_before_it_left_anything_says_how_to_go_on(folder, tmp_path, monkeypatch):
+def test_a_run_broken_off_before_it_left_anything_says_resume_command(folder, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -114,10 +114,12 @@ def test_a_run_broken_off_before_it_left_anything_says_how_to_go_on(folder, tmp_
     result = train_vectors(settings(folder), out=run)
     assert (result.stopped, result.job, result.jobs) == (True, 0, 0)
     for ask in (open_vectors, FastTextClassifier.load):
-        with pytest.raises(VectorError, match=rf"go on with it: wordloom vectors train --out {run} --resume"):
+        with pytest.raises(
+            VectorError, match=rf"resume it with: wordloom vectors train --out {run} --resume"
+        ):
             ask(run)
     (run / "recipe.toml").write_text('[train]\nname = "a model"\n')
-    with pytest.raises(VectorError, match=rf"go on with it: wordloom train {run} --out {run} --resume"):
+    with pytest.raises(VectorError, match=rf"resume it with: wordloom train {run} --out {run} --resume"):
         open_vectors(run)
 
 

@@ -47,7 +47,7 @@ def test_the_defaults_are_those_of_fasttexts_supervised():
     recipe = load_vector_recipe(
         {"name": "t", "data": {"train": "x"}}, ["vectors.algorithm=fasttext-supervised"]
     )
-    s, w = recipe.vectors.settled(), recipe.words
+    s, w = recipe.vectors.flushd(), recipe.words
     assert (s.alpha, s.min_alpha, s.dim, s.epochs, s.negative) == (0.1, 0.0, 100, 5, 5)
     assert (s.loss, s.word_ngrams, s.min_n, s.max_n, s.buckets) == ("softmax", 1, 0, 0, 2_000_000)
     assert (w.split, w.lower, w.min_count) == ("whitespace", False, 1)
@@ -196,7 +196,7 @@ def test_the_command_judges_by_labels_that_stand_there(trained, tmp_path):
     text = "__label__day monday\n__label__colour monday\nunlabelled\n__label__new red\n"
     done = run("predict", trained, "--labelled", text=text)
     assert done.stdout == "N\t2\nP@1\t0.5000\nR@1\t0.5000\n"
-    assert "2 lines have no known label" in done.stderr
+    assert "2 lines without a known label" in done.stderr
     facts = json.loads(run("predict", trained, "--labelled", "--json", "--top-k", 2, text=text).stdout)
     assert (facts["examples"], facts["precision"], facts["recall"]) == (2, 0.5, 1.0)
     assert facts["unknown"] == 1

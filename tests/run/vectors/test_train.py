@@ -176,7 +176,7 @@ def test_what_was_trained_on_can_be_deleted_once_training_runs(text, tmp_path, s
         (["words.min_count=1000000"], VectorError, "lower min_count"),
         (["vectors.dims=5"], RecipeError, "did you mean 'dim'"),
         (["dim=5"], RecipeError, "did you mean 'vectors.dim'"),
-        (["vectors.hierarchical_softmax=true", "vectors.negative=7"], RecipeError, "leave out one of them"),
+        (["vectors.hierarchical_softmax=true", "vectors.negative=7"], RecipeError, "leave one of them out"),
         (["vectors.negative=0"], RecipeError, "hierarchical_softmax"),
         (["vectors.alpha=0.01", "vectors.min_alpha=0.1"], RecipeError, "min_alpha 0.1 is above"),
         (["vectors.alpha=1e9"], Exception, "lower it"),
@@ -216,7 +216,7 @@ def test_a_damaged_state_is_found_and_a_missing_log_is_reported(text, tmp_path, 
     state = run / "checkpoints" / "vectors.safetensors"
     content = state.read_bytes()
     state.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
-    with pytest.raises(CheckpointError, match=r"cannot read .*: it is not as it was written; .*--force"):
+    with pytest.raises(CheckpointError, match=r"cannot read .*: its checksum differs; .*--force"):
         train_vectors(settings(text), out=run, resume=True)
 
 
@@ -244,7 +244,7 @@ def test_constants_are_whose_they_are_said_to_be(constants, architecture, expect
         {"name": "t", "data": {"train": "x"}},
         [f"vectors.constants={constants}", f"vectors.architecture={architecture}"],
     )
-    s = recipe.vectors.settled()
+    s = recipe.vectors.flushd()
     assert (s.alpha, s.min_alpha, s.sample) == pytest.approx(expected)
 
 
@@ -310,7 +310,7 @@ def test_fasttext_without_ngrams_is_word2vec(text, tmp_path):
         (["vectors.algorithm=fastext"], "'fasttext'"),
         (
             ["vectors.algorithm=glove", "vectors.negative=3"],
-            "algorithm to 'word2vec' or 'fasttext'",
+            "it is for 'word2vec' or 'fasttext'",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_what_is_counted_at_a_time_is_bounded(made, most):
             counts.add(text, last=True)
             if not counts._waiting:
                 assert len(counts._ids) + len(counts._keys) <= most
-        counts.settle()
+        counts.flush()
         assert len(counts._ids) + len(counts._keys) <= most
     words = Counter(word for text in made for word in text)
     for word, number in zip(counts._ids, counts._words.tolist(), strict=True):

@@ -128,7 +128,7 @@ def test_corpora_without_a_vocabulary(texts, settings, says):
 
 
 def test_a_vocabulary_is_a_list_of_words_once_each():
-    with pytest.raises(VectorError, match="'a' is in the vocabulary twice"):
+    with pytest.raises(VectorError, match="'a' occurs twice in the vocabulary"):
         WordVocabulary(["a", "b", "a"], [3, 2, 1])
     with pytest.raises(VectorError, match="2 words have 1 counts"):
         WordVocabulary(["a", "b"], [3])

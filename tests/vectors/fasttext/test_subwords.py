@@ -125,8 +125,8 @@ def test_mistakes():
         with pytest.raises(VectorError, match=f"{next(iter(wrong))} .* is out of range"):
             Subwords(**wrong)
     for call in (Subwords().ngrams, word_hash, lambda word: Subwords().table(["a", word])):
-        with pytest.raises(VectorError, match=r"'\\ud800' holds half a character"):
+        with pytest.raises(VectorError, match=r"'\\ud800' holds half a surrogate pair"):
             call("\ud800")
-    with pytest.raises(VectorError, match="runs of 2 words need buckets"):
+    with pytest.raises(VectorError, match="n-grams of 2 words need buckets"):
         word_ngrams(np.arange(3), 2, 0)
     assert word_ngrams(np.arange(3), 1, 0).tolist() == []

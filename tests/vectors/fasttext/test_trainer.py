@@ -73,7 +73,7 @@ def finish(made: SupervisedTrainer) -> None:
 def twin(of: SupervisedTrainer) -> Tables:
     """The rows in double precision after the same portions in numpy."""
     tables = Tables(*(table.astype(np.float64) for table in of._tables))
-    train = plain_supervised.together if of.settings.deterministic else plain_supervised.apart
+    train = plain_supervised.run_deterministic if of.settings.deterministic else plain_supervised.run_fast
     job = of.job
     while job < of.jobs:
         part = of.portion(job)
@@ -90,7 +90,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS.keys())
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_kernel_follows_its_numpy_twin(loss: str, rows: dict[str, Any], deterministic: bool) -> None:
@@ -144,7 +144,7 @@ def test_a_step_goes_down_the_gradient_of_the_loss(loss: str) -> None:
     inputs = np.repeat(changes[0][None], len(line.rows), axis=0)
     for table, rows, change in zip(tables, (line.rows, line.targets), (inputs, changes[1]), strict=True):
         for row in {rows[0], max(rows, key=rows.count), rows[-1]}:
-            together = sum(c for r, c in zip(rows, change, strict=True) if r == row)
+            total = sum(c for r, c in zip(rows, change, strict=True) if r == row)
             for e in (0, 7):
                 loss_at = []
                 for move in (1e-5, -2e-5):
@@ -152,7 +152,7 @@ def test_a_step_goes_down_the_gradient_of_the_loss(loss: str) -> None:
                     loss_at.append(plain_supervised.line_loss(tables, line, made._lines))
                 table[row, e] += 1e-5
                 slope = (loss_at[0] - loss_at[1]) / 2e-5
-                assert together[e] == pytest.approx(-slope, rel=1e-5, abs=1e-8)
+                assert total[e] == pytest.approx(-slope, rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -297,7 +297,7 @@ def test_lines_end_where_documents_do() -> None:
 FASTTEXTS = {1: (0.7787, 0.7821, 0.7775), 2: (0.7236, 0.7271, 0.7259)}
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
 @pytest.mark.parametrize("word_ngrams", [1, 2])
 def test_classifiers_are_as_good_as_fasttexts(data, word_ngrams: int, deterministic: bool) -> None:
     def lines(name: str) -> list[str]:

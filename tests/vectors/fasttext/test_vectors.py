@@ -194,7 +194,7 @@ def test_which_words_have_vectors(ours):
         long["helo"]
     with pytest.raises(KeyError):
         long.most_similar("xy")
-    with pytest.warns(UserWarning, match="left out: 'xy'"):
+    with pytest.warns(UserWarning, match="left out, without vectors: 'xy'"):
         assert long.doesnt_match(["hello", "there", "xy"]) in ("hello", "there")
 
 
@@ -224,7 +224,7 @@ def test_what_does_not_fit():
             FastTextVectors(words, own, wrong, subwords)
     with pytest.raises(VectorError, match="give one row for each word"):
         FastTextVectors(["a"], own, ngrams, subwords)
-    with pytest.raises(VectorError, match="'a' is there twice"):
+    with pytest.raises(VectorError, match="'a' occurs twice"):
         FastTextVectors(["a", "a"], own, ngrams, subwords)
     with pytest.raises(VectorError, match="2 words have 1 counts"):
         FastTextVectors(words, own, ngrams, subwords, counts=np.ones(1, np.int64))

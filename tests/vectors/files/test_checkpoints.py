@@ -118,7 +118,7 @@ def test_a_published_model(data):
     assert np.array_equal(vectors["ing"], weight[vectors.tokenizer.token_to_id("ing")])
     assert "<0x0A>" in vectors
     assert "<s>" in vectors
-    with pytest.raises(UnknownWordError, match="cuts it into ' k', 'ing', '##d', 'om'; ask for one of these"):
+    with pytest.raises(UnknownWordError, match="splits it into ' k', 'ing', '##d', 'om'; use one of these"):
         vectors["kingdom"]
 
 
@@ -166,7 +166,7 @@ def test_names_in_published_vocabularies(name, data, tmp_path):
     cut = {"gpt2": "' king', '##d', 'omm'", "llama": "' king', '##d', 'omm'", "bert": "'kingdom', '##m'"}[
         name
     ]
-    with pytest.raises(UnknownWordError, match=rf"did you mean '.*\(the tokenizer cuts it into {cut}\)"):
+    with pytest.raises(UnknownWordError, match=rf"did you mean '.*\(the tokenizer splits it into {cut}\)"):
         vectors["kingdomm"]
 
 
@@ -258,7 +258,7 @@ def test_what_is_not_there(bpe, tmp_path):
         open_vectors(tmp_path / "empty", rows="heads")
     save_vectors(KeyedVectors(["a", "b"], np.eye(2)), tmp_path / "words")
     assert open_vectors(tmp_path / "words").index_to_key == ["a", "b"]
-    with pytest.raises(VectorError, match="holds word vectors, not a model that has head rows"):
+    with pytest.raises(VectorError, match="holds word vectors, not a model with head rows"):
         open_vectors(tmp_path / "words", rows="head")
 
 
@@ -266,7 +266,7 @@ def test_a_folder_that_lacks_something(bpe, tmp_path):
     folder, _ = folder_of(tmp_path, bpe)
     shutil.copytree(folder, tmp_path / "nameless")
     (tmp_path / "nameless" / "tokenizer.json").unlink()
-    with pytest.raises(TokenizerError, match="the tokens of a model have no names without it"):
+    with pytest.raises(TokenizerError, match="the tokens have no names without it"):
         open_vectors(tmp_path / "nameless")
     Tokenizer.train(
         [TEXT + "Wholly different words, quite unlike these.\n" * 20], kind="bpe", vocab_size=320

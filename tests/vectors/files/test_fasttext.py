@@ -63,7 +63,7 @@ def test_matrices_are_mapped_not_read(tmp_path):
     assert "vectors" not in vars(model.wv)
 
 
-def test_a_large_matrix_is_written_and_looked_through_in_parts(tmp_path):
+def test_a_large_matrix_is_written_and_scan_in_parts(tmp_path):
     model = small(dim=300, buckets=30_000)
     save_fasttext(model, tmp_path / "m.bin")
     equal(load_fasttext(tmp_path / "m.bin"), model)

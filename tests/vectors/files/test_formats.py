@@ -206,17 +206,17 @@ def test_reading_tells_how_far_it_is(tmp_path):
 
 ROW = struct.pack("<2f", 1, 2)
 BAD = {
-    "wrong dimension": (b"3 2\na 1 2\nb 3\nc 4 5\n", ":3: 1 numbers after the word where 2 belong"),
-    "wrong dimension, more": (b"a 1 2\nb 3 4 5\n", ":2: 3 numbers after the word where 2 belong"),
-    "no numbers": (b"2 2\na 1 2\nb\n", ":3: 0 numbers after the word where 2 belong"),
+    "wrong dimension": (b"3 2\na 1 2\nb 3\nc 4 5\n", ":3: 1 numbers follow the word, and there must be 2"),
+    "wrong dimension, more": (b"a 1 2\nb 3 4 5\n", ":2: 3 numbers follow the word, and there must be 2"),
+    "no numbers": (b"2 2\na 1 2\nb\n", ":3: 0 numbers follow the word, and there must be 2"),
     "a word alone": (b"hello\n", ":1: a word without numbers"),
-    "no number": (b"a 1 2\nb 3 x4\n", ":2: 'x4' stands where a number belongs"),
-    "no number, first line": (b"2 2\na 1 zwei\nb 3 4\n", ":2: 'zwei' stands where a number belongs"),
+    "no number": (b"a 1 2\nb 3 x4\n", ":2: 'x4' is not a number"),
+    "no number, first line": (b"2 2\na 1 zwei\nb 3 4\n", ":2: 'zwei' is not a number"),
     "not finite": (b"a 1 2\nb nan 4\n", r"'b' \(word number 2\) is not finite"),
     "too large": (b"a 1 2\nb 1e50 4\n", r"'b' \(word number 2\) is not finite"),
     "not finite, binary": (b"1 2\na " + struct.pack("<2f", 1, float("inf")), "'a' .* is not finite"),
     "truncated text": (b"3 2\na 1 2\nb 3 4\n", "truncated: its first line promises 3 words, 2 are there"),
-    "text too long": (b"1 2\na 1 2\nb 3 4\n", ":3: the file goes on after the 1 words"),
+    "text too long": (b"1 2\na 1 2\nb 3 4\n", ":3: the file has more than the 1 words"),
     "header alone": (b"3 2\n", "truncated: its first line promises 3 words, 0 are there"),
     "truncated binary": (b"2 2\na " + ROW + b"\nb " + ROW[:5], "truncated"),
     "truncated binary, in the last vector": (
@@ -225,7 +225,7 @@ BAD = {
     ),
     "binary too long": (
         b"1 2\na " + ROW + b"\nb " + ROW,
-        "goes on for 11 bytes after the 1 words of 2 components",
+        "has 11 bytes after the 1 words of 2 components",
     ),
     "binary of huge promise": (b"999999999999 300\na " + ROW, "vectors of 300 components do not fit in"),
     "binary of another dimension": (b"2 3\na " + ROW + b"\nb " + ROW + b"\nc " + ROW, "."),
@@ -233,8 +233,8 @@ BAD = {
     "blank": (b"\n\n \n", "is empty"),
     "no words": (b"0 5\n", "is empty: its first line says 0 words"),
     "no components": (b"2 0\na\nb\n", "is empty: its first line says 2 words of 0 components"),
-    "a word twice": (b"a 1 2\nb 3 4\na 5 6\n", "'a' is there twice, as number 1 and 3"),
-    "a word twice, binary": (b"2 2\na " + ROW + b"\na " + ROW, "'a' is there twice"),
+    "a word twice": (b"a 1 2\nb 3 4\na 5 6\n", "'a' occurs twice, as number 1 and 3"),
+    "a word twice, binary": (b"2 2\na " + ROW + b"\na " + ROW, "'a' occurs twice"),
     "not UTF-8": (b"a 1 2\n\xe9t\xe9 3 4\n", ":2: not UTF-8"),
     "not UTF-8, binary": (b"2 2\na " + ROW + b"\n\xe9t\xe9 " + ROW, "word 2: not UTF-8"),
     "truncated gzip": (gzip.compress(b"3 2\na 1 2\nb 3 4\nc 5 6\n", mtime=0)[:-9], "truncated or damaged"),
@@ -301,10 +301,10 @@ def test_what_is_asked_for_must_be_possible(tmp_path, vectors):
 def test_words_that_a_file_cannot_keep(tmp_path, word):
     vectors = KeyedVectors([word], np.ones((1, 2), np.float32))
     for name in ("v.txt", "v.bin"):
-        with pytest.raises(VectorError, match=f"{name} cannot keep it"):
+        with pytest.raises(VectorError, match=f"{name} cannot store it"):
             save_word2vec(vectors, tmp_path / name)
     if word not in ("", "two words"):
-        with pytest.raises(VectorError, match=r"words.txt cannot keep it"):
+        with pytest.raises(VectorError, match=r"words.txt cannot store it"):
             save_vectors(vectors, tmp_path / "folder")
     assert not list(tmp_path.iterdir())
 

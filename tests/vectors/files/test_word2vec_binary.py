@@ -105,7 +105,7 @@ def test_copies_are_in_memory(vectors, binary):
 def kept(tmp_path, monkeypatch) -> Path:
     """Where indices lie, those of small new files too."""
     monkeypatch.setattr(word2vec_binary, "_INDEXED", 1)
-    monkeypatch.setattr(word2vec_binary, "_SETTLED", -(2**63))
+    monkeypatch.setattr(word2vec_binary, "_MIN_AGE", -(2**63))
     monkeypatch.setenv("WORDLOOM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "vectors"
 
@@ -114,13 +114,13 @@ def refuse(*_):
     raise AssertionError("the file was looked through")
 
 
-def test_a_file_is_looked_through_once(vectors, binary, kept, monkeypatch):
+def test_a_file_is_scan_once(vectors, binary, kept, monkeypatch):
     load_word2vec(binary, limit=3)
     assert not kept.exists()
     load_word2vec(binary)
     assert len(list(kept.iterdir())) == 1
     with monkeypatch.context() as patched:
-        patched.setattr(word2vec_binary, "_looked_through", refuse)
+        patched.setattr(word2vec_binary, "_scan", refuse)
         patched.setattr(MappedVectors, "_refuse_non_finite", refuse)
         wv = load_word2vec(binary)
         assert wv.index_to_key == vectors.index_to_key
@@ -131,7 +131,7 @@ def test_a_file_is_looked_through_once(vectors, binary, kept, monkeypatch):
             load_word2vec(binary)
 
 
-def test_a_file_that_changed_is_looked_through_again(vectors, binary, kept):
+def test_a_file_that_changed_is_scan_again(vectors, binary, kept):
     load_word2vec(binary)
     content = bytearray(binary.read_bytes())
     place = content.index(b"\n") + 1
@@ -156,7 +156,7 @@ def test_what_cannot_be_kept_is_done_without(vectors, binary, kept, monkeypatch)
     kept.parent.write_text("a file")
     assert load_word2vec(binary).index_to_key == vectors.index_to_key
     kept.parent.unlink()
-    monkeypatch.setattr(word2vec_binary, "_SETTLED", 2**62)  # a file that may change within its time's grain
+    monkeypatch.setattr(word2vec_binary, "_MIN_AGE", 2**62)  # a file that may change within its time's grain
     assert load_word2vec(binary).index_to_key == vectors.index_to_key
     assert not kept.exists()
 

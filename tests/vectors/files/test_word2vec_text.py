@@ -50,15 +50,15 @@ def test_texts_as_they_are_found(tmp_path, text, expected):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (". . . 1e-3 -2E2\n", r":1: '\.' stands where a number belongs"),
-        ("a 1 2\nb\t9\t3\t4\n", ":2: 3 numbers after the word where 2 belong"),
-        ("a 1 2\nb  9  3  4\n", ":2: 3 numbers after the word where 2 belong"),
-        ("a\t1 2\nb 3\n", ":2: 1 numbers after the word where 2 belong"),
-        ("a 1 2\n  3 4\n", ":2: 1 numbers after the word where 2 belong"),
-        ("a 1,5 2\n", ":1: '1,5' stands where a number belongs"),
+        (". . . 1e-3 -2E2\n", r":1: '\.' is not a number"),
+        ("a 1 2\nb\t9\t3\t4\n", ":2: 3 numbers follow the word, and there must be 2"),
+        ("a 1 2\nb  9  3  4\n", ":2: 3 numbers follow the word, and there must be 2"),
+        ("a\t1 2\nb 3\n", ":2: 1 numbers follow the word, and there must be 2"),
+        ("a 1 2\n  3 4\n", ":2: 1 numbers follow the word, and there must be 2"),
+        ("a 1,5 2\n", ":1: '1,5' is not a number"),
         ("\u00a0\n", ":1: a word without numbers"),
-        ("\n2 2\na 1 2\nb 3 4\n", ":3: 2 numbers after the word where 1 belong"),
-        ("2 2\ra 1 2\rb 3 4\r", ":1: 'a' stands where a number belongs"),
+        ("\n2 2\na 1 2\nb 3 4\n", ":3: 2 numbers follow the word, and there must be 1"),
+        ("2 2\ra 1 2\rb 3 4\r", ":1: 'a' is not a number"),
     ],
 )
 def test_what_is_no_word_and_its_numbers_is_refused_with_the_line(tmp_path, text, says):

@@ -92,7 +92,7 @@ def test_counts_are_a_dictionarys(documents, window, symmetric, weigh, memory_mb
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder), documents, 12)
         if not expected:
-            with pytest.raises(VectorError, match="no two words of the corpus stand near one another"):
+            with pytest.raises(VectorError, match="no two words of the corpus co-occur"):
                 count_cooccurrences(shards, memory_mb=memory_mb, workers=1, cache=folder, **how)
             return
         agree(count_cooccurrences(shards, memory_mb=memory_mb, workers=1, cache=folder, **how), expected)
@@ -265,7 +265,7 @@ def test_damaged_ones_are_refused_and_counted_again(tmp_path, shards):
     expected = np.array(first.records)
     path = first.folder / "records.bin"
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(VectorError, match=r"records.bin' is damaged: .* bytes where .* belong"):
+    with pytest.raises(VectorError, match=r"records.bin' is damaged: it has .* bytes instead of"):
         Cooccurrences(first.folder)
     again = count_cooccurrences(shards, cache=tmp_path)
     assert not again.reused
@@ -324,9 +324,9 @@ def test_progress_goes_up_to_all(tmp_path, shards):
     [
         ({"window": 0}, "window 0 holds no words"),
         ({"workers": 0}, "workers 0 is not allowed"),
-        ({"memory_mb": 0}, "memory_mb 0 is no amount of memory"),
-        ({"memory_mb": float("nan")}, "memory_mb nan is no amount of memory"),
-        ({"memory_mb": 0.001}, "memory_mb 0.001 does not hold a row of counts for 50 words; give 0.0"),
+        ({"memory_mb": 0}, "memory_mb 0 is not an amount of memory"),
+        ({"memory_mb": float("nan")}, "memory_mb nan is not an amount of memory"),
+        ({"memory_mb": 0.001}, "memory_mb 0.001 cannot hold a row of counts for 50 words; give 0.0"),
     ],
 )
 def test_settings_out_of_range(tmp_path, shards, how, says):
@@ -342,9 +342,9 @@ def test_ids_beyond_the_vocabulary_are_refused(tmp_path):
 
 
 def test_documents_of_one_word_hold_no_pairs(tmp_path):
-    with pytest.raises(VectorError, match="no two words of the corpus stand near one another"):
+    with pytest.raises(VectorError, match="no two words of the corpus co-occur"):
         count_cooccurrences(make_shards(tmp_path, [[0], [1], [0]], 2), cache=tmp_path)
-    with pytest.raises(VectorError, match="no two words of the corpus stand near one another"):
+    with pytest.raises(VectorError, match="no two words of the corpus co-occur"):
         count_cooccurrences(
             make_shards(tmp_path, [[0], [1], [0]] * 5000, 2), memory_mb=0.02, workers=1, cache=tmp_path
         )

@@ -251,7 +251,7 @@ def test_a_portion_broken_off_is_not_taken_for_whole(counts, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         model.train(counts, epochs=1)
     for go_on in (model.state, lambda: model.train(counts, epochs=1)):
-        with pytest.raises(VectorError, match="broken off within a portion; restore the last state"):
+        with pytest.raises(VectorError, match="interrupted within a portion; restore the last saved state"):
             go_on()
     monkeypatch.undo()
     model.restore(*saved)
@@ -285,11 +285,11 @@ def test_progress_is_told_after_each_portion(counts):
 def test_a_state_of_other_settings_is_refused(counts):
     arrays, numbers = make().state()
     for other in ({"dim": 14}, {"alpha": 0.5}, {"portion": 5}, {"parts": 8}, {"deterministic": False}):
-        with pytest.raises(VectorError, match=f"the state to go on from has {next(iter(other))} "):
+        with pytest.raises(VectorError, match=f"the saved state has {next(iter(other))} "):
             make(**other).restore(arrays, numbers)
-    with pytest.raises(VectorError, match="damaged: word_rows is missing where"):
+    with pytest.raises(VectorError, match="damaged: word_rows is missing and"):
         make().restore({}, numbers)
-    with pytest.raises(VectorError, match=r"damaged: word_squares is \[59, 14\] where \[60, 14\] belongs"):
+    with pytest.raises(VectorError, match=r"damaged: word_squares is \[59, 14\] and must be \[60, 14\]"):
         make().restore({**arrays, "word_squares": arrays["word_squares"][1:]}, numbers)
 
 
@@ -298,9 +298,9 @@ def test_an_epoch_is_of_one_corpus(tmp_path, counts):
     model = make()
     asked = iter([False, True])
     assert not model.train(counts, stop=lambda: next(asked))
-    with pytest.raises(VectorError, match="epoch 1 was begun with other co-occurrences"):
+    with pytest.raises(VectorError, match="epoch 1 started with other co-occurrences"):
         model.train(other)
-    with pytest.raises(VectorError, match="the co-occurrences are of 60 words and the vectors of 5"):
+    with pytest.raises(VectorError, match="the co-occurrences have 60 words and the vectors 5"):
         GloVe(5).train(counts)
 
 
@@ -308,7 +308,7 @@ def test_records_beyond_the_vocabulary_are_refused(tmp_path):
     counts = count_cooccurrences(make_shards(tmp_path, zipf_documents(9, V), V), cache=tmp_path)
     path = counts.folder / "records.bin"
     path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:])
-    with pytest.raises(VectorError, match=r"is damaged: it has a pair of words beyond the 60 there are"):
+    with pytest.raises(VectorError, match=r"is damaged: it has a word beyond the 60 of the vocabulary"):
         make().train(Cooccurrences(counts.folder), epochs=1)
 
 
@@ -321,7 +321,7 @@ def test_records_are_checked_in_every_epoch(tmp_path):
     assert 0 < model.position < len(counts)
     path = counts.folder / "records.bin"
     path.write_bytes((V).to_bytes(4, "little") + path.read_bytes()[4:])  # one word beyond the last
-    with pytest.raises(VectorError, match=r"is damaged: it has a pair of words beyond the 60 there are"):
+    with pytest.raises(VectorError, match=r"is damaged: it has a word beyond the 60 of the vocabulary"):
         model.train(Cooccurrences(counts.folder), epochs=2)
     assert (model.epoch, model.position) == (1, 0)
 
@@ -330,7 +330,7 @@ def test_a_loss_that_is_no_number_ends_training(counts):
     model = make(learning_rate=1e30)
     with pytest.raises(NonFiniteError, match=r"the loss became (inf|nan) in epoch 1.*lower learning_rate"):
         model.train(counts, epochs=3)
-    with pytest.raises(VectorError, match="broken off within a portion; restore the last state"):
+    with pytest.raises(VectorError, match="interrupted within a portion; restore the last saved state"):
         model.state()
 
 
@@ -400,7 +400,7 @@ def test_training_needs_no_torch():
 
 def test_it_says_what_trains():
     assert "4 threads, deterministic, 4 x 4 blocks" in make(workers=4).describe()
-    assert "2 threads, hogwild" in make(workers=2, deterministic=False).describe()
+    assert "2 threads, Hogwild" in make(workers=2, deterministic=False).describe()
     assert "1 thread, in order" in make(workers=1, deterministic=False).describe()
 
 

@@ -149,7 +149,7 @@ def test_a_vector_of_length_0_is_near_nothing():
 
 def test_words_without_vectors_are_left_out_of_the_odd_one_out_loudly(vectors):
     words = vectors.index_to_key[:4]
-    with pytest.warns(UserWarning, match="without vectors, so left out: 'not there'"):
+    with pytest.warns(UserWarning, match="left out, without vectors: 'not there'"):
         odd = vectors.doesnt_match([*words, "not there"])
     assert odd == vectors.doesnt_match(words)
     with pytest.raises(VectorError, match="none of the words has a vector"):
@@ -198,8 +198,8 @@ def test_what_resembles_nothing_gets_no_suggestion(english, nothing):
     ("key", "says"),
     [
         ("zzzzzz", "'zzzzzz' is not in the vocabulary of 10 words; index_to_key lists them"),
-        (10, "10 is not in the vocabulary of 10 words; a number is that of a row, 0 to 9"),
-        (np.int64(-3), "-3 is not in the vocabulary of 10 words; a number is that of a row, 0 to 9"),
+        (10, "10 is not in the vocabulary of 10 words; a number must be a row, 0 to 9"),
+        (np.int64(-3), "-3 is not in the vocabulary of 10 words; a number must be a row, 0 to 9"),
         (2.5, "2.5 is not in the vocabulary of 10 words; give a word or the number of a row"),
         ([["king"]], "a list is not in the vocabulary of 10 words; give a word or the number of a row"),
         (np.zeros((3, 3)), "a ndarray is not in the vocabulary of 10 words; give a word"),
@@ -290,12 +290,12 @@ def test_questions_without_an_answer(english, ask, says):
 @pytest.mark.parametrize(
     ("words", "values", "says"),
     [
-        (["a"], np.ones((2, 3)), r"1 words and vectors of shape \(2, 3\) do not fit"),
+        (["a"], np.ones((2, 3)), r"1 words and vectors of shape \(2, 3\)"),
         (["a", "b"], np.ones(2), r"vectors of shape \(2,\)"),
         ([], np.ones((0, 3)), "there are no vectors"),
         (["a"], np.ones((1, 0)), "there are no vectors"),
-        (["a", "b", "c", "b"], np.ones((4, 2)), "'b' is there twice, as number 2 and 4"),
-        (["a", "b"], np.array([[1.0], [np.inf]]), r"'b' \(word number 2\) is not finite; drop"),
+        (["a", "b", "c", "b"], np.ones((4, 2)), "'b' occurs twice, as number 2 and 4"),
+        (["a", "b"], np.array([[1.0], [np.inf]]), r"'b' \(word number 2\) is not finite; remove"),
         (["a", "b", "c"], np.array([[np.nan], [1], [-np.inf]]), "'a' .* nor are those of 1 other words"),
         (["a", "b"], np.array([[np.inf], [-np.inf]]), "'a' .* is not finite"),
     ],

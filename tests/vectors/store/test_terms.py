@@ -82,10 +82,10 @@ def test_mistakes():
             parse_terms(VECTORS, [nothing])
     with pytest.raises(UnknownWordError, match="'kign'"):
         parse_terms(VECTORS, ["2*kign"])
-    with pytest.raises(VectorError, match="there is no word to ask about"):
+    with pytest.raises(VectorError, match="no word is given"):
         parse_terms(VECTORS, [])
     lonely = KeyedVectors(["king"], np.ones((1, 1)))
-    with pytest.raises(VectorError, match="no word stands after the sign in 'king -'; give one"):
+    with pytest.raises(VectorError, match="no word follows the sign in 'king -'; give one"):
         parse_terms(lonely, ["king", "-"])
 
 

@@ -126,7 +126,7 @@ def test_a_batch_is_the_sum_of_its_windows_steps(
             loss += plain.window_loss(tables, window, how)
             predicted += 1 if how.joined else len(window.rows)
     assert predicted > 0
-    found = made.step(draw, all_one(made), look=True)
+    found = made.step(draw, all_one(made), with_loss=True)
     assert found is not None
     assert found.tolist() == pytest.approx([loss, predicted], rel=1e-5)
     np.testing.assert_allclose(made.inputs, expected.inputs, rtol=1e-5, atol=1e-5)
@@ -140,9 +140,9 @@ def test_a_small_step_lowers_the_loss_by_what_the_gradient_says(changed: dict[st
     draw, rate = made.draw(made.portion(0)), 1e-4
     draw = draw._replace(rates=torch.full_like(draw.rates, rate))
     before = doubles(made)
-    first = made.step(draw, all_one(made), look=True)
+    first = made.step(draw, all_one(made), with_loss=True)
     moved = [after - table for after, table in zip(doubles(made), before, strict=True)]
-    second = made.step(draw, all_one(made), look=True)
+    second = made.step(draw, all_one(made), with_loss=True)
     assert first is not None
     assert second is not None
     fell = float(first[0] - second[0])
@@ -298,7 +298,7 @@ def test_a_device_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made = trainer()
     monkeypatch.setattr(made, "step", full)
-    with pytest.raises(DeviceError, match="cpu has no room: CUDA out of memory; lower vectors"):
+    with pytest.raises(DeviceError, match="cpu is out of memory: CUDA out of memory; lower vectors"):
         made.run()
     monkeypatch.setattr(torch, "zeros", full)
     with pytest.raises(DeviceError, match="has no room"):

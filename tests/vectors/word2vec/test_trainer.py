@@ -83,7 +83,7 @@ def finish(made: WordTrainer) -> None:
 def twin(of: WordTrainer) -> Tables:
     """The vectors in double precision after the same portions in numpy."""
     tables = Tables(*(table.astype(np.float64) for table in of._tables))
-    train = plain.together if of.settings.deterministic else plain.apart
+    train = plain.run_deterministic if of.settings.deterministic else plain.run_fast
     job, J = 0, len(of.corpus.jobs) - 1
     while job < of.jobs:
         part = of.portion(job)
@@ -93,7 +93,7 @@ def twin(of: WordTrainer) -> Tables:
     return tables
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["apart", "together"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 def test_the_kernel_follows_its_numpy_twin(method: dict[str, Any], deterministic: bool) -> None:
     made = trainer(deterministic=deterministic, **method)
@@ -111,7 +111,7 @@ def test_deterministic_training_has_the_same_bits_on_any_number_of_threads(
     method: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "wordloom.vectors.word2vec.trainer._SHARED", 0
+        "wordloom.vectors.word2vec.trainer._MIN_PARALLEL_BATCH", 0
     )  # else one thread takes such short batches
     monkeypatch.setattr("wordloom.vectors.word2vec.trainer.JOB", 2000)
     lengths = (*[300] * 6, 13_300)  # the last is longer than a job
@@ -137,9 +137,9 @@ def test_fasttexts_skipgram_draws_three_noise_words_for_one_that_each_count_a_th
         if not window.rows:
             continue
         assert len(noise) == 3 * 5
-        apart = not set(window.targets[int(wanted) :]) & set(window.targets[: int(wanted)])
-        assert sum(noise) == pytest.approx(5 * wanted) if apart else sum(noise) < 5 * wanted
-        counted += apart
+        distinct = not set(window.targets[int(wanted) :]) & set(window.targets[: int(wanted)])
+        assert sum(noise) == pytest.approx(5 * wanted) if distinct else sum(noise) < 5 * wanted
+        counted += distinct
     assert counted
     assert trainer()._method.negative == 5
 
@@ -212,7 +212,7 @@ def test_training_resumes_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("wordloom.vectors.word2vec.trainer.PORTION", 16)
     monkeypatch.setattr("wordloom.vectors.word2vec.trainer.JOB", 1000)
     lengths = (900,) * 40
-    monkeypatch.setattr("wordloom.vectors.word2vec.trainer._SHARED", 0)
+    monkeypatch.setattr("wordloom.vectors.word2vec.trainer._MIN_PARALLEL_BATCH", 0)
     straight = trainer(deterministic=True, threads=2, lengths=lengths)
     stopped = trainer(deterministic=True, threads=2, lengths=lengths)
     for _ in range(2):

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from wordloom.cli.vectors.output import tell
+from wordloom.cli.vectors.output import print_notes
 from wordloom.errors import VectorError, did_you_mean
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ def embed_bags(
 
     if groups is not None:
         groups.take(batches())
-        tell([str(met)])
+        print_notes([str(met)])
         return
     n = _write(out, batches(), vectorizer.terms)
     notes = [str(met)]
     if out is not None:
         notes.append(f"{n:,} rows of {len(vectorizer):,} words written to {out}")
-    tell(notes)
+    print_notes(notes)
 
 
 def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 
 from wordloom.cli.options import parse_column
-from wordloom.cli.vectors.output import made_table, print_json, tell
+from wordloom.cli.vectors.output import new_table, print_json, print_notes
 from wordloom.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Grouping:
             print_json(**self._facts(found))
         else:
             self._show(found)
-        tell(f"wrote {path}" for path in (self.out, self.plot) if path is not None)
+        print_notes(f"wrote {path}" for path in (self.out, self.plot) if path is not None)
 
     def _dense(self, rows: Any) -> Any:
         if not hasattr(rows, "toarray"):
@@ -149,7 +149,7 @@ class Grouping:
     def _show(self, found: Clusters) -> None:
         console = Console(highlight=False)
         labelled = bool(found.labels)
-        table = made_table("cluster", "words", *(["labels"] if labelled else []), "texts", left=2 + labelled)
+        table = new_table("cluster", "words", *(["labels"] if labelled else []), "texts", left=2 + labelled)
         for cluster, size in enumerate(found.sizes.tolist()):
             words = " ".join(word for word, _ in found.words[cluster][:_WORDS_SHOWN])
             cells = [str(cluster + 1), words]

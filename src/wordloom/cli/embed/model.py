@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from wordloom.cli.vectors.output import tell
+from wordloom.cli.vectors.output import print_notes
 from wordloom.errors import CheckpointError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def embed_model(
 
         if groups is not None:
             groups.take(batches())
-            tell(ledger.lines())
+            print_notes(ledger.lines())
             return
         written = write_embeddings("-" if out is None else out, batches(), embedder.dim)
         what = f"{written:,} vectors"
     notes = ledger.lines()
     if out is not None:
         notes.append(f"{what} of {embedder.dim} components written to {out}")
-    tell(notes)
+    print_notes(notes)
 
 
 def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:

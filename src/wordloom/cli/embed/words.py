@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wordloom.cli.vectors.output import opened, tell
+from wordloom.cli.vectors.output import opened, print_notes
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def embed_words(
         notes.append("the vectors have no counts: frequencies are estimated from ranks, by Zipf's law")
     if out is not None and groups is None:
         notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
-    tell(notes)
+    print_notes(notes)
 
 
 def _word_rule(wv: KeyedVectors, path: Path, settings: WordSettings) -> tuple[WordRule | None, list[str]]:

@@ -1,4 +1,4 @@
-"""``wordloom vectors``: learn word vectors, and ask them, or the token vectors of any model, questions."""
+"""``wordloom vectors``: train word vectors, and query them or the token vectors of any model."""
 
 from __future__ import annotations
 

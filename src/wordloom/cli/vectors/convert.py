@@ -1,4 +1,4 @@
-"""``wordloom vectors convert SOURCE DEST``: vectors from one format into another."""
+"""``wordloom vectors convert SOURCE DEST``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from wordloom.cli.vectors.output import JSON, ROWS, UNICODE_ERRORS, print_json, tell
+from wordloom.cli.vectors.output import JSON, ROWS, UNICODE_ERRORS, print_json, print_notes
 
 __all__ = ["convert"]
 
@@ -22,27 +22,27 @@ def convert(
         ),
     ],
     dest: Annotated[
-        Path, typer.Argument(metavar="DEST", help="Where to.  .gz at the end compresses a file.")
+        Path, typer.Argument(metavar="DEST", help="The new file or folder; .gz compresses a file.")
     ],
     to: Annotated[
         Literal["folder", "word2vec", "word2vec-text", "glove", "fasttext"] | None,
         typer.Option(
-            help="[default: by DEST's name: .bin is fasttext for vectors with n-grams and word2vec for "
-            "others, .vec and .txt word2vec-text, no suffix folder]"
+            help="Format.  [default: by the suffix: .bin is fasttext for vectors with n-grams and otherwise "
+            "word2vec, .vec and .txt are word2vec-text, none is folder]"
         ),
     ] = None,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
-    force: Annotated[bool, typer.Option("--force", help="Replace what is at DEST.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace DEST if it exists.")] = False,
     json: JSON = False,
 ) -> None:
-    """Convert vectors to another format, and report what it cannot keep."""
+    """Convert vectors to another format, and report what it cannot store."""
     from wordloom.vectors import convert_vectors
 
-    with Console(stderr=True).status(f"converting {source}"):  # shown on a terminal alone
+    with Console(stderr=True).status(f"converting {source}"):  # shown on a terminal only
         done = convert_vectors(source, dest, to=to, rows=rows, unicode_errors=unicode_errors, force=force)
     if json:
         print_json(source=str(source), dest=str(dest), **done._asdict())
         return
     print(f"{dest}: {done.words:,} words of {done.dim:,} components, {done.format}")
-    tell(done.notes)
+    print_notes(done.notes)

@@ -1,4 +1,4 @@
-"""``wordloom vectors evaluate``: analogies, and agreement with people on how similar words are."""
+"""``wordloom vectors evaluate``: analogies, and correlation with human similarity scores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wordloom.cli.vectors.output import (
     ROWS,
     UNICODE_ERRORS,
     VECTORS,
-    made_table,
+    new_table,
     opened,
     print_json,
-    tell,
+    print_notes,
 )
 from wordloom.errors import DataError, VectorError, did_you_mean
 
@@ -39,7 +39,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="FILE|DATASET",
-            help="Lines of four words under ': section' lines; may be repeated.  "
+            help="Analogies: lines of four words under ': section' lines.  May be repeated.  "
             "[default: questions-words, without --pairs]",
         ),
     ] = None,
@@ -47,23 +47,23 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="FILE|DATASET",
-            help="Lines of two words and people's score, tabs between; may be repeated.  "
+            help="Pairs: lines of two words and a score, separated by tabs.  May be repeated.  "
             "[default: wordsim353 and simlex999, without --analogies]",
         ),
     ] = None,
     restrict_vocab: Annotated[
-        int, typer.Option(help="Look at the first so many words alone, the most frequent as a rule.", min=1)
+        int, typer.Option(help="Use only this many words, from the start of the vocabulary.", min=1)
     ] = 300_000,
     case_sensitive: Annotated[
-        bool, typer.Option("--case-sensitive", help="Tell King from king.  [default: compare in upper case]")
+        bool, typer.Option("--case-sensitive", help="Distinguish King from king.")
     ] = False,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Score vectors by analogies and by agreement with human similarity judgements.
+    """Evaluate vectors by analogies and by correlation with human similarity scores.
 
-    Accuracy by section, and rank correlation of cosines with people's scores of how similar words are.
+    Words are compared in upper case, unless --case-sensitive.
     """
     from wordloom.vectors import TokenVectors
 
@@ -74,12 +74,12 @@ def evaluate(
     if isinstance(wv, TokenVectors):
         wv = wv.words()
     settings: Any = {"restrict_vocab": restrict_vocab, "case_insensitive": not case_sensitive}
-    answered = {name: wv.evaluate_word_analogies(path, **settings) for name, path in questions.items()}
-    agreed, notes = {}, []
+    accuracies = {name: wv.evaluate_word_analogies(path, **settings) for name, path in questions.items()}
+    agreements, notes = {}, []
     for name, path in scored.items():
         try:
-            agreed[name] = wv.evaluate_word_pairs(path, **settings)
-        except VectorError as error:  # of few words few pairs are known: no reason to keep back the rest
+            agreements[name] = wv.evaluate_word_pairs(path, **settings)
+        except VectorError as error:  # small vocabularies know few pairs; print the other results
             if pairs:
                 raise
             notes.append(str(error))
@@ -88,24 +88,24 @@ def evaluate(
             vectors=str(vectors),
             words=len(wv),
             **settings,
-            analogies={name: _analogies_facts(result) for name, result in answered.items()},
-            pairs={name: _pairs_facts(result) for name, result in agreed.items()},
+            analogies={name: _analogies_facts(result) for name, result in accuracies.items()},
+            pairs={name: _pairs_facts(result) for name, result in agreements.items()},
             notes=notes,
         )
         return
     console = Console()
-    for name, result in answered.items():
+    for name, result in accuracies.items():
         _print_analogies(console, name, result)
-    if agreed:
-        _print_pairs(console, agreed)
+    if agreements:
+        _print_pairs(console, agreements)
     spelling = "case sensitive" if case_sensitive else "compared in upper case"
-    looked = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words looked at, {spelling}"
-    console.print(looked, highlight=False, markup=False, soft_wrap=True)
-    tell(notes)
+    searched = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words used, {spelling}"
+    console.print(searched, highlight=False, markup=False, soft_wrap=True)
+    print_notes(notes)
 
 
 def _file(given: str) -> Path:
-    """A file, or that of a named data set."""
+    """Return the path of a file or of a named data set."""
     from wordloom.data.sets.catalogue import DATASETS
     from wordloom.data.sets.fetch import local_files, names_dataset
 
@@ -119,14 +119,14 @@ def _file(given: str) -> Path:
 
 
 def _print_analogies(console: Console, name: str, result: Analogies) -> None:
-    table = made_table(name, "right", "asked", "left out", "accuracy")
+    table = new_table(name, "right", "asked", "skipped", "accuracy")
     *sections, total = result.sections
     for section in sections:
         table.add_row(section.name, *_counts([section]))
     grammar = [section for section in sections if section.name.startswith("gram")]
     meaning = [section for section in sections if not section.name.startswith("gram")]
     table.add_section()
-    if grammar and meaning:  # questions-words names its nine grammatical sections so
+    if grammar and meaning:  # the names of questions-words' syntactic sections
         table.add_row("semantic", *_counts(meaning))
         table.add_row("syntactic", *_counts(grammar))
     table.add_row("all", *_counts([total]), style="bold")
@@ -140,9 +140,9 @@ def _counts(sections: Sequence[Section]) -> list[str]:
     return [f"{right:,}", f"{asked:,}", f"{left_out:,}", f"{right / asked:.2%}" if asked else "none asked"]
 
 
-def _print_pairs(console: Console, agreed: dict[str, Agreement]) -> None:
-    table = made_table("pairs", "Spearman", "Pearson", "compared", "left out")
-    for name, result in agreed.items():
+def _print_pairs(console: Console, agreements: dict[str, Agreement]) -> None:
+    table = new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
+    for name, result in agreements.items():
         numbers = (_correlation(each.statistic) for each in (result.spearman, result.pearson))
         table.add_row(name, *numbers, f"{result.pairs:,}", f"{result.unknown:,}")
     console.print(table)
@@ -156,7 +156,7 @@ def _correlation(value: float) -> str:
 def _analogies_facts(result: Analogies) -> dict[str, Any]:
     sections = [
         {"name": s.name, "correct": len(s.correct), "asked": s.asked, "skipped": s.skipped}
-        for s in result.sections[:-1]  # the last is all of them
+        for s in result.sections[:-1]  # the last is the total
     ]
     accuracy = result.accuracy if result.asked else None
     return {"accuracy": accuracy, "asked": result.asked, "skipped": result.skipped, "sections": sections}

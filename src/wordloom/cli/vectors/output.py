@@ -1,4 +1,4 @@
-"""What the commands of ``wordloom vectors`` share: options, opening vectors, tables and notes."""
+"""Options, tables and notes of the commands of ``wordloom vectors``."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ __all__ = [
     "TOP_K",
     "UNICODE_ERRORS",
     "VECTORS",
-    "made_table",
     "namesakes",
+    "new_table",
     "opened",
     "print_json",
+    "print_notes",
     "shown",
-    "tell",
-    "whether_stopped",
+    "stopped_notes",
 ]
 
 VECTORS = Annotated[
     Path,
     typer.Argument(
         metavar="VECTORS",
-        help="A file or folder of word vectors, or the folder of a trained model: its token vectors.",
+        help="A file or folder of word vectors, or the folder of a trained model (its token vectors).",
     ),
 ]
 ROWS = Annotated[
     Literal["embedding", "head"] | None,
-    typer.Option(help="Of a model: its token embedding, or the rows of its head.  [default: embedding]"),
+    typer.Option(help="Tensor of a trained model: its token embedding or its head.  [default: embedding]"),
 ]
 UNICODE_ERRORS = Annotated[
     Literal["strict", "ignore", "replace", "surrogateescape"],
-    typer.Option(help="What to do with words of a file that are not UTF-8; strict refuses them."),
+    typer.Option(help="Treatment of words of a file that are not UTF-8; strict refuses them."),
 ]
-TOP_K = Annotated[int, typer.Option(help="How many words.", min=1)]
+TOP_K = Annotated[int, typer.Option(help="Number of words.", min=1)]
 RESTRICT = Annotated[
     int | None,
-    typer.Option(help="Look at the first so many words alone, the most frequent as a rule.", min=1),
+    typer.Option(help="Search only this many words, from the start (usually the most frequent).", min=1),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -59,25 +59,25 @@ JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def opened(
     path: Path, rows: Literal["embedding", "head"] | None = None, unicode_errors: str = "strict"
 ) -> KeyedVectors:
-    """The vectors at ``path``; a terminal is told what takes so long."""
+    """Open the vectors at ``path``, with a status line on a terminal."""
     from wordloom.vectors import open_vectors
 
-    with Console(stderr=True).status(f"reading {path}"):  # shown on a terminal alone
-        found = open_vectors(path, rows=rows, unicode_errors=unicode_errors)
-    tell(whether_stopped(path))
-    return found
+    with Console(stderr=True).status(f"reading {path}"):  # shown on a terminal only
+        vectors = open_vectors(path, rows=rows, unicode_errors=unicode_errors)
+    print_notes(stopped_notes(path))
+    return vectors
 
 
-def whether_stopped(path: Path) -> list[str]:
-    """A note on vectors whose training stopped before its end."""
-    from wordloom.vectors.files.saved_state import how_to_go_on, stopped_at
+def stopped_notes(path: Path) -> list[str]:
+    """Return a note if the training of the vectors stopped early."""
+    from wordloom.vectors.files.saved_state import resume_command, stopped_at
 
     share = stopped_at(path)
-    return [] if share is None else [f"training stopped at {share:.0%}; to go on: {how_to_go_on(path)}"]
+    return [] if share is None else [f"training stopped at {share:.0%}; to resume: {resume_command(path)}"]
 
 
 def namesakes(wv: KeyedVectors, words: Iterable[str]) -> list[str]:
-    """A note on each word that another token of a model may be meant by."""
+    """Return a note for each word that may refer to another token of a model."""
     from wordloom.vectors import TokenVectors
 
     notes: list[str] = []
@@ -85,17 +85,17 @@ def namesakes(wv: KeyedVectors, words: Iterable[str]) -> list[str]:
         return notes
     for word in dict.fromkeys(words):
         if others := wv.namesakes(word):
-            taken = wv.index_to_key[wv.get_index(word)]
+            token = wv.index_to_key[wv.get_index(word)]
             also = " and ".join(map(repr, others))
-            notes.append(f"{word!r} is taken for the token {taken!r}; there is {also} too")
+            notes.append(f"{word!r} refers to the token {token!r}; there is also {also}")
     return notes
 
 
-def made_table(*columns: str, left: int = 1) -> Table:
-    """A plain table: the first ``left`` columns hold names, the others numbers."""
+def new_table(*columns: str, left: int = 1) -> Table:
+    """Return a table whose first ``left`` columns hold names, and the others numbers."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for place, column in enumerate(columns):
-        header = Text(column)  # a word in brackets is no markup
+        header = Text(column)  # Text, so that a word in brackets is not read as markup
         if place < left:
             table.add_column(header, overflow="fold")
         else:
@@ -104,16 +104,16 @@ def made_table(*columns: str, left: int = 1) -> Table:
 
 
 def shown(word: str) -> Text:
-    """A word as it can be typed again: one with a space at an end in quotes."""
+    """Return a word for a table, in quotes if it begins or ends with a space."""
     return Text(repr(word) if word != word.strip() else word)
 
 
-def tell(notes: Iterable[str]) -> None:
-    """Notes, on standard error."""
+def print_notes(notes: Iterable[str]) -> None:
+    """Print notes on standard error."""
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
 
 
 def print_json(**facts: Any) -> None:
-    """One line of JSON; what is not a number is null."""
+    """Print one line of JSON."""
     print(json_module.dumps(facts, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""``wordloom vectors similar|analogy|dot``: what is near, and how near."""
+"""``wordloom vectors similar|analogy|dot``: nearest words, analogies and dot products."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wordloom.cli.vectors.output import (
     TOP_K,
     UNICODE_ERRORS,
     VECTORS,
-    made_table,
     namesakes,
+    new_table,
     opened,
     print_json,
+    print_notes,
     shown,
-    tell,
 )
 from wordloom.errors import VectorError
 
@@ -40,13 +40,13 @@ def similar(
         typer.Argument(metavar="[+|-]WORD...", help="Words, with signs and weights: 2*king -man."),
     ] = None,
     positive: Annotated[
-        list[str] | None, typer.Option(help="A word to be near, taken as it stands; may be repeated.")
+        list[str] | None, typer.Option(help="A word to be near, taken literally.  May be repeated.")
     ] = None,
     negative: Annotated[
-        list[str] | None, typer.Option(help="A word to be far from, taken as it stands; may be repeated.")
+        list[str] | None, typer.Option(help="A word to be far from, taken literally.  May be repeated.")
     ] = None,
     dot: Annotated[
-        bool, typer.Option("--dot", help="Rank by the raw dot product, lengths and all, not by cosine.")
+        bool, typer.Option("--dot", help="Rank by the dot product instead of the cosine.")
     ] = False,
     top_k: TOP_K = 10,
     restrict_vocab: RESTRICT = None,
@@ -58,9 +58,9 @@ def similar(
     from wordloom.vectors.store.terms import Term, parse_terms, refuse_zero
 
     wv = opened(vectors, rows, unicode_errors)
-    apart = [Term(word, 1.0, False) for word in positive or ()]
-    apart += [Term(word, -1.0, True) for word in negative or ()]
-    terms = [*(parse_terms(wv, words or ()) if words or not apart else ()), *apart]
+    literal = [Term(word, 1.0, False) for word in positive or ()]
+    literal += [Term(word, -1.0, True) for word in negative or ()]
+    terms = [*(parse_terms(wv, words or ()) if words or not literal else ()), *literal]
     refuse_zero(wv, terms)
     asked: Any = [(term.word, term.weight) for term in terms]
     answers = wv.most_similar(asked, topn=top_k, restrict_vocab=restrict_vocab, dot=dot)
@@ -72,8 +72,7 @@ def analogy(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="WORD...",
-            help="king man woman, which asks for king - man + woman; or any sum with signs.",
+            metavar="WORD...", help="king man woman, for king - man + woman; or any sum with signs."
         ),
     ],
     cosmul: Annotated[
@@ -86,14 +85,14 @@ def analogy(
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Answer an analogy: what is to woman as king is to man."""
+    """Answer an analogy: king is to man as ? is to woman."""
     from wordloom.vectors.store.terms import analogy_terms, refuse_zero
 
     wv = opened(vectors, rows, unicode_errors)
     terms = analogy_terms(wv, words)
     if cosmul:
         if any(abs(term.weight) != 1 for term in terms):
-            raise VectorError("--cosmul multiplies cosines, in which words have no weights; leave them out")
+            raise VectorError("--cosmul multiplies cosines and takes no weights; leave them out")
         near, far = ([term.word for term in terms if term.weight == sign] for sign in (1, -1))
         answers = wv.most_similar_cosmul(near, far, topn=top_k, restrict_vocab=restrict_vocab)
     else:
@@ -113,23 +112,23 @@ def dot(
     """Compare words by dot products and cosines, pair by pair."""
     wv = opened(vectors, rows, unicode_errors)
     if len(words) < 2:
-        raise VectorError(f"a product takes two words, not {len(words)}; give another")
-    found = {word: wv.get_vector(word) for word in words}
-    lengths = {word: float((vector @ vector) ** 0.5) for word, vector in found.items()}
+        raise VectorError(f"a dot product takes two words, not {len(words)}; give another")
+    by_word = {word: wv.get_vector(word) for word in words}
+    lengths = {word: float((vector @ vector) ** 0.5) for word, vector in by_word.items()}
     pairs = [
-        {"words": [a, b], "dot": float(found[a] @ found[b]), "cosine": wv.similarity(a, b)}
+        {"words": [a, b], "dot": float(by_word[a] @ by_word[b]), "cosine": wv.similarity(a, b)}
         for a, b in combinations(words, 2)
     ]
     notes = namesakes(wv, words)
     if json:
         print_json(vectors=str(vectors), pairs=pairs, lengths=lengths, notes=notes)
         return
-    table = made_table("word", "word", "dot product", "cosine", "length", "length", left=2)
+    table = new_table("word", "word", "dot product", "cosine", "length", "length", left=2)
     for (a, b), pair in zip(combinations(words, 2), pairs, strict=True):
         numbers = (pair["dot"], pair["cosine"], lengths[a], lengths[b])
         table.add_row(shown(a), shown(b), *(f"{number:.4f}" for number in numbers))
     Console().print(table)
-    tell(notes)
+    print_notes(notes)
 
 
 def _print_answers(
@@ -155,8 +154,8 @@ def _print_answers(
             notes=notes,
         )
         return
-    table = made_table(asked, measure)
+    table = new_table(asked, measure)
     for word, score in answers:
         table.add_row(shown(word), f"{score:.4f}")
     Console().print(table)
-    tell(notes)
+    print_notes(notes)

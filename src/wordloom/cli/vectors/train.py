@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from wordloom.run.vectors.vector_run import VectorResult
 
 __all__ = ["command"]
 
@@ -16,8 +19,8 @@ def command(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="The name of a shipped recipe, or a .toml file; or leave it out and give --corpus, or with "
-            "--resume the run alone, by --out."
+            help="The name of a shipped recipe, or a .toml file.  Not needed with --corpus, or with --resume "
+            "and --out."
         ),
     ] = None,
     overrides: Annotated[
@@ -26,66 +29,63 @@ def command(
     ] = None,
     corpus: Annotated[
         list[str] | None,
-        typer.Option(help="The text: files, folders, globs, '-', or a data set.  Repeatable."),
+        typer.Option(help="Training text: files, folders, globs, '-', or a data set.  May be repeated."),
     ] = None,
     separator: Annotated[
         str | None,
         typer.Option(
-            help="What ends a text of a .txt file, past which no window reaches: line, blank-line, file, or "
-            "the exact line that stands between two.  [default: line; a data set as it says itself]"
+            help="End of a text in .txt files, which windows do not cross: line, blank-line, file, or an "
+            "exact line between texts.  [default: line, or that of the data set]"
         ),
     ] = None,
     field: Annotated[
         str | None,
-        typer.Option(help="Field of .jsonl, .json or .parquet that holds the text.  [default: text]"),
+        typer.Option(help="Field of the text in .jsonl, .json or .parquet files.  [default: text]"),
     ] = None,
     encoding_errors: Annotated[
         Literal["strict", "replace"] | None,
-        typer.Option(help="What to do about invalid UTF-8.  [default: strict]"),
+        typer.Option(help="Refuse or replace invalid UTF-8.  [default: strict]"),
     ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(help="word2vec, fasttext, fasttext-supervised or glove.  [default: word2vec]"),
     ] = None,
     architecture: Annotated[
-        Literal["skipgram", "cbow"] | None, typer.Option(help="[default: skipgram]")
+        Literal["skipgram", "cbow"] | None,
+        typer.Option(help="Architecture of word2vec and fastText.  [default: skipgram]"),
     ] = None,
     dim: Annotated[int | None, typer.Option(help="Components of a vector.  [default: 100]")] = None,
     window: Annotated[
-        int | None, typer.Option(help="Words looked at to either side.  [default: 5; GloVe 15]")
+        int | None, typer.Option(help="Highest distance in a window.  [default: 5; GloVe 15]")
     ] = None,
-    negative: Annotated[int | None, typer.Option(help="Noise words for a window.  [default: 5]")] = None,
-    min_count: Annotated[int | None, typer.Option(help="How often a word must occur.  [default: 5]")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Times the text is read.  [default: 5; GloVe 25]")
+    negative: Annotated[int | None, typer.Option(help="Negative samples of a window.  [default: 5]")] = None,
+    min_count: Annotated[int | None, typer.Option(help="Lowest count of a word.  [default: 5]")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the text.  [default: 5; GloVe 25]")] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Initial learning rate.  [default: 0.025; GloVe 0.05]")
     ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.025; GloVe 0.05]")] = None,
     phrases: Annotated[
         int | None, typer.Option(help="Passes that join words to phrases.  [default: 0]")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Names the random numbers.  [default: 1]")] = None,
-    threads: Annotated[int | None, typer.Option(help="[default: one for every processor]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.  [default: 1]")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: one a processor]")] = None,
     device: Annotated[
-        str | None,
-        typer.Option(help="auto, cpu, cuda or cuda:1; auto: cuda where it is.  [default: auto]"),
+        str | None, typer.Option(help="auto (CUDA if it is available), cpu, cuda or cuda:1.  [default: auto]")
     ] = None,
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="The same vectors for any number of threads; slower.")
+        bool, typer.Option("--deterministic", help="Give equal vectors for any number of threads; slower.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="The run's folder.  [default: runs/NAME]")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in the folder stopped.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.  [default: runs/NAME]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
 ) -> None:
-    """Learn word vectors from text; Ctrl-C stops with what is learnt so far, --resume goes on."""
+    """Train word vectors on text; Ctrl-C stops and saves them, and --resume continues."""
     from wordloom.errors import RecipeError
     from wordloom.recipe.reading import refuse_repeated
     from wordloom.run.progress import TrainingProgress
     from wordloom.run.vectors.train import train_vectors
-    from wordloom.vectors.files.saved_state import how_to_go_on
 
-    flags = {
+    options = {
         "vectors.algorithm": algorithm, "vectors.architecture": architecture, "vectors.dim": dim,
         "vectors.window": window, "vectors.negative": negative, "words.min_count": min_count,
         "vectors.epochs": epochs, "vectors.alpha": alpha, "words.phrases": phrases, "seed": seed,
@@ -95,32 +95,37 @@ def command(
         "data.encoding_errors": encoding_errors,
         "data.separator": None if separator is None else json.dumps(separator),
     }  # fmt: skip
-    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    settings = [f"{key}={value}" for key, value in options.items() if value is not None]
     source: Any = recipe
-    if recipe is not None and "=" in recipe:  # no recipe, and a setting stands first
+    if recipe is not None and "=" in recipe:  # a setting without a recipe
         source, overrides = None, [recipe, *(overrides or [])]
     if source is None and corpus:
         source = {"name": Path(corpus[0]).name.partition(".")[0] or "vectors", "data": {"train": corpus}}
     elif source is None and not resume:
-        raise RecipeError("what is to be read? Give a recipe, or the text by --corpus FILE")
+        raise RecipeError("there is no training text; give a recipe, or --corpus FILE")
     elif corpus:
-        given.append(f"data.train={corpus!r}")
-    settings = [*given, *(overrides or [])]
+        settings.append(f"data.train={corpus!r}")
+    settings += overrides or []
     refuse_repeated(settings)
     progress = TrainingProgress()
-    result = train_vectors(source, settings, out=out, resume=resume, force=force, progress=progress)
+    progress.say(
+        _summary(train_vectors(source, settings, out=out, resume=resume, force=force, progress=progress))
+    )
+
+
+def _summary(result: VectorResult) -> list[str]:
+    """Return the outcome and the next commands."""
+    from wordloom.vectors.files.saved_state import resume_command
+
     folder = shlex.quote(str(result.folder))
     supervised = (result.folder / "model.bin").exists()
-    question = f"  wordloom vectors {f'predict {folder} FILE' if supervised else f'similar {folder} WORD'}"
+    query = f"  wordloom vectors {f'predict {folder} FILE' if supervised else f'similar {folder} WORD'}"
     if not result.stopped:
-        progress.say([f"done: {result.folder}", question])
-        return
-    if result.job:
-        at = f"stopped at {result.job / result.jobs:.0%}"
-        if supervised or (result.folder / "vectors.json").exists():
-            progress.say([f"{at}; what is learnt so far answers already:", question, "to go on:"])
-        else:
-            progress.say(f"{at}; to go on:")
-    else:
-        progress.say("stopped before training began; to go on:")
-    progress.say(f"  {how_to_go_on(result.folder)}")
+        return [f"done: {result.folder}", query]
+    resume = f"  {resume_command(result.folder)}"
+    if not result.job:
+        return ["stopped before training began; to resume:", resume]
+    stopped = f"stopped at {result.job / result.jobs:.0%}"
+    if supervised or (result.folder / "vectors.json").exists():
+        return [f"{stopped}; the vectors so far are saved:", query, "to resume:", resume]
+    return [f"{stopped}; to resume:", resume]

@@ -1,4 +1,4 @@
-"""``wordloom vectors neighbours|axis``: words on a map, and on named directions."""
+"""``wordloom vectors neighbours|axis``: words on a map, and on named axes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from wordloom.cli.vectors.output import (
     ROWS,
     UNICODE_ERRORS,
     VECTORS,
-    made_table,
     namesakes,
+    new_table,
     opened,
     print_json,
+    print_notes,
     shown,
-    tell,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ __all__ = ["axis", "neighbours"]
 
 _BAR = 12  # characters from zero to the largest value
 
-WORDS = Annotated[list[str], typer.Argument(metavar="WORD...", help="Words, each taken as it stands.")]
+WORDS = Annotated[list[str], typer.Argument(metavar="WORD...", help="Words, taken literally.")]
 
 
 def neighbours(
@@ -47,57 +47,56 @@ def neighbours(
     vectors: VECTORS,
     words: WORDS,
     top_k: Annotated[
-        int, typer.Option(help="How many neighbours of each word; 0: the words alone.", min=0)
+        int, typer.Option(help="Number of neighbours of each word; 0: only the words.", min=0)
     ] = 8,
     plot: Annotated[Path | None, PLOT] = None,
     force: Annotated[bool, FORCE] = False,
     method: Annotated[
-        Literal["pca", "tsne"],
-        typer.Option(help="How words come into the plane: principal components, or t-SNE."),
+        Literal["pca", "tsne"], typer.Option(help="Projection of the map: principal components, or t-SNE.")
     ] = "pca",
-    seed: Annotated[int, typer.Option(help="Of t-SNE's random start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of t-SNE.")] = 0,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Find the words nearest to each word, and draw a map of them."""
+    """Find the nearest words of each word, and plot a map of them."""
     from wordloom.vectors import word_map
 
     if plot is None and not json:
-        refuse(ctx, "without --plot or --json nothing is laid into a plane", "method", "seed")
+        refuse(ctx, "without --plot or --json there is no map", "method", "seed")
     if method == "pca":
         refuse(ctx, "principal components are not random", "seed")
     refuse_existing(plot=plot, force=force)
     wv = opened(vectors, rows, unicode_errors)
-    found = word_map(wv, words, topn=top_k, restrict_vocab=restrict_vocab, method=method, seed=seed)
+    result = word_map(wv, words, topn=top_k, restrict_vocab=restrict_vocab, method=method, seed=seed)
     if plot is not None:
         from wordloom.inspect import draw_map
 
-        draw_map(found, plot)
+        draw_map(result, plot)
     notes = namesakes(wv, words)
     if json:
         print_json(
             vectors=str(vectors),
             neighbours={
                 word: [{"word": near, "cosine": cosine} for near, cosine in nearest]
-                for word, nearest in found.neighbours.items()
+                for word, nearest in result.neighbours.items()
             },
             method=method,
-            explained=found.explained,
-            points=dict(zip(found.words, found.points.tolist(), strict=True)),
+            explained=result.explained,
+            points=dict(zip(result.words, result.points.tolist(), strict=True)),
             plot=None if plot is None else str(plot),
             notes=notes,
         )
         return
     console = Console()
-    for word, nearest in found.neighbours.items():
-        table = made_table(shown(word).plain, "cosine")
+    for word, nearest in result.neighbours.items():
+        table = new_table(shown(word).plain, "cosine")
         for near, cosine in nearest:
             table.add_row(shown(near), f"{cosine:.4f}")
         console.print(table)
         console.print()
-    tell([*notes, *([f"drawn into {plot}"] if plot is not None else [])])
+    print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
 
 
 def axis(
@@ -106,28 +105,24 @@ def axis(
     toward: Annotated[
         list[str] | None,
         typer.Option(
-            help="A word to measure along; a comma begins another axis, a + joins words to one: "
+            help="End of an axis, such as newborn.  A comma starts another axis, and + averages words: "
             "newborn,human or man+he.  May be repeated."
         ),
     ] = None,
     start: Annotated[
         list[str] | None,
-        typer.Option("--from", help="Where an axis begins, written as in --toward; each has its --to."),
+        typer.Option("--from", help="Start of an axis, written as in --toward; each needs a --to."),
     ] = None,
-    end: Annotated[
-        list[str] | None, typer.Option("--to", help="Where an axis that has a --from leads.")
-    ] = None,
+    end: Annotated[list[str] | None, typer.Option("--to", help="End of an axis with a --from.")] = None,
     plot: Annotated[Path | None, PLOT] = None,
     force: Annotated[bool, FORCE] = False,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,
 ) -> None:
-    """Place words along named directions.
+    """Project words on axes, such as toward newborn, or from male to female.
 
-    How far each lies toward newborn, or from male to female.
-
-    The number is the cosine with the direction: 1 along it, 0 across it, -1 against it.
+    The number is the cosine with the axis: 1 along it, 0 across it, -1 against it.
     """
     from wordloom.vectors import project
     from wordloom.vectors.use.axes import parse_axes
@@ -164,14 +159,16 @@ def axis(
         cells = [cell for value in row for cell in (f"{value:+.3f}", bar(value))]
         table.add_row(shown(word), *cells)
     console.print(table)
-    tell([*notes, *([f"drawn into {plot}"] if plot is not None else [])])
+    print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
 
 
 def _bars(
     width: int, words: Sequence[str], axes: Sequence[Axis], values: NDArray[np.float32]
 ) -> Callable[[float], Text]:
-    """What draws a number as a bar to the right of its zero, or to the left where it is negative; short
-    enough for ``width`` characters."""
+    """Return a function that draws a number as a bar, to the left if it is negative.
+
+    The bars fit into ``width`` characters.
+    """
     most = float(abs(values).max()) or 1.0
     halves = 2 if values.min() < 0 else 1
     names = max(cell_len(word) + 2 for word in words)

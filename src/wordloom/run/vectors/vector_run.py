@@ -73,7 +73,7 @@ class VectorRun:
         self.path = run.path
         self.state = SavedState(run.path)
         self.corpus = word_corpus(recipe)
-        self.settings: Any = recipe.vectors.settled()
+        self.settings: Any = recipe.vectors.resolved()
         self.vocabulary: Any = None
         self.shards: TokenShards | None = None
 
@@ -81,7 +81,7 @@ class VectorRun:
         try:
             with sigterm_interrupts():
                 return self._train()
-        except KeyboardInterrupt:  # during training, signals are only looked at between portions
+        except KeyboardInterrupt:  # during training, signals are handled between portions
             if self.run.force and not self.run.begun and (self.path / "recipe.toml").exists():
                 self.progress.say(f"stopped before training began: the run in {self.path} is unchanged")
                 raise
@@ -97,11 +97,7 @@ class VectorRun:
         say(f"words       {len(shards):,} to train on, in {texts:,} text{'s' * (texts > 1)}")
         with out_of_memory(s.dim, "vectors.memory_mb" if s.algorithm == "glove" else "vectors.threads"):
             trainer = self._trainer(vocabulary, shards)
-        facts = {
-            "data": shards.fingerprint,
-            "vocabulary": vocabulary.fingerprint,
-            "device": trainer.device,
-        }
+        facts = {"data": shards.fingerprint, "vocabulary": vocabulary.fingerprint, "device": trainer.device}
         self._restore(trainer, facts)
         self._begin()
         cut_metrics(self.path / "metrics.jsonl", trainer.job, key="job")

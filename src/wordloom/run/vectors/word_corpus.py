@@ -1,4 +1,4 @@
-"""The text of a run of word vectors: what it is divided by, and its words joined to phrases as it is read."""
+"""The text of a run of word vectors: how it is divided into texts, and its phrases."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["WordCorpus", "word_corpus"]
 
 
 def word_corpus(recipe: VectorRecipe) -> WordCorpus:
-    """The text that ``recipe`` names; all of it is trained on."""
+    """Return the text of ``recipe``; all of it is trained on."""
     d, w = recipe.data, recipe.words
     if d.separator == FILE:
         refuse_file_separator(d.train)
-    lines_count = recipe.vectors.algorithm == "fasttext-supervised"  # which ends every line itself
-    # By hash, with nothing held out: a split by the tail would read all text once for its length.
+    keep_lines = recipe.vectors.algorithm == "fasttext-supervised"  # its encoder ends every line
+    # Split by hash with nothing held out: a split of the tail would read all text for its length.
     return WordCorpus(
         sources=d.train,
         field="text" if d.field is None else d.field,
@@ -37,7 +37,7 @@ def word_corpus(recipe: VectorRecipe) -> WordCorpus:
         encoding_errors=d.encoding_errors,
         split="hash",
         validation_fraction=0.0,
-        by_line=d.separator is None and not lines_count,
+        by_line=d.separator is None and not keep_lines,
         words=w.split,
         lower=w.lower,
     )
@@ -45,14 +45,13 @@ def word_corpus(recipe: VectorRecipe) -> WordCorpus:
 
 @dataclass(frozen=True, kw_only=True)
 class WordCorpus(Corpus):
-    """A corpus that is read for its words.
+    """A corpus of words.
 
     Args:
-        by_line: a line of plain text is a text of its own where neither ``separator`` nor a data set says
-            otherwise.
-        words, lower: how text becomes words, see :func:`wordloom.vectors.split_words`.
-        phrases: passes that join words.  Once there are any, :meth:`pieces` has the words that they leave,
-            with a space between, and :meth:`encoder` takes those.
+        by_line: each line of plain text is a text, unless ``separator`` or the data set differs.
+        words, lower: how text is split into words, see :func:`wordloom.vectors.split_words`.
+        phrases: the passes that join words.  If there are any, :meth:`pieces` yields joined words with spaces
+            between them, which :meth:`encoder` encodes.
     """
 
     by_line: bool = False
@@ -61,67 +60,67 @@ class WordCorpus(Corpus):
     phrases: list[Phrases] = field(default_factory=list)
 
     def files(self, part: Part = "all") -> list[Source]:
-        found = super().files(part)
+        files = super().files(part)
         if not self.by_line:
-            return found
-        return [replace(file, separator=file.separator or "line") for file in found]
+            return files
+        return [replace(file, separator=file.separator or "line") for file in files]
 
     def has(self, names: list[str]) -> bool:
-        """Whether files of these names are all there to be read; standard input never is, a second time."""
+        """Return whether all these files can be read; standard input cannot be read a second time."""
         try:
             return set(names) <= {source.name for source in expand(self.sources) if not source.is_stdin}
         except DataError:
             return False
 
     def stretches(self) -> Iterator[tuple[list[str], bool]]:
-        """The words of every text, some thousand at a time, and whether they end it."""
+        """Yield some thousand words of a text at a time, and whether they end the text."""
         for words, _, last in self._joined(super().pieces("all")):
             yield words, last
 
     def texts(self) -> Iterator[str]:
-        """All words in texts of some size, whatever text they are of: to be counted."""
-        held: list[Any] = []
+        """Yield all words in strings of similar size, for counting."""
+        buffer: list[Any] = []
         size = 0
         pieces = self.pieces("all")
-        for piece in pieces if self.phrases else self._cut(pieces):  # joining has cut them
-            held.append(piece.text)
+        for piece in pieces if self.phrases else self._split(pieces):  # joining has split them
+            buffer.append(piece.text)
             size += len(piece.text)
             if size >= SEGMENT:
-                yield "\n".join(held)
-                held, size = [], 0
-        if held:
-            yield "\n".join(held)
+                yield "\n".join(buffer)
+                buffer, size = [], 0
+        if buffer:
+            yield "\n".join(buffer)
 
     def encoder(self, vocabulary: Any) -> Any:
-        """What encodes :meth:`pieces` to the ids of ``vocabulary``, which counts their words."""
+        """Return the encoder of :meth:`pieces` to the ids of ``vocabulary``."""
         if not self.phrases:
             return vocabulary
         return WordVocabulary(vocabulary.words, vocabulary.counts, split="whitespace", lower=False)
 
-    def pieces(self, part: Part, **rest: Any) -> Iterator[Piece]:
-        found = super().pieces(part, **rest)
+    def pieces(self, part: Part, **options: Any) -> Iterator[Piece]:
+        pieces = super().pieces(part, **options)
         if not self.phrases:
-            yield from found
+            yield from pieces
             return
-        for words, piece, last in self._joined(found):
+        for words, piece, last in self._joined(pieces):
             if words or last:
                 yield piece._replace(text=" ".join([*words, ""]), last=last)
 
-    def _joined(self, found: Iterator[Piece]) -> Iterator[tuple[list[str], Piece, bool]]:
+    def _joined(self, pieces: Iterator[Piece]) -> Iterator[tuple[list[str], Piece, bool]]:
         joining = Joining(self.phrases)
-        for piece in self._cut(found):
+        for piece in self._split(pieces):
             assert isinstance(piece.text, str)
             words = split_words(piece.text, split=self.words, lower=self.lower)
             yield joining.push(words, last=piece.last), piece, piece.last
 
-    def _cut(self, found: Iterator[Piece]) -> Iterator[Piece]:
-        """The same pieces, cut where no word is."""
-        cutter, begins = Cutter(SEGMENT, "words"), True
-        for piece in found:
-            if begins and piece.last and len(piece.text) <= SEGMENT:  # most are lines
+    def _split(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """Split long pieces between words."""
+        cutter, starts = Cutter(SEGMENT, "words"), True
+        for piece in pieces:
+            if starts and piece.last and len(piece.text) <= SEGMENT:  # the usual case, a line
                 yield piece
                 continue
-            begins = piece.last
+            starts = piece.last
             texts = list(cutter.push(piece.text, last=piece.last))
             for number, text in enumerate(texts, 1):
                 yield piece._replace(text=text, last=piece.last and number == len(texts))

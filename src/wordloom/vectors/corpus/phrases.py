@@ -1,4 +1,4 @@
-"""Words that keep company: ``new york`` becomes the word ``new_york`` (Mikolov et al. 2013, arXiv:1310.4546,
+"""Phrases: pairs such as ``new york`` become one word, ``new_york`` (Mikolov et al. 2013, arXiv:1310.4546,
 section 4)."""
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ __all__ = ["JOINER", "Joining", "Phrases", "read_phrases", "write_phrases"]
 
 JOINER = "_"
 FILE = "phrases.json"
-MOST_PAIRS = 40_000_000  # distinct words and pairs counted at a time, as in gensim
+MAX_ENTRIES = 40_000_000  # distinct words and pairs counted at a time, as in gensim
 
-_AT_ONCE = 1 << 22  # running words counted in one go
-_TOLD = 1 << 16  # running words between two calls of progress
-_END = -1  # stands where a text ends, among the numbers of words
+_AT_ONCE = 1 << 22  # words of text counted at a time
+_REPORTED = 1 << 16  # words of text between calls of progress
+_END = -1  # the end of a text, among the numbers of words
 
 
 class Phrases:
-    """Pairs of words that occur together more often than chance has it.
+    """Pairs of words that occur together more often than by chance.
 
     Attributes:
         pairs: (first, second) -> score.
-        pruned_below: words and pairs counted so often or less were dropped for lack of memory; 0: none.
+        pruned_below: entries with this count or less were dropped during counting to save memory; 0: none.
     """
 
     def __init__(self, pairs: dict[tuple[str, str], float], *, pruned_below: int = 0) -> None:
@@ -45,20 +45,20 @@ class Phrases:
         *,
         min_count: int = 5,
         threshold: float = 10.0,
-        most_pairs: int = MOST_PAIRS,
+        most_pairs: int = MAX_ENTRIES,
         progress: Callable[[int], None] | None = None,
     ) -> Phrases:
         """Find the pairs that score above ``threshold``.
 
-        The score is that of gensim's default scorer: (n(a b) - min_count) / n(a) / n(b) times the number of
-        different words and pairs.  A pair must occur ``min_count`` times.
+        The score is gensim's default: (n(a b) - min_count) / n(a) / n(b) times the number of distinct words
+        and pairs.  A pair must occur ``min_count`` times.
 
         Args:
             texts: lists of words, read once.
-            min_count, threshold: see above; a lower threshold joins more.
-            most_pairs: whenever more words and pairs are at hand, the rarest are dropped and the bar is
-                raised by one, as word2phrase.c does.
-            progress: told the running words so far, now and then.
+            min_count, threshold: see above; a lower threshold joins more pairs.
+            most_pairs: whenever there are more distinct words and pairs, the rarest are dropped and the
+                lowest count rises by one, as in word2phrase.c.
+            progress: called now and then with the number of words so far.
 
         Raises:
             VectorError: a setting is below 1, or the threshold is not above 0.
@@ -78,35 +78,37 @@ class Phrases:
         *,
         min_count: int = 5,
         threshold: float = 10.0,
-        most_pairs: int = MOST_PAIRS,
+        most_pairs: int = MAX_ENTRIES,
         progress: Callable[[int], None] | None = None,
     ) -> Phrases:
-        """:meth:`learn`, from texts of any length: (words, whether they end their text) at a time."""
+        """Do :meth:`learn` with texts in parts: (words, whether they end the text)."""
         if min_count < 1 or most_pairs < 1 or threshold <= 0:
             raise VectorError(
                 "phrases need min_count and most_pairs of 1 or more and a threshold above 0, not "
                 f"{min_count}, {most_pairs} and {threshold:g}"
             )
         counts = _PairCounts(most_pairs)
-        seen = told = 0
+        seen = reported = 0
         for words, last in stretches:
             counts.add(words, last=last)
             seen += len(words)
-            if progress is not None and seen - told >= _TOLD:
+            if progress is not None and seen - reported >= _REPORTED:
                 progress(seen)
-                told = seen
-        counts.settle()
+                reported = seen
+        counts.flush()
         if progress is not None:
             progress(seen)
         return cls(counts.scores(min_count, threshold), pruned_below=counts.pruned)
 
     def join(self, words: Sequence[str]) -> list[str]:
-        """``words`` with every pair joined, from the left: of ``a b c`` with both pairs known, ``a_b c``."""
+        """Return ``words`` with pairs joined from the left: ``a b c`` becomes ``a_b c`` if both pairs are
+        known.
+        """
         joined, left = self.join_all_but_last(words)
         return joined + left
 
     def join_all_but_last(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
-        """``words`` joined, and apart the last one where it stands alone: what follows may join it."""
+        """Return ``words`` joined, and a single last word, which the next word may join."""
         joined: list[str] = []
         pairs, i, last = self.pairs, 0, len(words) - 1
         while i < last:
@@ -123,57 +125,59 @@ class Phrases:
 
 
 class Joining:
-    """Joins the words of texts, stretch after stretch, to what :meth:`Phrases.join` makes of whole texts."""
+    """Joins texts part by part, with the result of :meth:`Phrases.join` on complete texts."""
 
     def __init__(self, passes: Sequence[Phrases]) -> None:
-        """``passes`` are applied one after another."""
+        """Take the ``passes``, which are applied in order."""
         self._passes = list(passes)
-        self._held: list[list[str]] = [[] for _ in self._passes]  # the last word, until the next one is known
+        self._pending: list[list[str]] = [[] for _ in self._passes]  # the last word, until the next is known
 
     def push(self, words: list[str], *, last: bool) -> list[str]:
-        """What ``words``, the next of a text, settle; after its ``last`` ones, all that is left."""
+        """Add the next words of a text and return the words that are final; after the ``last``, all of
+        them.
+        """
         for number, one in enumerate(self._passes):
-            words, held = one.join_all_but_last([*self._held[number], *words])
+            words, pending = one.join_all_but_last([*self._pending[number], *words])
             if last:
-                words, held = words + held, []
-            self._held[number] = held
+                words, pending = words + pending, []
+            self._pending[number] = pending
         return words
 
 
 class _PairCounts:
-    """How often words and pairs of neighbours occur, in 16 bytes a pair.
+    """Counts of words and of pairs of neighbours, in 16 bytes a pair.
 
-    Words have numbers from 0.  The pair of words a and b is the key a << 32 | b; keys stand in order.
-    A pair never outlives its words: it is as rare as they are, or rarer.
+    Words have numbers from 0.  The key of the words a and b is a << 32 | b; keys are sorted.  A pair is at
+    most as frequent as its words, so pruning drops it first.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self.pruned = most, 0
         self._ids: defaultdict[str, int] = defaultdict(count().__next__)
-        self._words: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # by number
+        self._words: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # counts, by number
         self._keys: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._pairs: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # by place in keys
+        self._pairs: NDArray[np.int64] = np.zeros(0, dtype=np.int64)  # counts, in the order of the keys
         self._waiting: list[int] = []
-        self._counted = 0  # of those waiting, words counted before, whose pairs were not
+        self._counted = 0  # waiting words that are counted already, unlike their pairs
 
     def add(self, words: Sequence[str], *, last: bool) -> None:
         self._waiting.extend(map(self._ids.__getitem__, words))
         if last:
             self._waiting.append(_END)
         if len(self._waiting) >= _AT_ONCE:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Count what is waiting, and drop what is rare while there is too much."""
-        found = np.array(self._waiting, dtype=np.int64)
-        fresh = found[self._counted :]
+    def flush(self) -> None:
+        """Count the waiting words, and drop rare entries while there are too many."""
+        waiting = np.array(self._waiting, dtype=np.int64)
+        fresh = waiting[self._counted :]
         words = np.bincount(fresh[fresh != _END], minlength=len(self._ids))
         words[: len(self._words)] += self._words
         self._words = words
-        first, second = found[:-1], found[1:]
+        first, second = waiting[:-1], waiting[1:]
         inside = (first != _END) & (second != _END)
         self._add_pairs(*np.unique(first[inside] << 32 | second[inside], return_counts=True))
-        self._waiting = [] if not len(found) or found[-1] == _END else [int(found[-1])]
+        self._waiting = [] if not len(waiting) or waiting[-1] == _END else [int(waiting[-1])]
         while len(self._ids) + len(self._keys) > self._most:
             self._prune()
         self._counted = len(self._waiting)
@@ -189,7 +193,7 @@ class _PairCounts:
     def _prune(self) -> None:
         self.pruned += 1
         stays, pairs = self._words > self.pruned, self._pairs > self.pruned
-        numbers = np.cumsum(stays) - 1  # in the same order, so keys stay in theirs
+        numbers = np.cumsum(stays) - 1  # the order stays, so keys stay sorted
         self._waiting = [int(numbers[i]) for i in self._waiting if stays[i]]
         kept = list(compress(self._ids, stays.tolist()))
         self._ids = defaultdict(count(len(kept)).__next__, zip(kept, range(len(kept)), strict=True))
@@ -198,16 +202,16 @@ class _PairCounts:
         self._words = self._words[stays]
 
     def scores(self, min_count: int, threshold: float) -> dict[tuple[str, str], float]:
-        """The pairs that occur ``min_count`` times and score above ``threshold``."""
+        """Return the pairs that occur ``min_count`` times and score above ``threshold``."""
         often = self._pairs >= min_count
         keys, n = self._keys[often], self._pairs[often]
         first, second = keys >> 32, keys & 0xFFFFFFFF
-        different = len(self._ids) + len(self._keys)
-        scores = (n - min_count) / self._words[first] / self._words[second] * different
+        distinct = len(self._ids) + len(self._keys)
+        scores = (n - min_count) / self._words[first] / self._words[second] * distinct
         high = scores > threshold
         names = list(self._ids)
-        found = zip(first[high].tolist(), second[high].tolist(), scores[high].tolist(), strict=True)
-        return {(names[a], names[b]): score for a, b, score in found}
+        scored = zip(first[high].tolist(), second[high].tolist(), scores[high].tolist(), strict=True)
+        return {(names[a], names[b]): score for a, b, score in scored}
 
 
 def write_phrases(phrases: Sequence[Phrases], folder: Path) -> None:
@@ -217,9 +221,9 @@ def write_phrases(phrases: Sequence[Phrases], folder: Path) -> None:
 
 
 def read_phrases(folder: Path) -> list[Phrases]:
-    """What :func:`write_phrases` kept; none where there is no such file.
+    """Return the phrases that :func:`write_phrases` wrote, or an empty list if there is no file.
 
-    Raises OSError and ValueError for a file that cannot be read, or holds something else.
+    Raises OSError or ValueError for a file that cannot be read or has other content.
     """
     if not (folder / FILE).exists():
         return []

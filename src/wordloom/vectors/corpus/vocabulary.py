@@ -1,7 +1,7 @@
-"""The words of a corpus and how often each occurs, counted in one pass and in bounded memory.
+"""The vocabulary of a corpus: words and their counts, counted in one pass and in bounded memory.
 
-The rules are word2vec.c's: words rarer than ``min_count`` are left out, and so are, when memory is short,
-those that have been rare so far.
+The rules are word2vec.c's: words rarer than ``min_count`` are left out, and if memory is short, so are words
+that have been rare so far.
 """
 
 from __future__ import annotations
@@ -27,22 +27,26 @@ from wordloom.vectors.corpus.phrases import Phrases, read_phrases, write_phrases
 __all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
 
 SPLITS = ("words", "whitespace")
-MOST_WORDS = 21_000_000  # distinct words counted at a time: seven tenths of the C tool's table
+MOST_WORDS = 21_000_000  # distinct words counted at a time: 70% of word2vec.c's table
 
-_AT_ONCE = 1 << 20  # running words counted between two looks at the memory they take
+_AT_ONCE = 1 << 20  # words of text counted between checks of the limit
 
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Runs of letters, digits, underscores and combining marks, which Python's \\w leaves out: without them
-    the vowels of Hindi would end words."""
+    """Match letters, digits, underscores and combining marks.
+
+    Python's \\w has no combining marks; without them the vowels of Hindi would split words.
+    """
     marks = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.category(chr(c)) in ("Mn", "Mc"))
     return re.compile(rf"[\w{marks}]+(?:['’][\w{marks}]+)*")
 
 
 def split_words(text: str, *, split: str = "words", lower: bool = True) -> list[str]:
-    """The words of ``text``: by ``words`` runs of letters, digits and combining marks, apostrophes and
-    underscores inside kept (at an edge they are emphasis); by ``whitespace`` what stands between white space.
+    """Return the words of ``text``.
+
+    ``words`` finds sequences of letters, digits and combining marks, with apostrophes and underscores inside
+    (at an edge they mark emphasis).  ``whitespace`` splits at white space.
     """
     if lower:
         text = text.lower()
@@ -53,15 +57,15 @@ def split_words(text: str, *, split: str = "words", lower: bool = True) -> list[
 
 
 class VocabularyReport(NamedTuple):
-    """What counting saw and left out.
+    """Statistics of counting.
 
     Attributes:
-        texts: texts read.
-        words: running words read.
-        distinct: different words at the end of counting.
-        kept: how many of the running words are words of the vocabulary.
-        pruned_below: words counted so often or less were dropped while counting, the last time, for lack of
-            memory; 0 where none were.  A word dropped and met again has lost what was counted before.
+        texts: the number of texts.
+        words: the number of words of text.
+        distinct: the number of distinct words at the end.
+        kept: the number of words of text that are in the vocabulary.
+        pruned_below: words with this count or less were dropped during counting to save memory; 0: none.  A
+            dropped word that occurs again is counted from 0.
     """
 
     texts: int
@@ -72,18 +76,18 @@ class VocabularyReport(NamedTuple):
 
 
 class WordVocabulary:
-    """Words by falling frequency, ties in alphabetical order; id i is the i-th of them.
+    """Words by falling frequency, with ties in alphabetical order; a word's place is its id.
 
-    It stands in for a tokenizer where a corpus is prepared (:func:`wordloom.data.prepare`): words that are
-    not in it are left out, as the published tools do before they cut windows.
+    It takes the place of a tokenizer when a corpus is prepared (:func:`wordloom.data.prepare`).  Words
+    outside the vocabulary are left out, as the published tools do before they form windows.
 
     Attributes:
         words: list of V words.
         counts: [V] int64.
         ids: word -> id.
-        split, lower: how text becomes words, see :func:`split_words`.
-        phrases: what joins words, one after another, before they are looked up.
-        report: what counting saw, or None where the vocabulary was not counted here.
+        split, lower: how text is split into words, see :func:`split_words`.
+        phrases: the passes that join words before they are looked up.
+        report: statistics of counting, or None for a vocabulary that was loaded.
     """
 
     eos_id = pad_id = None
@@ -99,10 +103,10 @@ class WordVocabulary:
         phrases: Sequence[Phrases] = (),
         report: VocabularyReport | None = None,
     ) -> None:
-        """Takes V words and their counts, as they are.
+        """Take V words and their counts in order.
 
         Raises:
-            VectorError: a word is there twice, there are not as many counts, or ``split`` is unknown.
+            VectorError: a word occurs twice, the number of counts differs, or ``split`` is unknown.
         """
         _check_split(split)
         self.words = list(words)
@@ -113,7 +117,7 @@ class WordVocabulary:
         self.ids = {word: index for index, word in enumerate(self.words)}
         if len(self.ids) != len(self.words):
             twice, _ = Counter(self.words).most_common(1)[0]
-            raise VectorError(f"the word {twice!r} is in the vocabulary twice")
+            raise VectorError(f"the word {twice!r} occurs twice in the vocabulary")
 
     @classmethod
     def count(
@@ -128,21 +132,20 @@ class WordVocabulary:
         phrases: Sequence[Phrases] = (),
         progress: Callable[[int], None] | None = None,
     ) -> WordVocabulary:
-        """Count the words of ``texts``; keep those that occur ``min_count`` times, ``max_words`` at most.
+        """Count the words of ``texts`` and keep the frequent ones.
 
         Args:
-            texts: read once, one after another.
-            min_count: how often a word must occur.
-            max_words: how many words to keep, the most frequent.
+            texts: the texts, read once.
+            min_count: the lowest count of a word.
+            max_words: the highest number of words, the most frequent.
             split, lower: see :func:`split_words`.
-            most_words: whenever more different words are at hand, the rarest are dropped and the bar is
-                raised by one, as the C tool's ReduceVocab does; the report says how far it went.
-            phrases: join the words of a text, one after another.
-            progress: told the running words so far, after each text.
+            most_words: whenever there are more distinct words, the rarest are dropped and the lowest count
+                rises by one, as in word2vec.c's ReduceVocab; the report has the last lowest count.
+            phrases: the passes that join words.
+            progress: called after each text with the number of words so far.
 
         Raises:
-            VectorError: no word is left, with whether the corpus, pruning or ``min_count`` is why; or a
-                setting is out of range.
+            VectorError: no word remains (the message says why), or a setting is out of range.
         """
         _check_split(split)
         for name, number in (("min_count", min_count), ("max_words", max_words), ("most_words", most_words)):
@@ -165,7 +168,7 @@ class WordVocabulary:
             raise VectorError("the corpus holds no words; give text, or choose another split")
         if not counts:
             raise VectorError(
-                f"most_words {most_words:,} leaves no word of the corpus: all were dropped to make room; "
+                f"most_words {most_words:,} leaves no word of the corpus: all were dropped to save memory; "
                 "raise it"
             )
         kept = [(word, number) for word, number in counts.items() if number >= min_count]
@@ -190,9 +193,9 @@ class WordVocabulary:
     # -- on disk ---------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocabulary.tsv``, a word and its count to a line, and ``phrases.json`` where there are any.
+        """Write ``vocabulary.tsv``, with a word and its count in each line, and ``phrases.json`` if needed.
 
-        How text becomes words stands in the run's recipe, not here.
+        The run's recipe, not this file, has ``split`` and ``lower``.
         """
         folder = Path(folder)
         lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
@@ -202,7 +205,7 @@ class WordVocabulary:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, split: str, lower: bool) -> WordVocabulary:
-        """The vocabulary that :meth:`save` wrote; raises VectorError where it is missing or damaged."""
+        """Read the vocabulary that :meth:`save` wrote; raise VectorError if it is missing or damaged."""
         folder = Path(folder)
         try:
             text = (folder / "vocabulary.tsv").read_text(encoding="utf-8")
@@ -225,7 +228,7 @@ class WordVocabulary:
 
     @property
     def kind(self) -> str:
-        """What tells where a text may be cut: a phrase, unlike a word, may lie across any place."""
+        """The kind, which decides where a text may be split: a phrase may extend over any place."""
         return "phrases" if self.phrases else "word"
 
     @property
@@ -234,7 +237,7 @@ class WordVocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides how a text is encoded."""
+        """The sha256 of everything that determines the encoding."""
         digest = hashlib.sha256(f"words {self.split} {self.lower}\n".encode())
         for number, phrases in enumerate(self.phrases):
             for pair in sorted(phrases.pairs):
@@ -244,12 +247,12 @@ class WordVocabulary:
         return digest.hexdigest()
 
     def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
-        """Ids of the words of ``text`` that are in the vocabulary."""
+        """Return the ids of the words of ``text`` that are in the vocabulary."""
         known = map(self.ids.get, _words(text, self.split, self.lower, self.phrases))
         return [index for index in known if index is not None]
 
     def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
-        """:meth:`encode_ids` of each text."""
+        """Return :meth:`encode_ids` of each text."""
         return [self.encode_ids(text) for text in texts]
 
     def id_to_token(self, index: int) -> str | None:
@@ -268,5 +271,5 @@ def _check_split(split: str) -> None:
         raise VectorError(f"unknown split {split!r}; {did_you_mean(split, SPLITS)}")
 
 
-def _above(counts: Counter[str], bar: int) -> Counter[str]:
-    return Counter({word: number for word, number in counts.items() if number > bar})
+def _above(counts: Counter[str], lowest: int) -> Counter[str]:
+    return Counter({word: number for word, number in counts.items() if number > lowest})

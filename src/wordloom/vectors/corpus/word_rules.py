@@ -1,4 +1,4 @@
-"""How the text of a run became words, so that other texts become the same words."""
+"""How a run splits text into words, so that other texts can be split in the same way."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wordloom.errors import VectorError
 from wordloom.vectors.corpus.phrases import Phrases, read_phrases
 from wordloom.vectors.corpus.vocabulary import split_words
 
-__all__ = ["WordRule", "kept_rule", "word_rule"]
+__all__ = ["WordRule", "saved_rule", "word_rule"]
 
 
 @dataclass(frozen=True)
 class WordRule:
-    """From a text to its words.
+    """A function from a text to its words.
 
     Attributes:
         split, lower: see :func:`wordloom.vectors.split_words`.
-        phrases: what joins words, one after another.
+        phrases: the passes that join words.
     """
 
     split: str = "words"
@@ -42,10 +42,9 @@ class WordRule:
 
 
 def word_rule(path: str | os.PathLike[str]) -> WordRule | None:
-    """How the run in the folder ``path`` made words, or the one that the vectors there were converted from;
-    None where nothing says so: of a file, and of vectors that are not ours.
+    """Return how the run in the folder ``path``, or the run its vectors were converted from, splits text.
 
-    Raises VectorError where what says so is damaged.
+    Return None for a file, and for vectors of other tools.  Raises VectorError for a damaged folder.
     """
     folder = Path(path)
     try:
@@ -54,22 +53,23 @@ def word_rule(path: str | os.PathLike[str]) -> WordRule | None:
             return None
         phrases = read_phrases(folder) if settings["phrases"] else ()
         if len(phrases) != settings["phrases"]:
-            raise ValueError(f"{settings['phrases']} passes of phrases were made, {len(phrases)} are kept")
+            raise ValueError(
+                f"there should be {settings['phrases']} passes of phrases, and there are {len(phrases)}"
+            )
         return WordRule(str(settings["split"]), bool(settings["lower"]), phrases)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise VectorError(
-            f"what '{folder}' keeps of how its words were made is damaged ({error}); put it back"
+            f"the settings for splitting text in '{folder}' are damaged ({error}); restore them"
         ) from None
 
 
-def kept_rule(rule: WordRule) -> dict[str, Any]:
-    """What :func:`word_rule` reads again, for ``vectors.json``; its phrases go into a file of their own."""
+def saved_rule(rule: WordRule) -> dict[str, Any]:
+    """Return the entry of ``vectors.json`` that :func:`word_rule` reads; phrases have a file of their own."""
     return {"split": rule.split, "lower": rule.lower, "phrases": len(rule.phrases)}
 
 
 def _settings(folder: Path) -> Any:
-    """What :func:`kept_rule` gave, as where other vectors have replaced a run's; else the table
-    ``[words]`` of the run's recipe."""
+    """Return the entry that :func:`saved_rule` made, or the table ``[words]`` of the run's recipe."""
     if (folder / "vectors.json").is_file():
         about = json.loads((folder / "vectors.json").read_text(encoding="utf-8"))
         if "word_rule" in about:

@@ -1,8 +1,7 @@
-"""Labelled text as fastText has it: one example to a line, and words that begin with ``__label__`` are its
-labels.
+"""Labelled text in fastText's format: one example a line, whose labels are words with the prefix
+``__label__``.
 
-Words are what stands between the white space that fastText knows (ASCII's, and the character 0), and the end
-of a line is the word ``</s>``.
+White space is ASCII's and the character 0, as in fastText.  The end of a line is the word ``</s>``.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ _KINDS = ("word", "label", "rare")
 
 
 class LabelledVocabulary:
-    """V words, L labels and R rare words; ids follow one another in this order.
+    """V words, L labels and R rare words, with consecutive ids in this order.
 
-    It stands in for a tokenizer where a corpus is prepared (:func:`wordloom.data.prepare`).  Rare words are
-    those with no row of their own: they have n-grams all the same, and take part in runs of words.
+    It takes the place of a tokenizer when a corpus is prepared (:func:`wordloom.data.prepare`).  Rare words
+    have no row of their own, but they have character n-grams and are part of word n-grams.
 
     Attributes:
-        words, labels, rare: lists, each by falling count, ties in alphabetical order.
+        words, labels, rare: lists by falling count, with ties in alphabetical order.
         counts: [V + L + R] int64.
-        n_tokens: running words and labels of the text.
-        lower: whether words were brought to lower case; labels never are.
-        label_prefix: words that begin so are labels.
+        n_tokens: the number of words and labels in the text.
+        lower: words were lower-cased; labels never are.
+        label_prefix: the prefix of labels.
         ids: word or label -> id.
     """
 
-    kind = "word"  # a text may be cut wherever no word is
+    kind = "word"  # a text may be split between any two words
     pad_id = None
     special_ids: frozenset[int] = frozenset()
 
@@ -60,13 +59,15 @@ class LabelledVocabulary:
         lower: bool = False,
         label_prefix: str = LABEL_PREFIX,
     ) -> None:
-        """Takes them as they are; raises VectorError where there are not as many counts as names."""
+        """Take the names in order; raise VectorError if the number of counts differs."""
         self.words, self.labels, self.rare = list(words), list(labels), list(rare)
         self.lower, self.label_prefix = lower, label_prefix
         self.counts: NDArray[np.int64] = np.fromiter(counts, dtype=np.int64)
         names = [*self.words, *self.labels, *self.rare]
         if len(self.counts) != len(names):
-            raise VectorError(f"{len(names)} words and labels have {len(self.counts)} counts; give each one")
+            raise VectorError(
+                f"{len(names)} words and labels have {len(self.counts)} counts; give one for each"
+            )
         self.ids = {name: index for index, name in enumerate(names)}
         self.eos_id = self.ids.get(END_OF_LINE)
 
@@ -81,29 +82,29 @@ class LabelledVocabulary:
         label_prefix: str = LABEL_PREFIX,
         progress: Callable[[int], None] | None = None,
     ) -> LabelledVocabulary:
-        """Count the words and labels of ``texts``, which are cut where no word is.
+        """Count the words and labels of ``texts``, which must be split between words.
 
         Args:
-            min_count: how often a word must occur to have a row; labels are kept however rare.
-            max_words: how many words have one at most, the most frequent.
-            progress: told the running words so far, after each text.
+            min_count: the lowest count of a word that has a row; every label has one.
+            max_words: the highest number of words with a row, the most frequent.
+            progress: called after each text with the number of words so far.
 
         Raises:
-            VectorError: there are no labels, or no words are left.
+            VectorError: there are no labels, or no words remain.
         """
         if not label_prefix or _WORD.fullmatch(label_prefix) is None:
             raise VectorError(f"the label prefix {label_prefix!r} is empty or holds white space")
-        found: Counter[str] = Counter()
-        running = 0
+        raw_counts: Counter[str] = Counter()
+        n_words = 0
         for text in texts:
             names = _WORD.findall(text)
-            found.update(names)
-            running += len(names)
+            raw_counts.update(names)
+            n_words += len(names)
             if progress is not None:
-                progress(running)
+                progress(n_words)
         counts: Counter[str] = Counter()
-        for name, number in found.items():  # few, where the running words are many
-            counts[_settled(name, lower, label_prefix)] += number
+        for name, number in raw_counts.items():  # normalise distinct names only, which are few
+            counts[_normalised(name, lower, label_prefix)] += number
         ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         labels = [(name, n) for name, n in ranked if name.startswith(label_prefix)]
         others = [(name, n) for name, n in ranked if not name.startswith(label_prefix)]
@@ -111,8 +112,8 @@ class LabelledVocabulary:
         rare = others[len(words) :]
         if not labels:
             raise VectorError(
-                f"no word of the text begins with {label_prefix!r}, so no line has a label; write each as "
-                f"{label_prefix}NAME into its line, or give another label_prefix"
+                f"no word of the text begins with {label_prefix!r}, so no line has a label; write labels as "
+                f"{label_prefix}NAME, or set another label_prefix"
             )
         if not words:
             raise VectorError(
@@ -134,14 +135,14 @@ class LabelledVocabulary:
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        """[L]."""
+        """The counts of the labels [L]."""
         V = len(self.words)
         return self.counts[V : V + len(self.labels)]
 
     # -- on disk ---------------------------------------------------------------------------------------
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocabulary.tsv``: a name, its count, and whether it is a word, label or rare word."""
+        """Write ``vocabulary.tsv`` with a name, its count and its kind (word, label or rare) in each line."""
         kinds = [kind for kind in _KINDS for _ in self._named(kind)]
         rows = zip(self.ids, self.counts.tolist(), kinds, strict=True)
         text = "".join(f"{name}\t{count}\t{kind}\n" for name, count, kind in rows)
@@ -149,7 +150,7 @@ class LabelledVocabulary:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, lower: bool, label_prefix: str) -> LabelledVocabulary:
-        """The vocabulary that :meth:`save` wrote; raises VectorError where it is missing or damaged."""
+        """Read the vocabulary that :meth:`save` wrote; raise VectorError if it is missing or damaged."""
         try:
             text = (Path(folder) / "vocabulary.tsv").read_bytes().decode("utf-8")
             rows = [line.split("\t") for line in text.split("\n")[:-1]]
@@ -172,18 +173,18 @@ class LabelledVocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides how a text is encoded."""
+        """The sha256 of everything that determines the encoding."""
         head = f"labelled {self.lower} {self.label_prefix} {len(self.words)} {len(self.labels)}\n"
         return hashlib.sha256((head + "\n".join(self.ids)).encode("utf-8", "surrogatepass")).hexdigest()
 
     def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
-        """Ids of the words and labels of ``text`` that were counted; a line break is ``</s>``."""
-        settled = (_settled(name, self.lower, self.label_prefix) for name in _WORD.findall(text))
-        known = map(self.ids.get, settled)
+        """Return the ids of the known words and labels of ``text``; a line break is ``</s>``."""
+        names = (_normalised(name, self.lower, self.label_prefix) for name in _WORD.findall(text))
+        known = map(self.ids.get, names)
         return [index for index in known if index is not None]
 
     def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
-        """:meth:`encode_ids` of each text."""
+        """Return :meth:`encode_ids` of each text."""
         return [self.encode_ids(text) for text in texts]
 
     def id_to_token(self, index: int) -> str | None:
@@ -194,7 +195,7 @@ class LabelledVocabulary:
         return None
 
 
-def _settled(name: str, lower: bool, label_prefix: str) -> str:
+def _normalised(name: str, lower: bool, label_prefix: str) -> str:
     if name == "\n":
         return END_OF_LINE
     return name.lower() if lower and not name.startswith(label_prefix) else name

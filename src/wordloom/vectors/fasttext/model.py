@@ -1,4 +1,4 @@
-"""A fastText model as it lies in memory: settings, dictionary and both matrices."""
+"""A fastText model: settings, dictionary and both matrices."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from wordloom.vectors.fasttext.vectors import FastTextVectors
 
 __all__ = ["LOSSES", "MODELS", "FastTextArgs", "FastTextModel"]
 
-# in the order of the numbers, from 1, that stand for them in files
+# in the order of their numbers in files, which start at 1
 MODELS = ("cbow", "skipgram", "supervised")
 LOSSES = ("hs", "ns", "softmax", "ova")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastTextArgs:
-    """The settings that a model keeps.  (fastText keeps neither the learning rate nor the label prefix.)
+    """The settings that a model file stores.  They include neither the learning rate nor the label prefix.
 
     Attributes:
         model: ``cbow``, ``skipgram`` or ``supervised``.
         loss: ``hs`` (hierarchical softmax), ``ns`` (negative sampling), ``softmax`` or ``ova`` (one binary
             classifier for each label).
-        dim: D.
-        window, epochs, min_count, negative, sample: of training; fastText's ws, epoch, minCount, neg and t.
-        word_ngrams: the longest run of words that has a vector, in supervised models.
+        dim: the number of components D.
+        window, epochs, min_count, negative, sample: fastText's ws, epoch, minCount, neg and t.
+        word_ngrams: the words of the longest word n-gram that has a vector, in supervised models.
         min_n, max_n, buckets: see :class:`Subwords`; fastText's minn, maxn and bucket.
-        lr_update_rate: after how many words the learning rate was changed.
+        lr_update_rate: the number of words between updates of the learning rate.
 
     Raises:
         VectorError: an unknown ``model`` or ``loss``, or a number out of range.
@@ -60,13 +60,11 @@ class FastTextArgs:
         numbers = (self.dim, self.window, self.epochs, self.min_count, self.negative, self.word_ngrams)
         if self.dim < 1 or not all(-(2**31) <= number < 2**31 for number in (*numbers, self.lr_update_rate)):
             raise VectorError(
-                f"{self} does not fit the format; give numbers of 31 bits, and a dim of 1 or more"
+                f"{self} does not fit the format; give numbers below 2^31, and a dim of 1 or more"
             )
         if self.word_ngrams > 1 and not self.buckets:
-            raise VectorError(
-                f"word_ngrams {self.word_ngrams} needs buckets to fall into, and buckets is 0; give some"
-            )
-        Subwords(self.min_n, self.max_n, self.buckets)  # refuses what is out of range
+            raise VectorError(f"word_ngrams {self.word_ngrams} needs buckets, and buckets is 0; give some")
+        Subwords(self.min_n, self.max_n, self.buckets)  # raises for values out of range
 
     @property
     def subwords(self) -> Subwords:
@@ -76,21 +74,21 @@ class FastTextArgs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FastTextModel:
-    """A fastText model of V words and, where supervised, L labels.
+    """A fastText model of V words and, if it is supervised, L labels.
 
     Attributes:
-        args: its settings.
+        args: the settings.
         words: V words, by falling count.
         counts: [V] int64.
         labels: L labels with their prefix (``__label__`` by default), by falling count.
         label_counts: [L] int64.
-        input_matrix: [V + buckets, D] float32, words' own rows and then those of n-grams.
-        output_matrix: float32, [L, D] in a supervised model, else [V, D].  With hierarchical softmax row i
-            belongs to inner node i of the Huffman tree (:func:`huffman`), and the last to none.
-        n_tokens: running words and labels of the training text, those below ``min_count`` too.
+        input_matrix: [V + buckets, D] float32, the rows of words and then of n-grams.
+        output_matrix: float32, [L, D] in a supervised model, otherwise [V, D].  With hierarchical softmax,
+            row i belongs to inner node i of the Huffman tree (see ``huffman``), and the last row is unused.
+        n_tokens: the number of words and labels in the training text, including rare ones.
 
     Raises:
-        VectorError: these do not fit one another.
+        VectorError: the sizes differ.
     """
 
     args: FastTextArgs
@@ -106,9 +104,9 @@ class FastTextModel:
         if self.label_counts is None and not len(self.labels):
             object.__setattr__(self, "label_counts", np.zeros(0, dtype=np.int64))
         for names, counts in (("words", self.counts), ("labels", self.label_counts)):
-            n, given = len(getattr(self, names)), 0 if counts is None else len(counts)
-            if n != given:
-                raise VectorError(f"{n:,} {names} have {given:,} counts; give one for each")
+            n, n_counts = len(getattr(self, names)), 0 if counts is None else len(counts)
+            if n != n_counts:
+                raise VectorError(f"{n:,} {names} have {n_counts:,} counts; give one for each")
         V, D = len(self.words), self.args.dim
         classes = len(self.labels) if self.args.model == "supervised" else V
         if self.input_matrix.shape != (V + self.args.buckets, D):
@@ -131,9 +129,9 @@ class FastTextModel:
 
     @cached_property
     def wv(self) -> FastTextVectors:
-        """The words' vectors.  They share this model's rows.
+        """The word vectors, which share this model's rows.
 
-        Raises VectorError where there are no words, or a word is there twice.
+        Raises VectorError if there are no words, or a word occurs twice.
         """
         V = len(self.words)
         rows, ngrams = self.input_matrix[:V], self.input_matrix[V:]

@@ -1,7 +1,6 @@
-"""Loops over the n-grams of many words, compiled by numba; :mod:`wordloom.vectors.fasttext.subwords` says the
-same slowly.
+"""Compiled loops over the n-grams of many words; :class:`Subwords` does the same for one word in Python.
 
-Each is compiled for one set of types.  Vectors may lie at any byte of a mapped file, and be read-only.
+Each kernel is compiled for one set of types.  Vectors may be read-only and unaligned, as in a mapped file.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from wordloom.kernels.machine_code import compiled
 __all__ = ["average", "hash_ngrams", "hash_words"]
 
 
-def _given(dtype: Any, dims: int) -> Any:
+def _array(dtype: Any, dims: int) -> Any:
     return types.Array(dtype, dims, "C", readonly=True, aligned=False)
 
 
-_bytes, _numbers = _given(types.uint8, 1), _given(types.int64, 1)
+_bytes, _numbers = _array(types.uint8, 1), _array(types.int64, 1)
 
 
 def _kernel(*arguments: Any) -> Any:
@@ -29,7 +28,7 @@ def _kernel(*arguments: Any) -> Any:
 
 @_kernel(_bytes, _numbers, types.uint32[::1])
 def hash_words(raw: Any, places: Any, hashes: Any) -> None:
-    """hashes [V] of the words that lie in ``raw`` from ``places`` [V + 1] on."""
+    """Compute the hashes [V] of the words in ``raw``, which start at ``places`` [V + 1]."""
     for word in range(len(places) - 1):
         value = np.uint32(2166136261)
         for place in range(places[word], places[word + 1]):
@@ -39,7 +38,7 @@ def hash_words(raw: Any, places: Any, hashes: Any) -> None:
 
 @_kernel(_bytes, _numbers, types.int64, types.int64, types.int64, _numbers, types.int32[::1])
 def hash_ngrams(raw: Any, places: Any, min_n: int, max_n: int, buckets: int, starts: Any, ids: Any) -> None:
-    """ids [N], from ``starts`` [V + 1] on for each word, of words in angle brackets that lie in ``raw``."""
+    """Compute the buckets ids [N] of the n-grams of the bracketed words in ``raw``, see Subwords.table."""
     for word in range(len(places) - 1):
         begin, end = places[word], places[word + 1]
         out = starts[word]
@@ -61,15 +60,14 @@ def hash_ngrams(raw: Any, places: Any, min_n: int, max_n: int, buckets: int, sta
 
 
 @_kernel(
-    _given(types.float32, 2),
-    _given(types.float32, 2),
+    _array(types.float32, 2),
+    _array(types.float32, 2),
     _numbers,
-    _given(types.int32, 1),
+    _array(types.int32, 1),
     types.float32[:, ::1],
 )
 def average(own: Any, ngrams: Any, starts: Any, ids: Any, out: Any) -> None:
-    """out [n, D]: own [n, D] and the rows of ``ngrams`` that each word has, added in that order, over how
-    many they are."""
+    """Compute out [n, D]: the mean of each word's row in own [n, D] and of its rows of ``ngrams``."""
     n, D = out.shape
     for word in range(n):
         for d in range(D):

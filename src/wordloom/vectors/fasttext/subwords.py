@@ -1,9 +1,7 @@
-"""What fastText gives vectors of their own beside words: character n-grams, and runs of words in a text.
+"""Character n-grams and word n-grams of fastText, and the buckets that they are hashed to.
 
-Neither is listed anywhere.  Each is hashed to one of a number of buckets, and all that fall into a bucket
-share its vector (Bojanowski et al. 2017, arXiv:1607.04606, section 3.2; Joulin et al. 2017,
-arXiv:1607.01759).
-Hashes are those of the C++ tool, oddities and all: else its models could not be read.
+All n-grams in a bucket share its vector (Bojanowski et al. 2017, arXiv:1607.04606, section 3.2; Joulin et al.
+2017, arXiv:1607.01759).  The hashes are exactly those of the C++ tool, because its models depend on them.
 """
 
 from __future__ import annotations
@@ -22,23 +20,23 @@ __all__ = ["END_OF_LINE", "Subwords", "word_bytes", "word_hash", "word_hashes", 
 END_OF_LINE = "</s>"  # fastText's word for a line break; it has no n-grams
 
 _MOST_BUCKETS = 2**31 - 1
-_NEXT_WORD = 116049371  # by which a run of words' hash is multiplied before the next word's is added
+_NEXT_WORD = 116049371  # multiplies the hash of a word n-gram before the next word is added
 
 
 @dataclass(frozen=True)
 class Subwords:
-    """The character n-grams of words, by the number of their bucket.
+    """The character n-grams of words, as numbers of buckets.
 
-    A word stands in angle brackets while it is cut, so that its first and last letters differ from the same
-    letters inside; the brackets alone are no n-grams.  ``</s>`` has none.
+    N-grams are taken from the word in angle brackets, so that its first and last letters differ from letters
+    inside.  A single bracket is not an n-gram.  ``</s>`` has no n-grams.
 
     Attributes:
-        min_n, max_n: the fewest and most characters of an n-gram.  There are none where ``max_n`` is 0 or
-            below ``min_n``; a ``min_n`` of 0 is as good as 1.
-        buckets: how many there are; none, and there are no n-grams.
+        min_n, max_n: the lowest and highest number of characters.  There are no n-grams if ``max_n`` is 0 or
+            below ``min_n``.  A ``min_n`` of 0 means 1.
+        buckets: the number of buckets; 0 means no n-grams.
 
     Raises:
-        VectorError: a number is negative, or ``buckets`` does not fit in 31 bits.
+        VectorError: a number is negative, or ``buckets`` exceeds 31 bits.
     """
 
     min_n: int = 3
@@ -54,18 +52,18 @@ class Subwords:
                 )
 
     def __bool__(self) -> bool:
-        """Whether words have n-grams at all."""
+        """Return whether words have n-grams."""
         return bool(self.buckets) and max(self.min_n, 1) <= self.max_n
 
     def pieces(self, word: str) -> list[bytes]:
-        """The n-grams of ``word`` in UTF-8, by where they begin and then by length.
+        """Return the n-grams of ``word`` in UTF-8, sorted by start and then by length.
 
-        Raises VectorError for a word that has no bytes, see :func:`word_bytes`.
+        Raises VectorError for half a surrogate pair, see :func:`word_bytes`.
         """
         if not self or word == END_OF_LINE:
             return []
         raw = b"<%b>" % word_bytes(word)
-        edges = [place for place, byte in enumerate(raw) if byte & 0xC0 != 0x80]  # where characters begin
+        edges = [place for place, byte in enumerate(raw) if byte & 0xC0 != 0x80]  # starts of characters
         last = len(edges)
         edges.append(len(raw))
         return [
@@ -76,27 +74,28 @@ class Subwords:
         ]
 
     def ngrams(self, word: str) -> list[int]:
-        """The buckets, 0 .. ``buckets`` - 1, of the n-grams of ``word``; what occurs twice is there twice.
+        """Return the buckets, 0 to ``buckets`` - 1, of the n-grams of ``word``, including repeated ones.
 
-        Raises VectorError for a word that has no bytes, see :func:`word_bytes`.
+        Raises VectorError for half a surrogate pair, see :func:`word_bytes`.
         """
         return [_fnv(piece) % self.buckets for piece in self.pieces(word)]
 
     def table(self, words: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """:meth:`ngrams` of V words at once: (starts [V + 1], ids [N]), the buckets of word w being
-        ``ids[starts[w]:starts[w + 1]]``.
+        """Return :meth:`ngrams` of V words as (starts [V + 1], ids [N]).
 
-        Raises VectorError for a word that has no bytes, see :func:`word_bytes`.
+        The buckets of word w are ``ids[starts[w]:starts[w + 1]]``.
+
+        Raises VectorError for half a surrogate pair, see :func:`word_bytes`.
         """
         if not self:
             return np.zeros(len(words) + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
         from wordloom.vectors.fasttext.subword_kernels import hash_ngrams
 
         raw, places = _joined(b"" if word == END_OF_LINE else b"<%b>" % word_bytes(word) for word in words)
-        begun = np.zeros(len(raw) + 1, dtype=np.int64)  # characters begun before each byte
+        begun = np.zeros(len(raw) + 1, dtype=np.int64)  # the number of characters that start before each byte
         np.cumsum(raw & 0xC0 != 0x80, out=begun[1:])
         characters = np.diff(begun[places])  # [V]
-        counts = np.where(characters > 0, -2 * (self.min_n <= 1), 0)  # the brackets alone
+        counts = np.where(characters > 0, -2 * (self.min_n <= 1), 0)  # without the single brackets
         for n in range(max(self.min_n, 1), min(self.max_n, int(characters.max(initial=0))) + 1):
             counts += np.maximum(characters - n + 1, 0)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -125,19 +124,18 @@ class Subwords:
 
 
 def word_bytes(word: str) -> bytes:
-    """``word`` in UTF-8.  Bytes that are none, which files of fastText's may hold, are U+DC80 .. U+DCFF in a
-    string, as Python's ``surrogateescape`` has it, and become what they were.
+    """Return ``word`` in UTF-8.  U+DC80 to U+DCFF become the invalid bytes that they represent.
 
-    Raises VectorError for a word with another half of a character.
+    Raises VectorError for any other half of a surrogate pair.
     """
     try:
         return word.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise VectorError(f"the word {word!r} holds half a character; give whole ones") from None
+        raise VectorError(f"the word {word!r} holds half a surrogate pair; remove it") from None
 
 
 def _joined(words: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All bytes, and where each word begins, the end being one more."""
+    """Return all bytes, and [V + 1] the start of each word and the end."""
     parts = list(words)
     places = np.zeros(len(parts) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, parts), dtype=np.int64, count=len(parts)), out=places[1:])
@@ -145,8 +143,7 @@ def _joined(words: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64
 
 
 def _fnv(raw: bytes) -> int:
-    """FNV-1a in 32 bits, except that a byte from 128 on is taken for negative, as the C++ tool did where
-    ``char`` is signed and since then does everywhere."""
+    """Return the 32-bit FNV-1a hash, with bytes from 128 on read as negative, as in the C++ tool."""
     value = 2166136261
     for byte in raw:
         value = (value ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619 & 0xFFFFFFFF
@@ -154,12 +151,12 @@ def _fnv(raw: bytes) -> int:
 
 
 def word_hash(word: str) -> int:
-    """The hash of a whole word, 0 .. 2^32 - 1."""
+    """Return the hash of a word, 0 to 2^32 - 1."""
     return _fnv(word_bytes(word))
 
 
 def word_hashes(words: Sequence[str]) -> NDArray[np.uint32]:
-    """:func:`word_hash` of V words at once, [V]."""
+    """Return :func:`word_hash` of V words, [V]."""
     from wordloom.vectors.fasttext.subword_kernels import hash_words
 
     raw, places = _joined(map(word_bytes, words))
@@ -169,29 +166,29 @@ def word_hashes(words: Sequence[str]) -> NDArray[np.uint32]:
 
 
 def word_ngrams(hashes: NDArray[Any], n: int, buckets: int) -> NDArray[np.int64]:
-    """The buckets of all runs of 2 to ``n`` words in a text, by where they begin and then by length.
+    """Return the buckets of all word n-grams of 2 to ``n`` words, sorted by start and then by length.
 
-    A run's hash is (hash of the run before its last word) * 116049371 + hash of that word, in 64 bits, words'
-    hashes being widened as signed numbers (Dictionary::addWordNgrams).
+    The 64-bit hash of an n-gram is (hash without its last word) * 116049371 + hash of that word.  Hashes of
+    words are sign-extended to 64 bits (Dictionary::addWordNgrams).
 
     Args:
-        hashes: [T] hashes of the text's words in order, those without a vector too.
-        n: the most words in a run; below 2 there are no runs.
-        buckets: how many there are.  Character n-grams fall into the same.
+        hashes: [T] hashes of the words of a text in order, including words without a vector.
+        n: the highest number of words; below 2 there are no word n-grams.
+        buckets: the number of buckets, shared with character n-grams.
 
-    Raises VectorError where runs have no buckets to fall into.
+    Raises VectorError if there are no buckets.
     """
     T = len(hashes)
     n = min(n, T)
     if n < 2:
         return np.zeros(0, dtype=np.int64)
     if buckets < 1:
-        raise VectorError(f"runs of {n} words need buckets to fall into, and there are {buckets}; give some")
+        raise VectorError(f"n-grams of {n} words need buckets, and there are {buckets}; give some")
     wide = np.asarray(hashes).astype(np.uint32).view(np.int32).astype(np.int64).view(np.uint64)
-    run = wide.copy()
-    runs = np.zeros((T, n - 1), dtype=np.uint64)
+    ngrams = wide.copy()
+    table = np.zeros((T, n - 1), dtype=np.uint64)
     for more in range(1, n):
-        run = run[: T - more] * np.uint64(_NEXT_WORD) + wide[more:]  # arrays wrap around without a word
-        runs[: T - more, more - 1] = run
-    there = np.arange(T)[:, None] + np.arange(1, n) < T
-    return (runs[there] % np.uint64(buckets)).astype(np.int64)
+        ngrams = ngrams[: T - more] * np.uint64(_NEXT_WORD) + wide[more:]  # [T - more], modulo 2^64
+        table[: T - more, more - 1] = ngrams
+    inside = np.arange(T)[:, None] + np.arange(1, n) < T  # [T, n - 1]
+    return (table[inside] % np.uint64(buckets)).astype(np.int64)

@@ -1,5 +1,4 @@
-"""Training fastText's supervised mode over token shards: a linear classifier on the mean of a line's rows
-(Joulin et al. 2017, arXiv:1607.01759)."""
+"""Train fastText's supervised mode on token shards (Joulin et al. 2017, arXiv:1607.01759)."""
 
 from __future__ import annotations
 
@@ -15,87 +14,81 @@ from wordloom.vectors.fasttext import kernels
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.model import LOSSES, FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.subwords import Subwords, word_hashes
-from wordloom.vectors.word2vec.layout import DESKS, Part, Tables, addresses, aligned, desk_table
+from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, addresses, aligned, scratch_table
 from wordloom.vectors.word2vec.sampling import alias_table, huffman
 from wordloom.vectors.word2vec.trainer import (
     Corpus,
+    Settings,
     TrainingCorpus,
     WordTrainer,
-    fast_mode,
-    gather,
-    on_threads,
-    scatter,
+    describe_fast_mode,
+    fill_uniform,
+    group_pieces,
+    thread_count,
 )
 
 __all__ = ["JOB", "SupervisedTrainer", "cut_lines"]
 
-JOB = 2_000  # words at most that one thread takes at a time, where lines allow
-_READ = 1 << 22  # words looked at at a time
-_EXPONENT = 0.5  # negatives are drawn in proportion to count ** 0.5, as in fastText
+JOB = 2_000  # most words of a job, unless a line is longer
+_READ = 1 << 22  # words read at a time
+_EXPONENT = 0.5  # of counts, for sampling negatives, as in fastText
 
 
-class Settings(Protocol):
-    """What training asks of its settings; :class:`wordloom.recipe.VectorSettings` has it."""
+class SupervisedSettings(Settings, Protocol):
+    """The settings of training; :class:`wordloom.recipe.vectors.VectorSettings` has them."""
 
-    dim: int
     loss: str
-    negative: int
     word_ngrams: int
     min_n: int
     max_n: int
     buckets: int
-    epochs: int
-    alpha: float
-    min_alpha: float
-    deterministic: bool
 
 
 def cut_lines(shards: Corpus, end_of_line: int | None) -> TrainingCorpus:
-    """A corpus whose pieces are lines: each ends with the id ``end_of_line``, or with its document.
+    """Divide a corpus into lines, which end with the id ``end_of_line`` or with their document.
 
     Raises VectorError for a corpus without a word.
     """
     size = len(shards)
     if not size:
         raise VectorError("the corpus holds no word; give more text")
-    found = [np.asarray(shards.ends, dtype=np.int64)]
+    line_ends = [np.asarray(shards.ends, dtype=np.int64)]
     for start in range(0, size, _READ):
         some = shards.tokens(start, min(size, start + _READ))
-        found.append(start + 1 + np.flatnonzero(some == end_of_line))
-    ends = np.unique(np.concatenate(found))
-    return TrainingCorpus(shards, ends, gather(ends, JOB))
+        line_ends.append(start + 1 + np.flatnonzero(some == end_of_line))
+    ends = np.unique(np.concatenate(line_ends))
+    return TrainingCorpus(shards, ends, group_pieces(ends, JOB))
 
 
 class SupervisedTrainer(WordTrainer):
-    """Trains the rows of words, n-grams and runs of words, and one row for each label, portion by portion.
+    """Trains the rows of words, n-grams and labels, portion by portion.
 
     Attributes:
-        inputs: [V + buckets, dim] a view of the rows of words, then of what falls into buckets.
+        inputs: [V + buckets, dim] a view of the rows of words and then of buckets.
         outputs: [L, dim] a view of the rows of labels, or of the tree's inner nodes.
-        job: the next job, counted over all epochs; ``jobs`` of them are to do.
     """
 
     def __init__(
         self,
         corpus: TrainingCorpus,
         vocabulary: LabelledVocabulary,
-        settings: Settings,
+        settings: SupervisedSettings,
         *,
         seed: int,
         threads: int | None = None,
         min_count: int = 1,
     ) -> None:
-        """Lays out the rows: inputs evenly between -1/dim and 1/dim, outputs 0, as fastText has them.
+        """Initialise inputs uniformly between -1/dim and 1/dim, and outputs with 0, as in fastText.
 
         Args:
-            corpus: of :func:`cut_lines`, encoded by ``vocabulary``.
-            vocabulary: words, labels, and words without a row.
-            settings: see :class:`wordloom.recipe.VectorSettings`.
-            seed: names the random numbers.
-            threads: None: one for every processor that this process may use.
-            min_count: of the vocabulary, to be kept with the model.
+            corpus: the result of :func:`cut_lines`, encoded by ``vocabulary``.
+            vocabulary: words, labels, and rare words without a row.
+            settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
+            seed: the random seed.
+            threads: the number of threads; None: one for each available processor.
+            min_count: the vocabulary's lowest count, which the model file stores.
 
-        Raises VectorError for settings that do not fit one another.
+        Raises VectorError for inconsistent settings.
         """
         s: Any = settings
         self.corpus, self.vocabulary, self.settings, self.seed = corpus, vocabulary, s, seed
@@ -120,31 +113,31 @@ class SupervisedTrainer(WordTrainer):
             longest=int(np.diff(corpus.ends, prepend=0).max()),
         )
         inputs, outputs = aligned(V + self.args.buckets, stride), aligned(L, stride)
-        scatter(inputs, s.dim, seed, s.dim / 2)
+        fill_uniform(inputs, s.dim, seed, s.dim / 2)
         self._tables = Tables(inputs, outputs)
-        desks: Any = kernels.desks(DESKS if s.deterministic else self.threads, self._lines)
-        self._desks, self._desk_table = desks, desk_table(desks)
+        scratch: Any = kernels.allocate_scratch(STREAMS if s.deterministic else self.threads, self._lines)
+        self._scratch, self._scratch_table = scratch, scratch_table(scratch)
 
     @property
     def kernel(self) -> str:
-        """One line: what runs, on how many threads, and whether it can be repeated."""
+        """One line about the kernel, its threads and its reproducibility."""
         mode = (
-            f"deterministic, batches of {DESKS} lines"
+            f"deterministic, batches of {STREAMS} lines"
             if self.settings.deterministic
-            else fast_mode(self.threads)
+            else describe_fast_mode(self.threads)
         )
         L = len(self.vocabulary.labels)
-        on = on_threads(self.threads)
+        on = thread_count(self.threads)
         return f"fastText supervised, {self.args.loss} over {L:,} labels, numba kernel on {on} ({mode})"
 
     def _train(self, part: Part) -> None:
-        self._on_threads(
-            kernels.together, kernels.apart, addresses(self._tables), addresses(self._known), self._lines,
-            kernels.most_of(self._lines), addresses(part), len(part.rates),
+        self._run_program(
+            kernels.run_deterministic, kernels.run_fast, addresses(self._tables), addresses(self._known),
+            self._lines, kernels.max_sizes(self._lines), addresses(part), len(part.rates),
         )  # fmt: skip
 
     def model(self) -> FastTextModel:
-        """What is learnt so far, to predict with or to save by save_fasttext; its matrices are views."""
+        """Return the current model, whose matrices are views of the trainer's."""
         v = self.vocabulary
         return FastTextModel(
             args=self.args,
@@ -158,8 +151,8 @@ class SupervisedTrainer(WordTrainer):
         )
 
 
-def _args(s: Any, min_count: int) -> FastTextArgs:
-    """The settings in fastText's terms; without n-grams and runs there are no buckets."""
+def _args(s: SupervisedSettings, min_count: int) -> FastTextArgs:
+    """Return the settings under fastText's names; without n-grams there are no buckets."""
     ngrams = bool(Subwords(s.min_n, s.max_n, s.buckets))
     return FastTextArgs(
         model="supervised",
@@ -178,14 +171,14 @@ def _args(s: Any, min_count: int) -> FastTextArgs:
 def _known(
     v: LabelledVocabulary, starts: NDArray[np.int64], rows: NDArray[np.int32], loss: int, negative: int
 ) -> tuple[kernels.Known, int]:
-    """The tables that a loss needs, and the longest path in the tree."""
+    """Return the tables for a loss, and the length of the longest path in the tree."""
     none = np.zeros(0, np.uint32)
     share, other, path = none, none, 1
     path_starts, nodes, codes = np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.uint8)
     counts = v.label_counts
     if loss == kernels.NS:
         if negative < 1:
-            raise VectorError(f"negative {negative} leaves nothing to learn against; give 1 or more")
+            raise VectorError(f"negative {negative} leaves no negatives; give 1 or more")
         share, other = alias_table(counts.astype(np.float64) ** _EXPONENT)
     if loss == kernels.HS:
         path_starts, nodes, codes = huffman(counts)

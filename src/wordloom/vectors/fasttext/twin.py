@@ -1,5 +1,4 @@
-"""fastText's supervised mode in numpy: what :mod:`wordloom.vectors.fasttext.kernels` computes, to be read,
-and to check it by.
+"""fastText's supervised mode in NumPy: the readable reference for :mod:`wordloom.vectors.fasttext.kernels`.
 
 A line with the rows R and the label l, or labels, is one step of gradient descent on
 
@@ -21,23 +20,23 @@ from numpy.typing import NDArray
 
 from wordloom.vectors.fasttext.kernels import HS, OVA, SOFTMAX, Known, Method
 from wordloom.vectors.fasttext.subwords import word_ngrams
-from wordloom.vectors.word2vec.layout import DESKS, Part, Tables
+from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables
 from wordloom.vectors.word2vec.twin import Random
 
-__all__ = ["Example", "apart", "examples", "line_loss", "step", "together"]
+__all__ = ["Example", "examples", "line_loss", "run_deterministic", "run_fast", "step"]
 
 
 class Example(NamedTuple):
-    rows: list[int]  # of inputs, their mean being the line; none where it is passed over
+    rows: list[int]  # of inputs, whose mean is the line; none if it is skipped
     targets: list[int]  # of outputs
     goal: list[float]  # 1 or 0 for each
 
 
 def examples(part: Part, job: int, known: Known, method: Method) -> list[Example]:
-    """The lines of a job, what is drawn being drawn as the kernels draw it."""
+    """Return the lines of a job, with the kernels' random numbers."""
     random = Random(int(part.seeds[job]))
     V, L = method.words, method.labels
-    found = []
+    result = []
     for line in range(part.jobs[job], part.jobs[job + 1]):
         ids = part.ids[part.ends[line - 1] if line else 0 : part.ends[line]].tolist()
         labels = [word - V for word in ids if V <= word < V + L]
@@ -47,10 +46,10 @@ def examples(part: Part, job: int, known: Known, method: Method) -> list[Example
             hashes = known.hashes[words].astype(np.uint32)
             rows += (V + word_ngrams(hashes, method.word_ngrams, method.buckets)).tolist()
         if not labels or not rows:
-            found.append(Example([], [], []))
+            result.append(Example([], [], []))
             continue
-        found.append(Example([int(row) for row in rows], *_targets(labels, random, known, method)))
-    return found
+        result.append(Example([int(row) for row in rows], *_targets(labels, random, known, method)))
+    return result
 
 
 def _targets(
@@ -75,7 +74,7 @@ def _targets(
 
 
 def line_loss(tables: Tables, example: Example, method: Method) -> float:
-    """The negative log-likelihood of a line, in nats."""
+    """Return the negative log-likelihood of a line in nats."""
     scores = tables.outputs[example.targets] @ tables.inputs[example.rows].mean(axis=0)  # [k]
     goal = np.array(example.goal)
     if method.loss == SOFTMAX:
@@ -84,8 +83,8 @@ def line_loss(tables: Tables, example: Example, method: Method) -> float:
 
 
 def step(tables: Tables, example: Example, method: Method, rate: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What a line adds to each of its rows of inputs [S], and to its targets [k, S]: rate times minus the
-    gradient of :func:`line_loss`."""
+    """Return the updates of a line's input rows [S] and targets [k, S]: rate times minus the gradient of
+    :func:`line_loss`."""
     x, t = tables.inputs[example.rows].mean(axis=0), tables.outputs[example.targets]
     scores = t @ x
     if method.loss == SOFTMAX:
@@ -98,25 +97,25 @@ def step(tables: Tables, example: Example, method: Method, rate: float) -> tuple
 
 
 def _move(tables: Tables, example: Example, changes: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    np.add.at(tables.inputs, example.rows, changes[0])  # a row that is there twice moves twice
+    np.add.at(tables.inputs, example.rows, changes[0])  # a repeated row is updated twice
     np.add.at(tables.outputs, example.targets, changes[1])
 
 
-def apart(tables: Tables, known: Known, method: Method, part: Part) -> None:
-    """The fast mode on one thread: job after job, line after line."""
+def run_fast(tables: Tables, known: Known, method: Method, part: Part) -> None:
+    """Train in the fast mode on one thread."""
     for job, rate in enumerate(part.rates):
         for example in examples(part, job, known, method):
             if example.rows:
                 _move(tables, example, step(tables, example, method, float(rate)))
 
 
-def together(tables: Tables, known: Known, method: Method, part: Part) -> None:
-    """The deterministic mode: a line at every desk is worked out before a row moves."""
+def run_deterministic(tables: Tables, known: Known, method: Method, part: Part) -> None:
+    """Train deterministically: rows change after one line of every stream."""
     J = len(part.rates)
-    desks = [_lines(range(d, J, DESKS), known, method, part) for d in range(DESKS)]
-    while desks:
-        now = [next(desk, None) for desk in desks]
-        desks = [desk for desk, line in zip(desks, now, strict=True) if line is not None]
+    streams = [_lines(range(d, J, STREAMS), known, method, part) for d in range(STREAMS)]
+    while streams:
+        now = [next(stream, None) for stream in streams]
+        streams = [scratch for scratch, line in zip(streams, now, strict=True) if line is not None]
         lines = [line for line in now if line is not None and line[0].rows]
         steps = [step(tables, example, method, rate) for example, rate in lines]
         for (example, _), changes in zip(lines, steps, strict=True):

@@ -1,8 +1,8 @@
-"""FastTextVectors: a word's vector is the mean of its own row and of its n-grams' rows, so that a word never
-seen has one too: the mean of its n-grams'.
+"""FastTextVectors: a word's vector is the mean of its row and its n-grams' rows.
 
-Names and answers are those of gensim's ``FastTextKeyedVectors``.  Two things differ: a word without so much
-as one n-gram is an error, where gensim gives zeros, and ``</s>`` has no n-grams, as in fastText itself.
+An unseen word has the mean of its n-grams' rows.  Names and answers are those of gensim's
+``FastTextKeyedVectors``, with two differences: an unseen word without n-grams raises an error, where gensim
+returns zeros, and ``</s>`` has no n-grams, as in fastText.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from wordloom.vectors.store.keyed import Key, KeyedVectors, UnknownWordError, Ve
 
 __all__ = ["FastTextVectors", "broken_row"]
 
-_WORDS_AT_ONCE = 1 << 14  # averaged by a thread at a time
-_CHECKED = 1 << 20  # components, 4 MiB, looked at at a time
+_WORDS_AT_ONCE = 1 << 14  # words that a thread averages at a time
+_CHECKED = 1 << 20  # components checked at a time, 4 MiB
 
 
 class FastTextVectors(KeyedVectors):
-    """V words and any others, with vectors of D components.
+    """The vectors of V words, and of unseen words with n-grams.
 
-    ``word in wv`` says whether there is a vector, ``word in wv.key_to_index`` whether the word is one of the
-    V.  Answers (``most_similar`` and the like) are always of the V; questions need not be.
+    ``word in wv`` tests for a vector, and ``word in wv.key_to_index`` for one of the V words.  The answers of
+    ``most_similar`` and other queries are always among the V words; the questions need not be.
 
     Attributes:
         vectors_vocab: [V, D] float32, the words' own rows.
         vectors_ngrams: [buckets, D] float32, the n-grams' rows.
-        subwords: which n-grams a word has.
-        vectors: [V, D] float32, the words' vectors.  Made of these when first needed, by as many threads as
-            there are processors; asking for single words' does not need them.
-        index_to_key, key_to_index, counts: as in :class:`KeyedVectors`.
+        subwords: the n-grams of words.
+        vectors: [V, D] float32, the words' vectors, computed on all processors when a query first needs all
+            of them.
     """
 
     def __init__(
@@ -52,19 +51,19 @@ class FastTextVectors(KeyedVectors):
         vectors: NDArray[np.float32] | None = None,
         check: bool = True,
     ) -> None:
-        """Takes the rows as they are where they are float32, mapped from a file or not, at any byte of it.
+        """Take the rows without a copy if they are float32; they may be unaligned in a mapped file.
 
         Args:
             words: V words.
             vectors_vocab: [V, D].
             vectors_ngrams: [buckets, D].
-            subwords: as many ``buckets`` as there are rows.
-            counts: [V], how often each word occurred in training.
-            vectors: [V, D], where they have been made before.
-            check: whether all rows are looked through for numbers that are not finite.
+            subwords: with as many ``buckets`` as there are rows.
+            counts: [V], the count of each word in training.
+            vectors: [V, D], if they were computed before.
+            check: check all rows for numbers that are not finite.
 
         Raises:
-            VectorError: these do not fit one another, a word is there twice, or a row is not finite.
+            VectorError: the sizes differ, a word occurs twice, or a row is not finite.
         """
         self._take_words(words, vectors_vocab, counts)
         V, D = vectors_vocab.shape
@@ -95,7 +94,7 @@ class FastTextVectors(KeyedVectors):
 
     @property
     def vector_size(self) -> int:
-        """D."""
+        """The number of components D."""
         return int(self.vectors_vocab.shape[1])
 
     @cached_property
@@ -121,19 +120,18 @@ class FastTextVectors(KeyedVectors):
         return self.has_index_for(key) or bool(self._ngrams(key))
 
     def get_vector(self, key: Key, norm: bool = False) -> Vector:
-        """[D], of length 1 where ``norm``, not to be written to; of a word that is not in the vocabulary, the
-        mean of its n-grams'.
+        """Return the read-only vector [D] of a word, scaled to length 1 if ``norm``.
 
         Raises:
-            UnknownWordError: it is not in the vocabulary, and has no n-grams.
+            UnknownWordError: the word is not in the vocabulary, and has no n-grams.
         """
-        vector = self._made(key)
+        vector = self._vector_of(key)
         if norm:
             vector = vector / (np.linalg.norm(vector) or np.float32(1))
         vector.setflags(write=False)  # it may be a view of ``vectors``
         return vector
 
-    def _made(self, key: Key) -> Vector:
+    def _vector_of(self, key: Key) -> Vector:
         row = self._row(key)
         if row is not None and "vectors" in self.__dict__:
             return self.vectors[row]
@@ -143,33 +141,32 @@ class FastTextVectors(KeyedVectors):
             parts = np.concatenate([self.vectors_vocab[row : row + 1], parts])
         if not len(parts):
             raise UnknownWordError(key, lambda: self._hint(key))
-        total: Vector = parts.sum(axis=0)  # row by row, as when all are made
+        total: Vector = parts.sum(axis=0)  # row by row, as in ``vectors``
         return total / np.float32(len(parts))
 
     def _several(self, keys: Iterable[Key]) -> Vector:
-        found = [self.get_vector(key) for key in keys]
-        return np.stack(found) if found else np.empty((0, self.vector_size), dtype=np.float32)
+        rows = [self.get_vector(key) for key in keys]
+        return np.stack(rows) if rows else np.empty((0, self.vector_size), dtype=np.float32)
 
     def _ngrams(self, key: object) -> list[int]:
         try:
             return self.subwords.ngrams(key) if isinstance(key, str) else []
-        except VectorError:  # half a character
+        except VectorError:  # half a surrogate pair
             return []
 
     def _hint(self, key: object) -> str:
         if not isinstance(key, str) or not self.subwords:
             return super()._hint(key)
         near = self._near(key)
-        or_else = f"did you mean {' or '.join(map(repr, near))}?" if near else "give another word"
+        advice = f"did you mean {' or '.join(map(repr, near))}?" if near else "give another word"
         lengths = f"{self.subwords.min_n} to {self.subwords.max_n} characters"
-        return f" and has no n-grams of {lengths}, brackets included; {or_else}"
+        return f" and has no n-grams of {lengths}, brackets included; {advice}"
 
     def get_sentence_vector(self, words: Sequence[Key]) -> Vector:
-        """The mean [D] of words' vectors, each brought to length 1: fastText's, of a model that was not
-        supervised.
+        """Return the mean [D] of words' vectors scaled to length 1, as fastText does for unsupervised models.
 
         Args:
-            words: a list of words, or a text whose words have white space between them.
+            words: a list of words, or a text with white space between words.
 
         Raises:
             UnknownWordError: a word has no vector.
@@ -179,16 +176,18 @@ class FastTextVectors(KeyedVectors):
 
     def _keep(self, words: list[str], vectors: Vector, expandos: dict[str, NDArray[Any]]) -> None:
         raise VectorError(
-            "vectors that n-grams are part of are not added to, replaced or sorted; do that with "
-            "KeyedVectors(wv.index_to_key, wv.vectors), which has none"
+            "vectors with n-grams cannot be added, replaced or sorted; use KeyedVectors(wv.index_to_key, "
+            "wv.vectors), which has no n-grams"
         )
 
 
 def broken_row(matrix: NDArray[np.float32]) -> int | None:
-    """The first row of ``matrix`` [n, D] that is not finite."""
+    """Return the first row of ``matrix`` [n, D] that is not finite, or None."""
     step = max(1, _CHECKED // max(1, matrix.shape[1]))
     for first in range(0, len(matrix), step):
-        finite = np.isfinite(np.array(matrix[first : first + step]))  # (slow where numbers lie at odd bytes)
+        finite = np.isfinite(
+            np.array(matrix[first : first + step])
+        )  # a copy, as isfinite is slow on unaligned numbers
         if not finite.all():
             return first + int((~finite.all(axis=1)).argmax())
     return None

@@ -1,10 +1,9 @@
-"""The vectors of any model: a file of word vectors, a folder of them, or the token rows of a checkpoint.
+"""Open the vectors of any model: word vectors in a file or folder, or the token embeddings of a checkpoint.
 
-A token is called by the text it stands for, which is also what a person types: ``' king'``, or ``king``, for
-the token that begins a word, whatever the vocabulary file writes there (``Ġking``, ``▁king``).  Where the
-same letters are a token inside of words too, that one is called ``##king``, as WordPiece does.  Line breaks
-and other characters that do not print are written as in Python (``\\n``), bytes that are no character as
-``<0xE2>``.
+A token is named by its text: ``' king'``, or ``king``, is the token that begins a word, whatever the
+vocabulary file contains (``Ġking``, ``▁king``).  If the same letters are also a token inside words, that
+token is named ``##king``, as in WordPiece.  Line breaks and other unprintable characters are written as in
+Python (``\\n``), and bytes that are not a character as ``<0xE2>``.
 """
 
 from __future__ import annotations
@@ -33,25 +32,27 @@ Rows = Literal["embedding", "head"]
 
 _PARAMETERS = {"embedding": "token_embedding.weight", "head": "lm_head.weight"}
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
-_NO_CHARACTER = re.compile("[\udc80-\udcff]")  # how "surrogateescape" keeps a byte
-_END_OF_WORD = "</w>"  # the first GPT's
+_NO_CHARACTER = re.compile("[\udc80-\udcff]")  # a byte decoded with "surrogateescape"
+_END_OF_WORD = "</w>"  # as in GPT-1
 
 
 def open_vectors(
     path: str | os.PathLike[str], *, rows: Rows | None = None, unicode_errors: str = "strict"
 ) -> KeyedVectors:
-    """The vectors at ``path``: a vector file or folder (:func:`wordloom.vectors.load_vectors`), the words'
-    of the fastText classifier in a run's folder, or the token rows of a model's checkpoint folder, ours or
-    transformers'.
+    """Open the vectors at ``path``.
 
-    Of a checkpoint one tensor is read, not the model.  ``rows`` says which: ``embedding`` (the default), or
-    ``head``, the rows of the output layer, which are the same ones where a model ties the two.
-    ``unicode_errors`` is what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
+    Args:
+        path: a file or folder of word vectors (see :func:`wordloom.vectors.load_vectors`), the run folder of
+            a fastText classifier, or a checkpoint folder of Wordloom or transformers, whose tokens are the
+            words.
+        rows: the tensor to read from a checkpoint: ``embedding`` (the default), or ``head``, the weight of
+            the output layer.  The two are equal in models that tie them.
+        unicode_errors: how to treat words of a file that are not UTF-8, see :func:`load_word2vec`.
 
     Raises:
-        VectorError: nothing of the kind is there, or ``rows`` is given for a file of vectors.
+        VectorError: there are no vectors at ``path``, or ``rows`` is given for word vectors.
         CheckpointError: the checkpoint is damaged.
-        TokenizerError: its tokenizer cannot be read.
+        TokenizerError: the checkpoint's tokenizer cannot be read.
     """
     if rows is not None and rows not in _PARAMETERS:
         raise VectorError(f"unknown rows {rows!r}; {did_you_mean(rows, _PARAMETERS)}")
@@ -67,7 +68,7 @@ def open_vectors(
             )
         folder = folder / "model.bin"
     if rows is not None:
-        raise VectorError(f"'{folder}' holds word vectors, not a model that has {rows} rows; leave out rows")
+        raise VectorError(f"'{folder}' holds word vectors, not a model with {rows} rows; leave out rows")
     return load_vectors(folder, unicode_errors=unicode_errors)
 
 
@@ -79,7 +80,7 @@ def _token_vectors(folder: Path, rows: Rows) -> TokenVectors:
     try:
         tokenizer = Tokenizer.from_pretrained(folder)
     except TokenizerError as error:
-        raise TokenizerError(f"{error}; the tokens of a model have no names without it") from None
+        raise TokenizerError(f"{error}; the tokens have no names without it") from None
     if tokenizer.vocab_size > len(weight):
         raise VectorError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens and the model {len(weight):,} "
@@ -89,18 +90,18 @@ def _token_vectors(folder: Path, rows: Rows) -> TokenVectors:
 
 
 class TokenVectors(KeyedVectors):
-    """A model's tokens and their rows.
+    """The token vectors of a model.
 
-    Wherever a word is asked for, a token is found by its text (see the module), without the space before it
-    too, and by what its vocabulary file writes.
+    Methods find a token by its text (see the module), with or without the space before it, and by its entry
+    in the vocabulary file.
 
     Attributes:
-        tokenizer: the model's.
-        token_ids: [V] int64, the id of each row.  Ids that no token has are left out.
+        tokenizer: the model's tokenizer.
+        token_ids: [V] int64, the token id of each row, without ids that have no token.
     """
 
     def __init__(self, tokenizer: Tokenizer, weight: NDArray[Any]) -> None:
-        """Takes ``weight`` [ids, D], whose row i is that of the token with id i.
+        """Take ``weight`` [ids, D], whose row i belongs to token id i.
 
         Raises VectorError for rows that are not finite.
         """
@@ -116,10 +117,10 @@ class TokenVectors(KeyedVectors):
         return {int(index): row for row, index in enumerate(self.token_ids)}
 
     def _row(self, key: object) -> int | None:
-        """The row of a token, found as the class says, or of a row's number."""
-        return self._found(key) if isinstance(key, str) else super()._row(key)
+        """Return the row of a token or of a row's number, or None."""
+        return self._row_of_token(key) if isinstance(key, str) else super()._row(key)
 
-    def _found(self, key: str) -> int | None:
+    def _row_of_token(self, key: str) -> int | None:
         for spelling in (key, f" {key}", f"{key} "):
             if (row := self.key_to_index.get(spelling)) is not None:
                 return row
@@ -127,19 +128,21 @@ class TokenVectors(KeyedVectors):
         return None if index is None else self._row_of_id.get(index)
 
     def namesakes(self, key: str) -> list[str]:
-        """Other tokens that ``key`` may be meant for: the same letters elsewhere in a word."""
-        row = self._found(key)
+        """Return other tokens that ``key`` may refer to: the same letters elsewhere in a word."""
+        row = self._row_of_token(key)
         alike = (f"##{key}", f" {key}", f"{key} ")
         return [other for other in alike if self.key_to_index.get(other, row) != row]
 
     def rows_of(self, text: str) -> list[int]:
-        """The rows of the tokens of ``text``, special tokens in it taken as text."""
+        """Return the rows of the tokens of ``text``; special tokens in it are read as text."""
         ids = self.tokenizer.encode_ids(text, specials="text")
         return [self._row_of_id[index] for index in ids]
 
     def words(self) -> KeyedVectors:
-        """The tokens without the spaces around them, for questions written with whole words; of tokens that
-        are then alike, the first."""
+        """Return the tokens without surrounding spaces, for questions that consist of words.
+
+        Of tokens that become equal, the first remains.
+        """
         rows: dict[str, int] = {}
         for row, key in enumerate(self.index_to_key):
             if bare := key.strip():
@@ -152,30 +155,30 @@ class TokenVectors(KeyedVectors):
             return hint
         try:
             pieces = [self.index_to_key[row] for row in self.rows_of(key)]
-            if f" {key[0]}" in self.key_to_index and pieces[0][0] != " ":  # as after another word
+            if f" {key[0]}" in self.key_to_index and pieces[0][0] != " ":  # the split after another word
                 pieces = [self.index_to_key[row] for row in self.rows_of(f" {key}")]
         except TokenizerError:  # characters that it cannot encode
             return hint
-        cut = f"the tokenizer cuts it into {', '.join(map(repr, pieces))}"
-        return f"{hint} ({cut})" if "did you mean" in hint else f": {cut}; ask for one of these"
+        split = f"the tokenizer splits it into {', '.join(map(repr, pieces))}"
+        return f"{hint} ({split})" if "did you mean" in hint else f": {split}; use one of these"
 
     def _near(self, key: str) -> list[str]:
-        if len(key) < 2:  # every token of one letter would be near
+        if len(key) < 2:  # every one-letter token would be similar
             return []
         return super()._near(key) or super()._near(f" {key}")
 
 
 def _tokens(tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
-    """(id, token as the vocabulary file writes it) of every id that has one."""
+    """Yield (id, token in the vocabulary file) of every id that has a token."""
     for index in range(tokenizer.vocab_size):
         try:
             yield index, tokenizer.id_to_token(index)
-        except TokenizerError:  # a hole
+        except TokenizerError:  # an unused id
             continue
 
 
 def _keys(tokenizer: Tokenizer, tokens: dict[int, str]) -> list[str]:
-    """What each token is called: its text; where that is taken, what its vocabulary writes, or its id too."""
+    """Return the token names: the text, or else the vocabulary's entry, with the id if that is taken too."""
     texts = {index: _text(tokenizer, index, token) for index, token in tokens.items()}
     spaced = {text for text in texts.values() if text != text.strip()}
     taken: set[str] = set()

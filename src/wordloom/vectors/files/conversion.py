@@ -1,4 +1,4 @@
-"""Word vectors from one format into another; what a format cannot keep is said, not dropped in silence."""
+"""Convert word vectors between formats, and report what the new format cannot store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.corpus.phrases import write_phrases
-from wordloom.vectors.corpus.word_rules import kept_rule, word_rule
+from wordloom.vectors.corpus.word_rules import saved_rule, word_rule
 from wordloom.vectors.fasttext.model import FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 from wordloom.vectors.files.checkpoints import Rows, TokenVectors, open_vectors
@@ -27,17 +27,17 @@ __all__ = ["FORMATS", "Conversion", "convert_vectors"]
 
 FORMATS = ("folder", "word2vec", "word2vec-text", "glove", "fasttext")
 
-_ZEROS = "the output matrix is zeros: {}; words' vectors are not changed by that, going on with training is"
+_ZEROS = "the output matrix is zeros: {}; this changes no word vectors, but it changes further training"
 
 
 class Conversion(NamedTuple):
-    """What was written.
+    """The result of a conversion.
 
     Attributes:
         format: one of FORMATS.
-        words: how many words it has.
-        dim: components of a vector.
-        notes: a line for each thing that the new file has not, or that was made up for it.
+        words: the number of words.
+        dim: the number of components.
+        notes: a line for each part that the new file lacks, and for each that was invented for it.
     """
 
     format: str
@@ -55,43 +55,40 @@ def convert_vectors(
     unicode_errors: str = "strict",
     force: bool = False,
 ) -> Conversion:
-    """Write the vectors at ``source``, whatever :func:`open_vectors` reads, to ``dest``.
+    """Convert the vectors at ``source``, in any format that :func:`open_vectors` reads, and write ``dest``.
 
     Args:
-        source: a vector file or folder, a fastText model, or a trained model's folder.
-        dest: where to; .gz at the end of a file's name compresses it.
-        to: one of FORMATS.  None goes by the name of ``dest``: .bin is fastText's format where ``source`` has
-            n-grams and word2vec's binary where not, .vec and .txt are word2vec's text, and a name without a
-            suffix is a folder.
-        rows: of a trained model, see :func:`open_vectors`.
-        unicode_errors: what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
-            A fastText model keeps the bytes of its words in fastText's format.
-        force: replace what is at ``dest``.
+        source: a file or folder of vectors, a fastText model, or a trained model's folder.
+        dest: the new file or folder.  A name that ends in .gz is compressed.
+        to: one of FORMATS.  None chooses by the suffix of ``dest``: .bin is fastText's format if ``source``
+            has n-grams and word2vec's binary otherwise, .vec and .txt are word2vec's text, and no suffix is a
+            folder.
+        rows: the tensor of a trained model, see :func:`open_vectors`.
+        unicode_errors: how to treat words of a file that are not UTF-8, see :func:`load_word2vec`.
+            Conversion from fastText to fastText keeps the bytes of words.
+        force: replace an existing ``dest``.
 
     Raises:
-        VectorError: ``source`` is not there, ``dest`` is taken, its name says no format, or the format cannot
-            keep a word; or as :func:`open_vectors`.
+        VectorError: ``source`` does not exist, ``dest`` exists, its suffix is not a format, or the format
+            cannot store a word; or as :func:`open_vectors`.
     """
     source, dest = Path(source), Path(dest)
     check_unicode_errors(unicode_errors)
     if not source.exists():
-        raise VectorError(f"there is nothing at '{source}'; give a file or folder of vectors to convert")
+        raise VectorError(f"'{source}' does not exist; give a file or folder of vectors to convert")
     if to is not None and to not in FORMATS:
         raise VectorError(f"unknown format {to!r}; {did_you_mean(to, FORMATS)}")
     if to is None:
-        _suffix(dest)  # a name that says nothing is refused before anything is read
-    _refuse_taken(source, dest, to, force)
+        _suffix(dest)  # refuse an unknown suffix before reading anything
+    _check_dest(source, dest, to, force)
     model = _model_at(source) if rows is None else None
     wv = model.wv if model is not None else open_vectors(source, rows=rows, unicode_errors=unicode_errors)
     ngrams = isinstance(wv, FastTextVectors) and bool(wv.subwords)
     if to is None:
-        suffix = _suffix(dest)
-        to = (
-            ("fasttext" if ngrams or model is not None else "word2vec")
-            if suffix == ".bin"
-            else _BY_SUFFIX[suffix]
-        )
-        _refuse_taken(source, dest, to, force)
+        to = _BY_SUFFIX[_suffix(dest)]
+        if to == "word2vec" and (ngrams or model is not None):
+            to = "fasttext"
+        _check_dest(source, dest, to, force)
     notes: list[str] = []
     if isinstance(wv, TokenVectors) and to != "folder":
         wv = _bare(wv, notes)
@@ -101,21 +98,23 @@ def convert_vectors(
     if model is not None:
         wv = with_readable_words(model.wv, unicode_errors, source)
     if model is not None and model.args.model == "supervised":
-        notes.append(f"{len(model.labels):,} labels and their rows are left out: a classifier is a .bin")
+        notes.append(
+            f"{len(model.labels):,} labels and their rows are left out: only fasttext stores a classifier"
+        )
     if to == "folder":
         rule = None if isinstance(wv, TokenVectors) else word_rule(source)
-        kept = None if rule is None else kept_rule(rule)
-        save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}", word_rule=kept)
+        saved = None if rule is None else saved_rule(rule)
+        save_vectors(wv, dest, made_by=f"wordloom, converted from {source.name}", word_rule=saved)
         if rule is not None and rule.phrases:
             write_phrases(rule.phrases, dest)
         return Conversion(to, len(wv), wv.vector_size, notes)
     if isinstance(wv, FastTextVectors) and ngrams:
         notes.append(
             f"n-grams are left out ({wv.subwords.buckets:,} rows): words not among the {len(wv):,} have no "
-            "vector there; fasttext and folder keep them"
+            "vector; fasttext and folder keep them"
         )
     if wv.counts is not None:
-        notes.append("how often words occur is left out; fasttext and folder keep it")
+        notes.append("the counts of words are left out; fasttext and folder keep them")
     save_word2vec(wv, dest, binary=to == "word2vec", header=to != "glove")
     return Conversion(to, len(wv), wv.vector_size, notes)
 
@@ -128,28 +127,28 @@ def _suffix(dest: Path) -> str:
     suffix = Path(dest.stem).suffix if packed else dest.suffix
     if suffix not in _BY_SUFFIX or (packed and not suffix):
         raise VectorError(
-            f"the name {dest.name!r} says no format: end it in .bin, .vec or .txt (.gz behind that "
-            f"compresses), give a folder's name without a dot, or say it by --to {'|'.join(FORMATS)}"
+            f"the name {dest.name!r} has no known suffix: end it in .bin, .vec or .txt (then .gz to "
+            f"compress), give a folder's name without a dot, or choose --to {'|'.join(FORMATS)}"
         )
     return suffix
 
 
-def _refuse_taken(source: Path, dest: Path, to: str | None, force: bool) -> None:
+def _check_dest(source: Path, dest: Path, to: str | None, force: bool) -> None:
     if not dest.exists():
         return
     if dest.samefile(source):
-        raise VectorError(f"'{dest}' is the source itself; give another place")
+        raise VectorError(f"'{dest}' is the source; give another name")
     if dest.is_dir() and not any(dest.iterdir()) and to in (None, "folder"):
         return
     if not force:
-        raise VectorError(f"'{dest}' is there already; replace it by --force, or give another place")
+        raise VectorError(f"'{dest}' exists already; replace it with --force, or give another name")
     if to is not None and dest.is_dir() != (to == "folder"):
-        kind = "a folder" if dest.is_dir() else "a file"
-        raise VectorError(f"'{dest}' is {kind}, which {to} is not; give another place")
+        kind, other = ("a folder", "a file") if dest.is_dir() else ("a file", "a folder")
+        raise VectorError(f"'{dest}' is {kind} and {to} is {other}; give another name")
 
 
 def _model_at(source: Path) -> FastTextModel | None:
-    """The fastText model that ``source`` is, or that a run left in it."""
+    """Return the fastText model at ``source``, or in the run folder ``source``, or None."""
     if source.is_dir() and not (source / "vectors.json").exists() and (source / "model.bin").exists():
         source = source / "model.bin"
     return load_fasttext(source) if not source.is_dir() and is_fasttext(source) else None
@@ -158,11 +157,9 @@ def _model_at(source: Path) -> FastTextModel | None:
 def _bare(tokens: TokenVectors, notes: list[str]) -> KeyedVectors:
     words = tokens.words()
     if left := len(tokens) - len(words):
-        notes.append(
-            f"tokens stand without the spaces around them; {left:,} that are then like another are left out"
-        )
+        notes.append(f"tokens lose their spaces; {left:,} that then equal another token are left out")
     else:
-        notes.append("tokens stand without the spaces around them")
+        notes.append("tokens lose their spaces")
     return words
 
 
@@ -170,7 +167,7 @@ def _bare(tokens: TokenVectors, notes: list[str]) -> KeyedVectors:
 
 
 def _fasttext_of(source: Path, wv: KeyedVectors, notes: list[str]) -> FastTextModel:
-    """The vectors as a fastText model, with the output matrix of the run that made them if there is one."""
+    """Return the vectors as a fastText model, with the output matrix of their run if there is one."""
     V, D = len(wv), wv.vector_size
     buckets, n = 0, (0, 0)
     inputs: NDArray[np.float32] = wv.vectors
@@ -178,13 +175,11 @@ def _fasttext_of(source: Path, wv: KeyedVectors, notes: list[str]) -> FastTextMo
         inputs = np.concatenate([wv.vectors_vocab, wv.vectors_ngrams])
         buckets, n = wv.subwords.buckets, (wv.subwords.min_n, wv.subwords.max_n)
     else:
-        notes.append("words have no n-grams in the source, nor in the model: words never seen have no vector")
+        notes.append("the source has no n-grams, so the model has no vectors of unseen words")
     counts = wv.counts
     if counts is None:
         counts = np.arange(V, 0, -1, dtype=np.int64)
-        notes.append(
-            "counts are made up: the source has none, so words count V, V - 1, ... 1 (as gensim does)"
-        )
+        notes.append("the source has no counts: words get the counts V, V - 1, ... 1, as in gensim")
     args = replace(FastTextArgs(dim=D, buckets=buckets, min_n=n[0], max_n=n[1]), **_trained(source))
     output, origin = _outputs(source, inputs[:V], hs=args.loss == "hs")
     notes.append(origin)
@@ -199,7 +194,7 @@ def _fasttext_of(source: Path, wv: KeyedVectors, notes: list[str]) -> FastTextMo
 
 
 def _trained(source: Path) -> dict[str, Any]:
-    """What the recipe of a run says, in fastText's terms."""
+    """Return the settings of the run's recipe under fastText's names."""
     if not (source / "recipe.toml").is_file():
         return {}
     try:
@@ -215,11 +210,11 @@ def _trained(source: Path) -> dict[str, Any]:
             "min_count": recipe["words"]["min_count"],
         }
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VectorError(f"'{source}': its recipe.toml is damaged ({error}); put it back") from None
+        raise VectorError(f"'{source}': its recipe.toml is damaged ({error}); restore it") from None
 
 
 def _outputs(source: Path, own: NDArray[np.float32], *, hs: bool) -> tuple[NDArray[np.float32], str]:
-    """The output matrix [V, D] of the run in ``source``, and where it is from; zeros where there is none."""
+    """Return the output matrix [V, D] of the run in ``source``, or zeros, and a note on its origin."""
     from safetensors import SafetensorError, safe_open
 
     zeros = np.zeros(own.shape, dtype=np.float32)
@@ -230,15 +225,15 @@ def _outputs(source: Path, own: NDArray[np.float32], *, hs: bool) -> tuple[NDArr
         with safe_open(path, framework="numpy") as file:
             if not {"inputs", "outputs"} <= set(file.keys()):
                 return zeros, _ZEROS.format("the run's checkpoint has none")
-            theirs = file.get_slice("inputs")[: len(own)]
+            saved = file.get_slice("inputs")[: len(own)]
             outputs = file.get_tensor("outputs")
     except (OSError, SafetensorError) as error:
-        raise VectorError(f"cannot read '{path}': {error}; remove it to go without") from None
-    if theirs.shape != own.shape or not np.array_equal(theirs, own):
-        return zeros, _ZEROS.format("the checkpoint beside the vectors is of others")
+        raise VectorError(f"cannot read '{path}': {error}; remove it to convert without it") from None
+    if saved.shape != own.shape or not np.array_equal(saved, own):
+        return zeros, _ZEROS.format("the checkpoint belongs to other vectors")
     if outputs.shape[1] != own.shape[1] or len(outputs) > len(own):
-        raise VectorError(f"'{path}' is damaged: outputs of {outputs.shape} for words of {own.shape}")
-    # A tree has one inner node less than words.  fastText asks for 1 where the path's code is 1, word2vec and
-    # we where it is 0: the same tree with all signs turned.
+        raise VectorError(f"'{path}' is damaged: outputs of shape {outputs.shape} for vectors of {own.shape}")
+    # A tree has one inner node less than words.  fastText's target is 1 for the path code 1, and word2vec's
+    # and ours for the code 0, so the rows have opposite signs.
     zeros[: len(outputs)] = -outputs if hs else outputs
     return zeros, f"the output matrix is the run's, from checkpoints/{path.name}"

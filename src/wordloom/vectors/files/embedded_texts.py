@@ -1,4 +1,4 @@
-"""Texts from a file, one to a line, and their vectors into one, batch by batch."""
+"""Read texts, one a line, and write their vectors in batches as .npy, .jsonl, .tsv or .parquet."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ FORMATS = (".npy", ".jsonl", ".tsv", ".parquet")
 
 Batches = Iterable[tuple[list[str], Vector]]
 
-_NPY_HEADER = 128  # bytes: room for the shape, which is known when all is written
+_NPY_HEADER = 128  # bytes reserved for the shape, which is known at the end
 
 
 def embedding_format(path: str | os.PathLike[str]) -> str:
-    """The ending of ``path``; raises VectorError for one that is not in ``FORMATS``."""
+    """Return the suffix of ``path``; raise VectorError if it is not in ``FORMATS``."""
     suffix = Path(path).suffix
     if suffix not in FORMATS:
         hint = did_you_mean(suffix, FORMATS)
-        raise VectorError(f"'{path}' does not say how to write vectors by its ending; {hint}")
+        raise VectorError(f"the suffix of '{path}' is not a format of vectors; {hint}")
     return suffix
 
 
 def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
-    """The lines of a text file, compressed by gzip or not, or of standard input (``-``), as they come.
+    """Yield the lines of a text file, which may be gzipped, or of standard input (``-``).
 
-    Raises VectorError when it cannot be read, or is not UTF-8, with the line.
+    Raises VectorError if it cannot be read, or for a line that is not UTF-8.
     """
     number = 0
     try:
@@ -77,14 +77,14 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
 
 
 def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -> int:
-    """Write vectors [N, dim] as they come, and say how many: N.
+    """Write vectors [N, dim] batch by batch and return N.
 
-    ``.npy`` holds them as float32; ``.tsv`` a line of numbers for each, tabs between; ``.jsonl`` an object
-    with ``text`` and ``embedding`` for each, ``.parquet`` such a row.  ``-`` is standard output, in JSON
-    lines.  Numbers in text are the shortest that read back to the same float32.  A file appears under its
-    name when it is complete.
+    The suffix chooses the format: ``.npy`` holds float32, ``.tsv`` a line of numbers for each text,
+    ``.jsonl`` an object with ``text`` and ``embedding``, and ``.parquet`` a row with these columns.  ``-``
+    writes JSON lines to standard output.  Numbers in text are the shortest that round-trip to float32.  The
+    file appears under its name when it is complete.
 
-    Raises VectorError for another ending, or a place that cannot be written.
+    Raises VectorError for another suffix, or if the file cannot be written.
     """
     if os.fspath(path) == "-":
         written = 0
@@ -101,9 +101,9 @@ def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -
 
 @contextmanager
 def parquet_file(path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None]]:
-    """What adds columns of rows to a new .parquet file; it appears under its name when it is complete.
+    """Open a new .parquet file and yield a function that appends rows, given as a list of columns.
 
-    Raises VectorError without pyarrow.
+    The file appears under its name when it is complete.  Raises VectorError without pyarrow.
     """
     try:
         import pyarrow as pa
@@ -143,7 +143,7 @@ def _write_npy(file: IO[bytes], batches: Batches, dim: int) -> int:
     np.lib.format.write_array_header_1_0(header, about)
     if len(header.getvalue()) != _NPY_HEADER:  # numpy pads to a multiple of 64
         raise VectorError(
-            f"numpy cannot say {written:,} vectors of {dim:,} components in {_NPY_HEADER} bytes"
+            f"the .npy header of {written:,} vectors of {dim:,} components exceeds {_NPY_HEADER} bytes"
         )
     file.seek(0)
     file.write(header.getvalue())
@@ -175,18 +175,20 @@ def _json_lines(texts: list[str], rows: Vector) -> Iterator[str]:
 
 
 def save_components(path: str | os.PathLike[str], components: Vector) -> None:
-    """Keep what :meth:`TextEmbedder.fit` found, [k, D], in a .npy file.
+    """Write the components [k, D] of :meth:`TextEmbedder.fit` to a .npy file.
 
-    Raises VectorError for a place that cannot be written.
+    Raises VectorError if it cannot be written.
     """
     with new_file(Path(path)) as file:
         np.save(file, components)
 
 
 def load_components(path: str | os.PathLike[str]) -> Vector:
-    """[k, D] that :func:`save_components` kept; raises VectorError when it cannot be read."""
+    """Read the components [k, D] that :func:`save_components` wrote; raise VectorError if that fails."""
     try:
         components = np.load(path, allow_pickle=False)
         return np.asarray(components, dtype=np.float32)
     except (OSError, ValueError, EOFError, TypeError) as error:
-        raise VectorError(f"cannot read '{path}' ({error}); give what --save-component kept") from None
+        raise VectorError(
+            f"cannot read '{path}' ({error}); give a file that --save-component wrote"
+        ) from None

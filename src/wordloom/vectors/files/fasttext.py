@@ -1,8 +1,8 @@
-"""fastText's binary models (``.bin``), supervised or not: read and written as the C++ tool does.
+"""Read and write fastText's binary models (``.bin``), unsupervised and supervised.
 
-The layout, all little-endian: two int32, the magic number and the version; the settings; the dictionary,
-words first and then labels, each by falling count; the input matrix; the output matrix.  What is quantized
-(``.ftz``) is refused.
+The little-endian layout: the magic number and the version as int32; the settings; the dictionary, first words
+and then labels, each by falling count; the input matrix; the output matrix.  Quantized models (``.ftz``) are
+refused.
 """
 
 from __future__ import annotations
@@ -37,40 +37,43 @@ __all__ = [
 ]
 
 BEFORE_MAGIC = (
-    "a fastText model from before 2017, when its files were laid out otherwise; give the .vec file, or write "
-    "the model again by gensim (load_facebook_model, then save_facebook_model)"
+    "a fastText model from before 2017, in an older layout; give the .vec file, or convert the model with "
+    "gensim (load_facebook_model, then save_facebook_model)"
 )
 
 _MAGIC, _VERSION, _OLDER = 793712314, 12, 11
 _ARGS = struct.Struct("<12id")
-_SIZES = struct.Struct("<3iqq")  # entries, words, labels, running words, n-grams that pruning left
-_ENTRY = np.dtype([("count", "<i8"), ("kind", "i1")])  # after the name and a zero; kind 1 is a label
-_SHAPE = struct.Struct("<?qq")  # whether quantized, rows, columns
-_WRITTEN = 1 << 22  # components, 16 MiB, written at a time
+_SIZES = struct.Struct("<3iqq")  # entries, words, labels, tokens of text, n-grams left by pruning
+_ENTRY = np.dtype([("count", "<i8"), ("kind", "i1")])  # follows the name and a zero byte; kind 1 is a label
+_SHAPE = struct.Struct("<?qq")  # quantized, rows, columns
+_WRITTEN = 1 << 22  # components written at a time, 16 MiB
+# The settings in the order of the file.  Loss and model are stored as their index + 1.
+_FIELDS = (
+    *("dim", "window", "epochs", "min_count", "negative", "word_ngrams", "loss", "model", "buckets"),
+    *("min_n", "max_n", "lr_update_rate", "sample"),
+)
+_NAMES = {"loss": LOSSES, "model": MODELS}
 
 
 # -- writing ---------------------------------------------------------------------------------------------
 
 
 def save_fasttext(model: FastTextModel, path: str | os.PathLike[str]) -> None:
-    """Write ``model`` in fastText's format, version 12.  fastText reads it, and where there are no labels
-    gensim does.
+    """Write ``model`` in fastText's format, version 12.
 
-    A name that ends in .gz is compressed.  The file appears under its name when it is complete.
+    fastText reads the file, and so does gensim if there are no labels.  A name that ends in .gz is
+    compressed. The file appears under its name when it is complete.
 
     Raises:
-        VectorError: a word or label holds the character 0 or half a character, which the format cannot keep,
-            or is there twice; a row is not finite; or the file cannot be written.
+        VectorError: a word or label holds the character 0 or half a surrogate pair, or occurs twice; a row is
+            not finite; or the file cannot be written.
     """
     path = Path(path)
-    # fastText divides by the number of buckets wherever there are n-grams.
+    # fastText divides by the number of buckets if there are n-grams.
     args = model.args if model.args.buckets else replace(model.args, max_n=0)
     entries = [
         _entry(name, count, kind)
-        for kind, names, counts in (
-            (0, model.words, model.counts),
-            (1, model.labels, model.label_counts),
-        )
+        for kind, names, counts in ((0, model.words, model.counts), (1, model.labels, model.label_counts))
         for name, count in zip(names, counts if counts is not None else (), strict=True)
     ]
     _refuse_twice([*model.words, *model.labels])
@@ -78,7 +81,7 @@ def save_fasttext(model: FastTextModel, path: str | os.PathLike[str]) -> None:
     V, L = len(model.words), len(model.labels)
     with new_file(path) as file:
         file.write(struct.pack("<2i", _MAGIC, _VERSION))
-        file.write(_pack_args(args))
+        file.write(_ARGS.pack(*(_number(args, name) for name in _FIELDS)))
         file.write(_SIZES.pack(V + L, V, L, model.n_tokens, -1))
         file.writelines(entries)
         for matrix in (model.input_matrix, model.output_matrix):
@@ -92,34 +95,21 @@ def _entry(name: str, count: int, kind: int) -> bytes:
     raw = word_bytes(name)
     if b"\0" in raw or raw.decode("utf-8", "surrogateescape") != name:
         raise VectorError(
-            f"the word {name!r} holds the character 0 or half a character: fastText's format cannot keep it"
+            f"the word {name!r} holds the character 0 or half a surrogate pair: the format cannot store it"
         )
     return raw + struct.pack("<xqb", count, kind)
 
 
-def _pack_args(args: FastTextArgs) -> bytes:
-    return _ARGS.pack(
-        args.dim,
-        args.window,
-        args.epochs,
-        args.min_count,
-        args.negative,
-        args.word_ngrams,
-        LOSSES.index(args.loss) + 1,
-        MODELS.index(args.model) + 1,
-        args.buckets,
-        args.min_n,
-        args.max_n,
-        args.lr_update_rate,
-        args.sample,
-    )
+def _number(args: FastTextArgs, name: str) -> int | float:
+    value = getattr(args, name)
+    return _NAMES[name].index(value) + 1 if name in _NAMES else value
 
 
 def _refuse_twice(names: list[str]) -> None:
     if len(set(names)) == len(names):
         return
     twice, _ = Counter(names).most_common(1)[0]
-    raise VectorError(f"the word {twice!r} is there twice; keep one")
+    raise VectorError(f"the word {twice!r} occurs twice; keep one")
 
 
 def _refuse_non_finite(model: FastTextModel) -> None:
@@ -130,34 +120,34 @@ def _refuse_non_finite(model: FastTextModel) -> None:
             raise VectorError(f"row {row + 1:,}{of} of the {name} matrix is not finite; train again")
 
 
-# -- what a file is --------------------------------------------------------------------------------------
+# -- recognising a file ----------------------------------------------------------------------------------
 
 
 def is_fasttext(path: Path) -> bool:
-    """Whether a file begins as fastText's models do, those of before the magic number too."""
+    """Return whether a file begins like a fastText model, including models from before the magic number."""
     try:
         with opened(path) as file:
             return begins_as_fasttext(file.read(_ARGS.size))
     except (OSError, EOFError, zlib.error):
-        return False  # what is wrong is said where it is read
+        return False  # reading it raises the error
 
 
 def begins_as_fasttext(head: bytes) -> bool:
-    """:func:`is_fasttext`, of a file that begins with ``head``."""
+    """Return :func:`is_fasttext` of a file that begins with ``head``."""
     return head.startswith(_MAGIC.to_bytes(4, "little")) or begins_before_magic(head)
 
 
 def begins_before_magic(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is a fastText model whose first bytes are the settings."""
+    """Return whether ``head`` begins a fastText model without the magic number."""
     if len(head) < _ARGS.size:
         return False
-    dim, *rest, loss, model, buckets, min_n, max_n, rate, sample = _ARGS.unpack_from(head)
-    # No text begins so: these are small numbers, of four bytes each.
+    dim, *others, loss, model, buckets, min_n, max_n, rate, sample = _ARGS.unpack_from(head)
+    # These are small numbers of four bytes each, so text never passes.
     return (
         0 < dim < 1 << 16
         and 1 <= loss <= len(LOSSES)
         and 1 <= model <= len(MODELS)
-        and min(*rest, buckets, min_n, rate) >= 0
+        and min(*others, buckets, min_n, rate) >= 0
         and min_n <= max_n < 1 << 16
         and 0 <= sample <= 1
     )
@@ -169,17 +159,16 @@ def begins_before_magic(head: bytes) -> bool:
 def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTextModel:
     """Read a model that fastText, gensim (``save_facebook_model``) or :func:`save_fasttext` wrote.
 
-    Its matrices are memory-mapped, so they are read-only and take no memory until asked for; they begin at
-    any byte of the file, so what computes with many rows at once copies these first.  A file compressed by
-    gzip is unpacked into memory.  Bytes of words that are not UTF-8 become U+DC80 .. U+DCFF, with a warning,
-    and are written again as they were.
+    The matrices are memory-mapped and read-only.  They are not aligned in the file, so code that computes
+    with many rows copies them first.  A gzipped file is decompressed into memory.  Bytes of words that are
+    not UTF-8 become U+DC80 to U+DCFF, with a warning; :func:`save_fasttext` restores them.
 
     Args:
         path: the file.
-        check: whether all rows are looked through for numbers that are not finite, which reads the file once.
+        check: check all rows for numbers that are not finite, which reads the file once.
 
     Raises:
-        VectorError: there is no such file, it is none of fastText's or quantized, or it goes wrong somewhere.
+        VectorError: the file does not exist, is not fastText's, is quantized, or is damaged.
     """
     path = Path(path)
     try:
@@ -196,49 +185,49 @@ def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTe
             _refuse_non_finite(model)
     except VectorError as error:
         raise VectorError(f"'{path}': {error}") from None
-    if reader.odd:
+    if reader.invalid:
         warnings.warn(
-            f"'{path}': {len(reader.odd):,} words are not UTF-8, the first being {reader.odd[0]!r}; bytes "
-            "that are none stand as U+DC80 .. U+DCFF",
+            f"'{path}': {len(reader.invalid):,} words are not UTF-8, the first being {reader.invalid[0]!r}; "
+            "invalid bytes become U+DC80 to U+DCFF",
             stacklevel=2,
         )
     return model
 
 
 def _content(path: Path) -> bytes | mmap.mmap:
-    """All bytes of a file, mapped where it lies on disk as it is."""
-    with opened(path) as found:
-        file: Any = found
+    """Return all bytes of a file, memory-mapped unless it is gzipped or empty."""
+    with opened(path) as stream:
+        file: Any = stream
         if isinstance(file, gzip.GzipFile) or not os.fstat(file.fileno()).st_size:
             return file.read()
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the last array on it
 
 
 class _Reader:
-    """Takes one thing after another from ``content``."""
+    """Reads the parts of a file in order from ``content``."""
 
     def __init__(self, content: bytes | mmap.mmap) -> None:
         self.content = content
         self.place = 0
-        self.odd: list[str] = []  # names that are not UTF-8
+        self.invalid: list[str] = []  # names that are not UTF-8
 
     @property
     def left(self) -> int:
         return len(self.content) - self.place
 
-    def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
+    def unpack(self, layout: struct.Struct, part: str) -> tuple[Any, ...]:
         if self.left < layout.size:
-            raise VectorError(f"truncated in {what}; download it again")
+            raise VectorError(f"truncated in {part}; download it again")
         values = layout.unpack_from(self.content, self.place)
         self.place += layout.size
         return values
 
     def entries(self, size: int) -> tuple[list[str], NDArray[np.int64], NDArray[np.int8]]:
-        """Names, counts and kinds of ``size`` words and labels."""
+        """Read the names, counts and kinds of ``size`` words and labels."""
         content, place, last = self.content, self.place, len(self.content) - _ENTRY.itemsize - 1
         names: list[str] = []
         ends = np.empty(size, dtype=np.int64)
-        for number in range(size):  # a dictionary may have millions of words: no calls of our own in here
+        for number in range(size):  # a loop over millions of words: without function calls
             end = content.find(b"\0", place)
             if not 0 <= end <= last:
                 raise VectorError(f"truncated in word {number + 1:,} of {size:,}; download it again")
@@ -247,7 +236,7 @@ class _Reader:
                 names.append(raw.decode("utf-8"))
             except UnicodeDecodeError:
                 names.append(raw.decode("utf-8", "surrogateescape"))
-                self.odd.append(names[-1])
+                self.invalid.append(names[-1])
             ends[number] = end
             place = end + 1 + _ENTRY.itemsize
         dictionary = np.frombuffer(content, dtype=np.uint8, count=place - self.place, offset=self.place)
@@ -260,25 +249,24 @@ class _Reader:
             raise VectorError(f"damaged at word {wrong[0] + 1:,} of {size:,}; download it again")
         return names, fields["count"].astype(np.int64), fields["kind"]
 
-    def matrix(self, shape: tuple[int, int], what: str) -> NDArray[np.float32]:
-        quantized, rows, columns = self.unpack(_SHAPE, what)
+    def matrix(self, shape: tuple[int, int], part: str) -> NDArray[np.float32]:
+        quantized, rows, columns = self.unpack(_SHAPE, part)
         if quantized:
             raise VectorError(
-                "the model is quantized (.ftz), and its vectors are but approximations; give the .bin it was "
-                "made of"
+                "the model is quantized (.ftz), so its vectors are approximations; give the original .bin"
             )
         if (rows, columns) != shape:
             raise VectorError(
-                f"damaged: {what} is {rows:,} x {columns:,} where {shape[0]:,} x {shape[1]:,} belong"
+                f"damaged: {part} is {rows:,} x {columns:,} and must be {shape[0]:,} x {shape[1]:,}"
             )
         size = 4 * rows * columns
         if self.left < size:
             raise VectorError(
-                f"truncated in {what}: {self.left:,} bytes of {size:,} are there; download it again"
+                f"truncated in {part}: {self.left:,} bytes of {size:,} are there; download it again"
             )
-        found = np.ndarray(shape, dtype="<f4", buffer=self.content, offset=self.place)
+        rows_ = np.ndarray(shape, dtype="<f4", buffer=self.content, offset=self.place)
         self.place += size
-        return found
+        return rows_
 
 
 def _read(reader: _Reader) -> FastTextModel:
@@ -286,13 +274,11 @@ def _read(reader: _Reader) -> FastTextModel:
     size, V, L, n_tokens, pruned = reader.unpack(_SIZES, "the dictionary")
     if min(V, L) < 0 or size != V + L or n_tokens < 0:
         raise VectorError(f"damaged: {size:,} entries are {V:,} words and {L:,} labels; download it again")
-    if reader.left < size * (_ENTRY.itemsize + 1):  # before memory is asked for that much
-        raise VectorError(
-            f"truncated: {size:,} words and labels do not fit in what follows; download it again"
-        )
+    if reader.left < size * (_ENTRY.itemsize + 1):  # before memory is allocated
+        raise VectorError(f"truncated: {size:,} words and labels do not fit in the file; download it again")
     names, counts, kinds = reader.entries(size)
     if kinds[:V].any() or not kinds[V:].all():
-        raise VectorError("damaged: words do not stand before labels; download it again")
+        raise VectorError("damaged: a label precedes a word; download it again")
     if pruned >= 0:
         _refuse_pruned(reader, pruned)
     classes = L if args.model == "supervised" else V
@@ -307,7 +293,7 @@ def _read(reader: _Reader) -> FastTextModel:
         n_tokens=n_tokens,
     )
     if reader.left:
-        raise VectorError(f"goes on for {reader.left:,} bytes after the output matrix; download it again")
+        raise VectorError(f"{reader.left:,} bytes follow after the output matrix; download it again")
     return model
 
 
@@ -316,33 +302,23 @@ def _read_args(reader: _Reader) -> FastTextArgs:
         raise VectorError(BEFORE_MAGIC)
     if reader.content[:4] != _MAGIC.to_bytes(4, "little"):
         raise VectorError(
-            "not a fastText model, which begins with a number of its own; give another file, or, of a model "
-            "from before 2017, the .vec file"
+            "not a fastText model, which begins with a magic number; give another file, or the .vec file "
+            "of a model from before 2017"
         )
     _, version = reader.unpack(struct.Struct("<2i"), "the first bytes")
     if version not in (_OLDER, _VERSION):
-        raise VectorError(f"a fastText model of version {version}; versions {_OLDER} and {_VERSION} are read")
-    numbers = reader.unpack(_ARGS, "the settings")
-    loss, model = numbers[6:8]
+        raise VectorError(
+            f"a fastText model of version {version}; versions {_OLDER} and {_VERSION} are supported"
+        )
+    values = dict(zip(_FIELDS, reader.unpack(_ARGS, "the settings"), strict=True))
+    loss, model = values["loss"], values["model"]
     if not 1 <= loss <= len(LOSSES) or not 1 <= model <= len(MODELS):
         raise VectorError(f"damaged: there is no loss {loss} or no model {model}; download it again")
-    old = version == _OLDER and MODELS[model - 1] == "supervised"  # had no n-grams, whatever it says
+    values |= {"loss": LOSSES[loss - 1], "model": MODELS[model - 1]}
+    if version == _OLDER and values["model"] == "supervised":
+        values["max_n"] = 0  # the older version ignored it: these models have no n-grams
     try:
-        return FastTextArgs(
-            dim=numbers[0],
-            window=numbers[1],
-            epochs=numbers[2],
-            min_count=numbers[3],
-            negative=numbers[4],
-            word_ngrams=numbers[5],
-            loss=LOSSES[loss - 1],
-            model=MODELS[model - 1],
-            buckets=numbers[8],
-            min_n=numbers[9],
-            max_n=0 if old else numbers[10],
-            lr_update_rate=numbers[11],
-            sample=numbers[12],
-        )
+        return FastTextArgs(**values)
     except VectorError as error:
         raise VectorError(f"damaged: {error}") from None
 
@@ -352,5 +328,9 @@ def _refuse_pruned(reader: _Reader, pruned: int) -> None:
     (quantized,) = reader.unpack(struct.Struct("<?"), "the input matrix")
     raise VectorError(
         f"the model is pruned to {pruned:,} n-grams"
-        + (" and quantized (.ftz); give the .bin it was made of" if quantized else "; train it again without")
+        + (
+            " and quantized (.ftz); give the original .bin"
+            if quantized
+            else "; train it again without pruning"
+        )
     )

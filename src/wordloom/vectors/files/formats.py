@@ -1,4 +1,4 @@
-"""Whatever holds word vectors is opened here; and a folder of our own, which is memory-mapped."""
+"""Open any format of word vectors, and write and memory-map our own folder format."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ from wordloom.vectors.store.keyed import KeyedVectors
 __all__ = ["load_vectors", "save_vectors", "with_readable_words"]
 
 _ROWS = ("vocab", "ngrams")
-_OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # not every folder has these
+_OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # files that not every folder has
 
 
 def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about: Any) -> None:
-    """Write ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one to a line), ``counts.npy`` [V] int64
-    where there are counts, and ``vectors.json``: the shape and ``about``.  Of :class:`FastTextVectors` also
-    ``vectors_vocab.npy`` [V, D] and ``vectors_ngrams.npy`` [buckets, D].
+    """Write word vectors to a folder.
 
-    Older vectors in ``folder`` are replaced at the end, all at once; other files stay.
+    The folder gets ``vectors.npy`` [V, D] float32, ``words.txt`` (UTF-8, one word a line), ``counts.npy`` [V]
+    int64 if there are counts, and ``vectors.json`` with the shape and ``about``.  :class:`FastTextVectors`
+    add ``vectors_vocab.npy`` [V, D] and ``vectors_ngrams.npy`` [buckets, D].
+
+    Existing vectors in ``folder`` are replaced atomically at the end; other files stay.
 
     Raises:
-        VectorError: a word holds a line break, ``about`` is no JSON, or the folder cannot be written.
+        VectorError: a word holds a line break, ``about`` is not JSON, or the folder cannot be written.
     """
     folder = Path(folder)
     described = {**about, "words": len(vectors), "dim": vectors.vector_size}
@@ -49,11 +51,11 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
     try:
         about_text = json.dumps({**described, "counted": vectors.counts is not None}, indent=2) + "\n"
     except (TypeError, ValueError) as error:
-        raise VectorError(f"what is kept beside the vectors must be JSON: {error}") from None
+        raise VectorError(f"the notes about the vectors must be JSON: {error}") from None
     contents: dict[str, Callable[[IO[bytes]], object]] = {
         name: partial(np.save, arr=np.ascontiguousarray(rows, dtype="<f4")) for name, rows in parts.items()
     }
-    for word in vectors.index_to_key:  # all are known to fit before anything is written
+    for word in vectors.index_to_key:  # check all before anything is written
         encoded(word, "\n", "words.txt")
     contents["words.txt"] = lambda file: file.writelines(
         encoded(word, "\n", "words.txt") + b"\n" for word in vectors.index_to_key
@@ -68,14 +70,15 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
 
 
 def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict") -> KeyedVectors:
-    """The vectors of a folder that :func:`save_vectors` wrote, memory-mapped: they take no memory until asked
-    for, and the time to open them is that of reading the words.  A file is read by :func:`load_word2vec`, a
-    fastText model by :func:`load_fasttext`; these look the file through once, and map it as well where it is
-    neither text nor compressed.
+    """Open the vectors of a folder that :func:`save_vectors` wrote, or of a file.
+
+    The vectors of a folder are memory-mapped, so only the words are read.  A file is opened with
+    :func:`load_word2vec`, and a fastText model with :func:`load_fasttext`.  These scan the file once and
+    memory-map it unless it is text or compressed.
 
     Args:
         path: the folder or file.
-        unicode_errors: what to do with words of a file that are not UTF-8, see :func:`load_word2vec`.
+        unicode_errors: how to treat words of a file that are not UTF-8, see :func:`load_word2vec`.
 
     Raises:
         VectorError: there are no vectors at ``path``, or they are damaged.
@@ -101,11 +104,13 @@ def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict"
             f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
         ) from None
     except (OSError, ValueError, EOFError, KeyError, TypeError, VectorError) as error:
-        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
+        raise VectorError(
+            f"the word vectors in '{folder}' are damaged ({error}); create them again"
+        ) from None
     if vectors.shape != expected or len(words) != len(vectors):
         raise VectorError(
             f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, "
-            f"words.txt {len(words):,} words, and vectors.json says {expected}; make them again"
+            f"words.txt {len(words):,} words, and vectors.json says {expected}; create them again"
         )
     if subwords is None:
         return KeyedVectors(words, vectors, counts=counts, check=False)
@@ -113,7 +118,9 @@ def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict"
         own, ngrams = parts
         return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
     except VectorError as error:
-        raise VectorError(f"the word vectors in '{folder}' are damaged ({error}); make them again") from None
+        raise VectorError(
+            f"the word vectors in '{folder}' are damaged ({error}); create them again"
+        ) from None
 
 
 def _mapped(path: Path) -> NDArray[np.float32]:
@@ -122,7 +129,7 @@ def _mapped(path: Path) -> NDArray[np.float32]:
 
 def _fasttext_vectors(path: Path, unicode_errors: str) -> KeyedVectors:
     check_unicode_errors(unicode_errors)
-    with warnings.catch_warnings():  # words that are not UTF-8 are treated below
+    with warnings.catch_warnings():  # with_readable_words treats words that are not UTF-8
         warnings.filterwarnings("ignore", message=".* are not UTF-8, the first being")
         model = load_fasttext(path)
     with naming(path):
@@ -130,7 +137,7 @@ def _fasttext_vectors(path: Path, unicode_errors: str) -> KeyedVectors:
 
 
 def with_readable_words(wv: FastTextVectors, unicode_errors: str, path: Path) -> FastTextVectors:
-    """``wv`` with words that are valid UTF-8; vectors stay those of the bytes in the file."""
+    """Return ``wv`` with valid UTF-8 words.  Their vectors stay those of the original bytes."""
     words, kept = readable(wv.index_to_key, unicode_errors, path)
     if words is wv.index_to_key:
         return wv

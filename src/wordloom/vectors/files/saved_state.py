@@ -1,4 +1,4 @@
-"""Where the training of word vectors stands, on disk: what going on needs, and how far it is."""
+"""Save and load the training state of word vectors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 from wordloom.errors import CheckpointError
 from wordloom.files import sync, temporary
 
-__all__ = ["SavedState", "how_to_go_on", "stopped_at", "unfinished"]
+__all__ = ["SavedState", "resume_command", "stopped_at", "unfinished"]
 
 
 class SavedState:
-    """The state in the folder of a run, written whole or not at all."""
+    """The training state in a run's folder, replaced atomically."""
 
     def __init__(self, run: Path) -> None:
         self.file = run / "checkpoints" / "vectors.safetensors"
@@ -28,9 +28,9 @@ class SavedState:
         return self.file.exists()
 
     def save(self, trainer: Any, facts: dict[str, Any]) -> None:
-        """Write the trainer's state beside the last one, make it durable, and only then replace that.
+        """Write the trainer's state to a temporary file, sync it, and then replace the previous state.
 
-        Raises CheckpointError where there is no room; the last one is still there then.
+        Raises CheckpointError if it cannot be written; the previous state then remains.
         """
         arrays = {name: np.ascontiguousarray(array) for name, array in trainer.state().items()}
         metadata = {**facts, "job": trainer.job, "jobs": trainer.jobs, "sha256": _digest(arrays)}
@@ -43,23 +43,23 @@ class SavedState:
             sync(self.file.parent)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
-                f"could not write {self.file}: {error}; free some space and resume from what was saved before"
+                f"could not write {self.file}: {error}; free some space, then resume from the last state"
             ) from None
 
     def load(self) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-        """Return the arrays, and the facts they were saved with; raises CheckpointError for damaged ones."""
+        """Return the arrays and the metadata; raise CheckpointError if the file is damaged."""
         try:
             with safe_open(self.file, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 facts = file.metadata() or {}
             if facts.get("sha256", digest := _digest(arrays)) != digest:
-                raise OSError("it is not as it was written")
+                raise OSError("its checksum differs")
             return arrays, facts
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.file}: {error}; start again with --force") from None
 
     def progress(self) -> tuple[int, int]:
-        """Jobs done, and how many there are; both 0 where nothing was saved."""
+        """Return completed and total jobs, both 0 if no state was saved."""
         try:
             with safe_open(self.file, framework="numpy") as file:
                 facts = file.metadata() or {}
@@ -78,18 +78,18 @@ def _digest(arrays: dict[str, NDArray[Any]]) -> str:
 
 
 def stopped_at(run: Path) -> float | None:
-    """The share of its training that a run has behind it, where it is one of vectors and not at its end."""
+    """Return the completed share of an unfinished run of word vectors; None for other folders."""
     job, jobs = SavedState(run).progress()
     return job / jobs if job < jobs else None
 
 
-def how_to_go_on(run: Path) -> str:
-    """The command that goes on with a run of vectors."""
+def resume_command(run: Path) -> str:
+    """Return the command that resumes a run of word vectors."""
     return f"wordloom vectors train --out {shlex.quote(str(run))} --resume"
 
 
 def unfinished(folder: Path) -> str | None:
-    """What to do about a folder that should hold vectors or a model, and holds a run without any; or None."""
+    """Return an error message if ``folder`` holds a run that stopped before it wrote vectors or a model."""
     if (folder / "vectors.json").exists():
         return None
     try:
@@ -97,5 +97,5 @@ def unfinished(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     place = shlex.quote(str(folder))
-    command = how_to_go_on(folder) if ours else f"wordloom train {place} --out {place} --resume"
-    return f"the run in '{folder}' was broken off before it left what it trains; go on with it: {command}"
+    command = resume_command(folder) if ours else f"wordloom train {place} --out {place} --resume"
+    return f"the run in '{folder}' stopped before it wrote its result; resume it with: {command}"

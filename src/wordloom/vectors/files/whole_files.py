@@ -1,5 +1,4 @@
-"""Files of vectors are written whole or not at all, and read whether packed by gzip or not; what is wrong
-with one is said with its name."""
+"""Read and write files of vectors: atomic writes, optional gzip, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ __all__ = ["encoded", "naming", "new_file", "opened", "written"]
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file to read, unpacked where it is packed."""
+    """Open a file for reading and decompress it if it is gzipped."""
     with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        gzipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        if not packed:
+        if not gzipped:
             yield raw
             return
         with gzip.GzipFile(fileobj=raw) as file:
@@ -30,7 +29,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Says of which file an error is."""
+    """Add the file's name to a VectorError raised in the block."""
     try:
         yield
     except VectorError as error:
@@ -38,38 +37,40 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def encoded(word: str, forbidden: str, name: str, errors: str = "strict") -> bytes:
-    """The bytes of a word that the file ``name`` can keep, as it cannot those with ``forbidden`` letters.
+    """Return the UTF-8 bytes of a word; ``errors="surrogateescape"`` restores bytes that are not UTF-8.
 
-    ``errors="surrogateescape"`` restores bytes that are not UTF-8.
+    Raises VectorError for an empty word and for the ``forbidden`` characters, which ``name`` cannot store.
     """
     if not word or any(letter in word for letter in forbidden):
-        raise VectorError(f"the word {word!r} is empty or holds a space or line break: {name} cannot keep it")
+        raise VectorError(
+            f"the word {word!r} is empty or holds a space or line break: {name} cannot store it"
+        )
     try:
         return word.encode("utf-8", errors)
     except UnicodeEncodeError:
-        raise VectorError(f"the word {word!r} is half a character: {name} cannot keep it") from None
+        raise VectorError(f"the word {word!r} holds half a surrogate pair: {name} cannot store it") from None
 
 
 @contextmanager
 def written(folder: Path) -> Iterator[None]:
-    """Makes the folder; what the system refuses is one clear error."""
+    """Create the folder, and turn an OSError in the block into VectorError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
         raise VectorError(
-            f"cannot write to '{folder}': {error.strerror or error}; choose another place"
+            f"cannot write to '{folder}': {error.strerror or error}; choose another folder"
         ) from error
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Any]:
-    """A :func:`~wordloom.files.whole_file`, compressed by gzip where the name ends in .gz.
+    """Open a :func:`~wordloom.files.whole_file` for writing, gzipped if the name ends in .gz.
 
-    Raises VectorError for what the system refuses.
+    Raises VectorError if the system cannot write it.
     """
-    with written(path.parent), whole_file(path) as raw, ExitStack() as packing:
+    with written(path.parent), whole_file(path) as raw, ExitStack() as stack:
         if path.suffix == ".gz":
-            yield packing.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
+            yield stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         else:
             yield raw

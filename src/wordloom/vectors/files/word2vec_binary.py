@@ -1,9 +1,8 @@
-"""word2vec's binary: words are read into memory, vectors stay in the mapped file until they are asked for.
+"""word2vec's binary format, memory-mapped: words are read into memory, and vectors when they are used.
 
-A record is a word, a space and D little-endian float32, in the C tool's files with a line break behind:
-vectors begin at any byte, at no regular distance, so the file is looked through once to know where.  Of a
-large file what was found is kept (``$WORDLOOM_CACHE``, else the user's cache folder) and serves until the
-file changes.
+A record is a word, a space and D little-endian float32; word2vec.c adds a line break.  Vectors begin at
+irregular offsets, so the file is scanned once to find them.  The offsets of a large file are cached in
+``$WORDLOOM_CACHE`` (default: the user's cache folder) until the file changes.
 """
 
 from __future__ import annotations
@@ -40,20 +39,19 @@ Content: TypeAlias = "bytes | mmap.mmap"
 Starts: TypeAlias = NDArray[np.int64]
 Progress = Callable[[int, int | None], None]
 
-_LONGEST_WORD = 1 << 16  # bytes; a file in which no word ends within that is none
-_REPORTED = 10_000  # words
-_AT_ONCE = 1 << 22  # bytes of vectors that are copied at a time
-_INDEXED = 1 << 26  # bytes; a smaller file is looked through in a moment
-_SETTLED = 2_000_000_000  # nanoseconds; a younger file may change and still bear the same time
+_LONGEST_WORD = 1 << 16  # bytes; a longer word means that the file is damaged
+_REPORTED = 10_000  # words between calls of progress
+_AT_ONCE = 1 << 22  # bytes of vectors copied at a time
+_INDEXED = 1 << 26  # bytes; scanning a smaller file takes a moment
+_MIN_AGE = 2_000_000_000  # nanoseconds; a younger file may change without a new timestamp
 
 
 class MappedVectors(KeyedVectors):
-    """Vectors that lie in a binary.
+    """Vectors in a memory-mapped binary file, without counts.
 
     Attributes:
-        vectors: [V, D] float32, in memory.  Copied from the file when a question first needs all of them;
-            single words' are read one by one until then.
-        index_to_key, key_to_index: as in :class:`KeyedVectors`; there are no counts.
+        vectors: [V, D] float32, copied into memory when a query first needs all of them.  Until then, the
+            vectors of single words are read from the file.
     """
 
     def __init__(
@@ -63,12 +61,12 @@ class MappedVectors(KeyedVectors):
         Args:
             words: V words.
             content: all bytes of the file.
-            starts: [V], the byte at which each vector begins.
+            starts: [V], the offset of each vector in bytes.
             dim: D.
-            check: whether all vectors are looked through for numbers that are not finite.
+            check: check all vectors for numbers that are not finite.
 
         Raises:
-            VectorError: a word is there twice, or a vector is not finite.
+            VectorError: a word occurs twice, or a vector is not finite.
         """
         self._content, self._starts, self._dim = content, starts, dim
         self._take_words(words, np.broadcast_to(np.float32(0), (len(starts), dim)), None)
@@ -77,7 +75,7 @@ class MappedVectors(KeyedVectors):
 
     @property
     def vector_size(self) -> int:
-        """D."""
+        """The number of components D."""
         return self._dim
 
     @cached_property
@@ -92,7 +90,7 @@ class MappedVectors(KeyedVectors):
             super()._refuse_non_finite()
 
     def get_vector(self, key: Key, norm: bool = False) -> Vector:
-        """[D], of length 1 where ``norm``; not to be written to."""
+        """Return the read-only vector [D] of a word, scaled to length 1 if ``norm``."""
         if "vectors" in self.__dict__:
             return super().get_vector(key, norm)
         rows = self._several([key])
@@ -108,7 +106,7 @@ class MappedVectors(KeyedVectors):
         return _rows(self._content, self._starts[[self.get_index(key) for key in keys]], self._dim)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, in another process or not, has all vectors in memory."""
+        """Copy and pickle as KeyedVectors in memory."""
         state = {"vectors": self.vectors, **vars(self)}
         for name in ("_content", "_starts", "_dim"):
             del state[name]
@@ -116,29 +114,29 @@ class MappedVectors(KeyedVectors):
 
 
 def _rows(content: Content, starts: Starts, dim: int) -> Vector:
-    """A copy [n, D] of the vectors that begin at ``starts`` [n]."""
-    stretches = sliding_window_view(np.frombuffer(content, dtype=np.uint8), 4 * dim)  # one from every byte
-    rows: Vector = stretches[starts].view("<f4")
+    """Return a copy [n, D] of the vectors that begin at ``starts`` [n]."""
+    windows = sliding_window_view(np.frombuffer(content, dtype=np.uint8), 4 * dim)  # [bytes, 4 D]
+    rows: Vector = windows[starts].view("<f4")
     return rows
 
 
 def _portions(content: Content, starts: Starts, dim: int) -> Iterator[tuple[slice, Vector]]:
-    """All vectors, some rows at a time."""
+    """Yield all vectors, a block of rows at a time."""
     step = max(1, _AT_ONCE // (4 * dim))
     for first in range(0, len(starts), step):
         some = slice(first, first + step)
         yield some, _rows(content, starts[some], dim)
-        _let_go(content)
+        _release(content)
 
 
-def _let_go(content: Content) -> None:
-    """What was read of a file need not stay in this process's memory."""
+def _release(content: Content) -> None:
+    """Release the memory of the pages of the file that were read."""
     if isinstance(content, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         content.madvise(mmap.MADV_DONTNEED)
 
 
 def _gathered(content: Content, starts: Starts, dim: int) -> Vector:
-    """[V, D] in memory."""
+    """Return all vectors [V, D] in memory."""
     out = np.empty((len(starts), dim), dtype=np.float32)
     for some, rows in _portions(content, starts, dim):
         out[some] = rows
@@ -156,25 +154,23 @@ def read_binary(
     unicode_errors: str,
     progress: Progress | None,
 ) -> KeyedVectors:
-    """The vectors of a binary whose first line says ``shape``: mapped, or of a packed file in memory.
+    """Read a binary file of ``shape`` (words, components), memory-mapped unless it is gzipped.
 
     Raises:
-        VectorError: the file goes wrong somewhere, with the word; or as :class:`MappedVectors`.
+        VectorError: the file is damaged, with the number of the word; or as :class:`MappedVectors`.
     """
     if isinstance(file, gzip.GzipFile):
         content = file.read()
-        words, starts = _readable(
-            *_looked_through(content, path, shape, limit, progress), unicode_errors, path
-        )
+        words, starts = _readable(*_scan(content, path, shape, limit, progress), unicode_errors, path)
         with naming(path):
             return KeyedVectors(words, _gathered(content, starts, shape[1]))
-    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with the vectors in it
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # closed with its last array
     index = _Index(path, file) if limit is None and len(mapped) >= _INDEXED else None
     if index is not None and (kept := index.read()) is not None:
         words, starts = _readable(*kept, unicode_errors, path)
         with naming(path):
             return MappedVectors(words, mapped, starts, shape[1], check=False)
-    all_words, all_starts = _looked_through(mapped, path, shape, limit, progress)
+    all_words, all_starts = _scan(mapped, path, shape, limit, progress)
     words, starts = _readable(all_words, all_starts, unicode_errors, path)
     with naming(path):
         vectors = MappedVectors(words, mapped, starts, shape[1])
@@ -184,63 +180,60 @@ def read_binary(
 
 
 def _readable(words: list[str], starts: Starts, errors: str, path: Path) -> tuple[list[str], Starts]:
-    """As :func:`readable`, with the vectors of the words that are kept."""
+    """Call :func:`readable`, and select the offsets of the words that remain."""
     words, kept = readable(words, errors, path)
     return words, starts if kept is None else starts[kept]
 
 
-def _looked_through(
+def _scan(
     content: Content, path: Path, shape: tuple[int, int], limit: int | None, progress: Progress | None
 ) -> tuple[list[str], Starts]:
-    """The words, and where their vectors begin."""
+    """Return the words and the offsets of their vectors."""
     promised, dim = shape
     wanted = min(promised, limit or promised)
     place = content.find(b"\n") + 1
-    if len(content) - place < wanted * (4 * dim + 1):  # before memory is asked for that much
+    if len(content) - place < wanted * (4 * dim + 1):  # before memory is allocated
         raise VectorError(
             f"'{path}' is truncated: {wanted:,} vectors of {dim:,} components do not fit in "
             f"{len(content):,} bytes; download it again"
         )
-    # What is no record takes all that is left, so that nothing is looked for twice.
+    # Anything but a record matches to the end, so that the search never starts again.
     record = re.compile(rb"([^ ]{0,%d}) .{%d}|.+" % (_LONGEST_WORD, 4 * dim), re.DOTALL)
     records = record.finditer(content, place)
     raw: list[bytes] = []
     while len(raw) < wanted:
-        asked = min(_REPORTED, wanted - len(raw))
-        portion = [found[1] for found in islice(records, asked) if found[1] is not None]
+        count = min(_REPORTED, wanted - len(raw))
+        portion = [match[1] for match in islice(records, count) if match[1] is not None]
         raw += portion
-        _let_go(content)
-        if len(portion) < asked:
+        _release(content)
+        if len(portion) < count:
             raise VectorError(f"'{path}' is truncated or damaged at word {len(raw) + 1:,} of {promised:,}")
-        if progress is not None and asked == _REPORTED:
+        if progress is not None and count == _REPORTED:
             progress(len(raw), wanted)
     ends = place + np.cumsum(np.fromiter(map(len, raw), np.int64, count=len(raw)) + 1 + 4 * dim)
     end = int(ends[-1])
     if limit is None and (left := len(content) - end) and content[end : end + 2] != b"\n":
         raise VectorError(
-            f"'{path}' goes on for {left:,} bytes after the {promised:,} words of {dim:,} components "
-            "that its first line promises; put that right, or read with a limit"
+            f"'{path}' has {left:,} bytes after the {promised:,} words of {dim:,} components that its "
+            "first line promises; correct the line, or read with a limit"
         )
-    words = b" ".join(raw).decode("utf-8", "surrogateescape").split(" ")  # no word holds a space
+    words = b" ".join(raw).decode("utf-8", "surrogateescape").split(" ")  # words hold no space
     # word2vec.c ends each vector with a line break, gensim does not
     return [word.lstrip("\n") for word in words], ends - 4 * dim
 
 
 class _Index:
-    """What was found in a file, kept for the next time: the words, and where vectors begin.
-
-    It is there only of files that were found whole and finite, so these need not be looked through again.
-    """
+    """The cached words and offsets of a file that was scanned and checked completely."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
         self._path = cache_folder() / "vectors" / f"{name}.npz"
         about = os.fstat(file.fileno())
         self._identity = [about.st_size, about.st_ino, about.st_mtime_ns, about.st_ctime_ns]
-        self._settled = time.time_ns() - max(about.st_mtime_ns, about.st_ctime_ns) > _SETTLED
+        self._old_enough = time.time_ns() - max(about.st_mtime_ns, about.st_ctime_ns) > _MIN_AGE
 
     def read(self) -> tuple[list[str], Starts] | None:
-        """None where there is none of the file as it is now."""
+        """Return words and offsets, or None if there are none for the current file."""
         try:
             with np.load(self._path, allow_pickle=False) as kept:
                 if kept["identity"].tolist() != self._identity:
@@ -251,8 +244,8 @@ class _Index:
             return None
 
     def write(self, words: list[str], starts: Starts) -> None:
-        """Keeps them where that can be done; without, the next time takes as long as this."""
-        if not self._settled:
+        """Write words and offsets.  If that fails, the file is scanned again next time."""
+        if not self._old_enough:
             return
         names = np.frombuffer(" ".join(words).encode("utf-8", "surrogateescape"), dtype=np.uint8)
         with suppress(OSError):

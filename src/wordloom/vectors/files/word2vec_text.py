@@ -1,9 +1,9 @@
-"""word2vec's text and binary files, and GloVe's text.
+"""Read and write word2vec's text and binary files, and GloVe's text.
 
-A vector file is taken whole or refused: a line with another number of components, a number that is none, a
-word twice, a file that ends too soon or too late are errors that say where.  What gensim reads is what we
-write, and the other way round; tabs and several spaces between numbers, which gensim does not take, are read
-too, and a byte order mark is none of the first word's letters.
+A file is read completely or refused.  Another number of components, an invalid number, a repeated word, and a
+file that is too short or too long are errors that name the line or word.  gensim and Wordloom read each
+other's files.  Unlike gensim, Wordloom also accepts tabs and several spaces between numbers, and skips a byte
+order mark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wordloom.vectors.store.keyed import KeyedVectors
 
 __all__ = ["load_word2vec", "save_word2vec"]
 
-_HEAD = 1 << 16  # bytes that show what a file is
+_HEAD = 1 << 16  # bytes that show the format of a file
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x0b\x0c"))
 
 
@@ -44,26 +44,29 @@ def save_word2vec(
     order: NDArray[np.intp] | None = None,
     prefix: str = "",
 ) -> None:
-    """Write word2vec's format: text, or binary where ``binary`` (by default: where the name ends in .bin).
+    """Write word2vec's text or binary format.
 
-    ``header=False`` leaves the first line out of a text: GloVe's format.  Numbers in text are the shortest
-    that read back to the same float32.  ``order`` [V] is the order of the rows, ``prefix`` stands before each
-    word.
-    A name that ends in .gz is compressed.  The file appears under its
-    name when it is complete.
+    Numbers in text are the shortest that round-trip to float32.  A name that ends in .gz is compressed.  The
+    file appears under its name when it is complete.  The characters U+DC80 to U+DCFF in words are written as
+    the bytes that they represent.
 
-    Words that hold U+DC80 to U+DCFF are written as the bytes that these stand for.
+    Args:
+        vectors: the words and vectors.
+        path: the file.
+        binary: write the binary format; None does so if the name ends in .bin.
+        header: write the first line.  GloVe's text format has none.
+        order: [V], the order of the rows.
+        prefix: text before each word.
 
     Raises:
-        VectorError: a word is empty or holds a space or line break, which the format cannot keep; or the file
+        VectorError: a word is empty or holds a space or line break, which the format cannot store; or the
+        file
             cannot be written.
     """
     path = Path(path)
     binary = path.name.removesuffix(".gz").endswith(".bin") if binary is None else binary
     if binary and not header:
-        raise VectorError(
-            "word2vec's binary format needs its first line; leave header as it is, or write text"
-        )
+        raise VectorError("word2vec's binary format needs its first line; leave out header, or write text")
     if not len(vectors):
         raise VectorError("there are no vectors to save; add some first")
     rows = range(len(vectors)) if order is None else order
@@ -73,7 +76,7 @@ def save_word2vec(
             f"the word {first!r} would be read otherwise at the beginning of {path.name}; write a header"
         )
     keeps = (" \n", path.name, "surrogateescape")
-    for word in vectors.index_to_key:  # all are known to fit before anything is written
+    for word in vectors.index_to_key:  # check all before anything is written
         encoded(prefix + word, *keeps)
     with new_file(path) as file:
         if header:
@@ -99,24 +102,24 @@ def load_word2vec(
     unicode_errors: str = "strict",
     progress: Progress | None = None,
 ) -> KeyedVectors:
-    """Read word2vec's text or binary format, or GloVe's text, compressed by gzip or not.
+    """Read word2vec's text or binary format, or GloVe's text, gzipped or not.
 
-    The vectors of a binary that is not compressed stay in the file, which is memory-mapped, until they are
-    asked for: see :class:`wordloom.vectors.files.word2vec_binary.MappedVectors`.
+    An uncompressed binary is memory-mapped, and its vectors stay in the file until they are used: see
+    :class:`wordloom.vectors.files.word2vec_binary.MappedVectors`.
 
     Args:
         path: the file.
-        binary, header: whether it is binary, and whether it begins with the number of words and of
-            components; None sees for itself.  (A first line of two whole numbers is taken for a header.)
-        limit: read the first so many words alone.
-        unicode_errors: what to do with words that are not UTF-8: ``"strict"`` raises an error, ``"replace"``
-            puts U+FFFD in place of invalid bytes, ``"ignore"`` leaves these bytes out, and
-            ``"surrogateescape"`` keeps them as U+DC80 to U+DCFF.  Of words that become equal the first is
-            kept, with a warning.
-        progress: told, now and then, how many words are read, and of how many where that is known.
+        binary: the file is binary; None detects it.
+        header: the file begins with the numbers of words and components; None detects it, and takes a first
+            line of two whole numbers for a header.
+        limit: read only this many words, from the start.
+        unicode_errors: how to treat words that are not UTF-8: ``"strict"`` raises an error, ``"replace"``
+            replaces invalid bytes with U+FFFD, ``"ignore"`` drops them, and ``"surrogateescape"`` keeps them
+            as U+DC80 to U+DCFF.  Of words that become equal, the first is kept, with a warning.
+        progress: called now and then with the words read and, if it is known, their total.
 
     Raises:
-        VectorError: there is no such file, or it goes wrong somewhere, with the line or word.
+        VectorError: the file does not exist or is damaged; the message names the line or word.
     """
     path = Path(path)
     check_unicode_errors(unicode_errors)
@@ -126,10 +129,10 @@ def load_word2vec(
         with opened(path) as file:
             head = file.read(_HEAD)
             file.seek(0)
-            _refuse_strangers(path, head)
+            _check_format(path, head)
             shape = _shape(head) if header is None or header else None
             if shape is None and (header or binary):
-                raise VectorError(f"'{path}' does not begin with a line of two numbers, words and components")
+                raise VectorError(f"'{path}' does not begin with a line of two numbers: words and components")
             if shape is not None and 0 in shape:
                 raise VectorError(
                     f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components"
@@ -142,8 +145,8 @@ def load_word2vec(
                 if shape is not None or b"\0" not in head:
                     raise
                 raise VectorError(
-                    f"'{path}' is neither a text of vectors nor word2vec's binary, which begins with a line "
-                    "of two numbers; give another file"
+                    f"'{path}' is neither a text of vectors nor word2vec's binary, whose first line has two "
+                    "numbers; give another file"
                 ) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
@@ -153,7 +156,7 @@ def load_word2vec(
         ) from None
 
 
-def _refuse_strangers(path: Path, head: bytes) -> None:
+def _check_format(path: Path, head: bytes) -> None:
     if not head.strip():
         raise VectorError(f"'{path}' is empty; give a file of vectors")
     if begins_before_magic(head):
@@ -165,7 +168,7 @@ def _refuse_strangers(path: Path, head: bytes) -> None:
         )
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
         raise VectorError(
-            f"'{path}' is a pickle, which is never read: it can run code; write it again with "
+            f"'{path}' is a pickle, which is never read: it can run code; convert it with "
             "gensim's save_word2vec_format"
         )
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -173,7 +176,7 @@ def _refuse_strangers(path: Path, head: bytes) -> None:
 
 
 def _shape(head: bytes) -> tuple[int, int] | None:
-    """What a first line of two whole numbers says."""
+    """Return the two whole numbers of the first line, or None."""
     parts = head.removeprefix(codecs.BOM_UTF8).partition(b"\n")[0].split()
     if len(parts) == 2 and all(part.isdigit() and len(part) < 19 for part in parts):
         return int(parts[0]), int(parts[1])
@@ -181,21 +184,23 @@ def _shape(head: bytes) -> tuple[int, int] | None:
 
 
 def _looks_binary(head: bytes, dim: int) -> bool:
-    """Whether what follows the first line is no text: the first vector is not written in figures, and there
-    are bytes that no text has."""
+    """Return whether the part after the first line is binary.
+
+    It is if the first vector is not written in digits and there are bytes that do not occur in text.
+    """
     body = head.partition(b"\n")[2]
     line, complete, _ = body.partition(b"\n")
     parts = line.split()
     try:
-        figures = list(map(float, parts[-dim:] if complete else parts[1:-1]))
+        numbers = list(map(float, parts[-dim:] if complete else parts[1:-1]))
     except ValueError:
-        figures = []
-    if (len(parts) > dim and len(figures) == dim) or (not complete and figures):
+        numbers = []
+    if (len(parts) > dim and len(numbers) == dim) or (not complete and numbers):
         return False
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(body) - 4:  # else the last character is cut
+        if error.start < len(body) - 4:  # otherwise the last character is incomplete
             return True
     return len(body.translate(None, _CONTROLS)) < len(body)
 
@@ -208,7 +213,7 @@ def _read_text(
     unicode_errors: str,
     progress: Progress | None,
 ) -> KeyedVectors:
-    """The vectors of a text."""
+    """Read the vectors of a text file."""
     first = 1
     promised, dim = shape if shape is not None else (None, 0)
     if shape is not None:
@@ -216,13 +221,13 @@ def _read_text(
         first = 2
     wanted = min((n for n in (limit, promised) if n is not None), default=None)
     words: list[str] = []
-    values = array("f")  # grows where it lies: a list of rows would take the memory twice
+    values = array("f")  # grows in place; a list of rows would take twice the memory
     for number, raw in enumerate(file, first):
         if wanted is not None and len(words) == wanted:
             if limit is None and raw.strip():
                 raise VectorError(
-                    f"{position(path, number)}: the file goes on after the {wanted:,} words that its "
-                    "first line promises; put that right, or read with a limit"
+                    f"{position(path, number)}: the file has more than the {wanted:,} words that its "
+                    "first line promises; correct the line, or read with a limit"
                 )
             break
         if number == 1:
@@ -233,10 +238,10 @@ def _read_text(
         parsed = _parsed(line, dim)
         if parsed is None:
             raise VectorError(f"{position(path, number)}: {_wrong(line, dim)}")
-        word, figures = parsed
+        word, numbers = parsed
         words.append(word)
-        values.extend(figures)
-        dim = len(figures)
+        values.extend(numbers)
+        dim = len(numbers)
         if progress is not None and len(words) % 10_000 == 0:
             progress(len(words), wanted)
     if promised is not None and wanted is not None and len(words) < wanted:
@@ -252,30 +257,30 @@ def _read_text(
 
 
 def _parsed(line: str, dim: int) -> tuple[str, list[float]] | None:
-    """A word and its ``dim`` numbers (0: as many as there are), or None where the line is something else."""
-    # As gensim has it: one space before each number, and whatever else stands before them is the word.
-    word, *figures = line.rsplit(" ", dim) if dim else line.split(" ")
-    fits = len(figures) == dim if dim else not _ends_in_column(word)
-    if figures and fits and " " not in word and (numbers := _numbers(figures)) is not None:
+    """Return a word and its ``dim`` numbers (0: any number), or None for another line."""
+    # As in gensim: one space before each number, and everything before the numbers is the word.
+    word, *texts = line.rsplit(" ", dim) if dim else line.split(" ")
+    fits = len(texts) == dim if dim else not _ends_in_column(word)
+    if texts and fits and " " not in word and (numbers := _numbers(texts)) is not None:
         return word, numbers
-    # As others have it: tabs, several spaces, and a word of several parts, of which the last is no number.
-    word, *figures = (line.rsplit(None, dim) if dim else line.split()) or [""]
+    # As other tools write: tabs, several spaces, and a word of several parts whose last is not a number.
+    word, *texts = (line.rsplit(None, dim) if dim else line.split()) or [""]
     parts = word.split()
-    if len(figures) != (dim or len(figures) or 1) or (len(parts) > 1 and _is_number(parts[-1])):
+    if len(texts) != (dim or len(texts) or 1) or (len(parts) > 1 and _is_number(parts[-1])):
         return None
-    numbers = _numbers(figures)
+    numbers = _numbers(texts)
     return None if numbers is None else (word.lstrip(), numbers)
 
 
 def _ends_in_column(word: str) -> bool:
-    """Whether what stands before the first space is a word, a tab and a number, and so no word."""
+    """Return whether the part before the first space is a word, a tab and a number."""
     _, tab, last = word.rpartition("\t")
     return bool(tab) and _is_number(last)
 
 
-def _numbers(figures: list[str]) -> list[float] | None:
+def _numbers(texts: list[str]) -> list[float] | None:
     try:
-        return list(map(float, figures))
+        return list(map(float, texts))
     except ValueError:
         return None
 
@@ -285,11 +290,11 @@ def _is_number(text: str) -> bool:
 
 
 def _wrong(line: str, dim: int) -> str:
-    """What is wrong with a line that is no word and ``dim`` numbers."""
+    """Describe the fault in a line that is not a word and ``dim`` numbers."""
     parts = line.split()[1:]
     if not parts and not dim:
         return "a word without numbers; a line is a word and its components, one space before each"
-    odd = [part for part in parts if not _is_number(part)]
-    if odd and (not dim or len(parts) == dim):
-        return f"{odd[0]!r} stands where a number belongs"
-    return f"{len(parts):,} numbers after the word where {dim:,} belong"
+    invalid = [part for part in parts if not _is_number(part)]
+    if invalid and (not dim or len(parts) == dim):
+        return f"{invalid[0]!r} is not a number"
+    return f"{len(parts):,} numbers follow the word, and there must be {dim:,}"

@@ -1,4 +1,4 @@
-"""Decoding of words that are not valid UTF-8, which the original C tools write where the corpus was not."""
+"""Decode words that are not valid UTF-8, which word2vec.c and fastText write for corpora that are not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from wordloom.errors import VectorError, did_you_mean
 __all__ = ["UNICODE_ERRORS", "check_unicode_errors", "decode", "readable"]
 
 UNICODE_ERRORS = ("strict", "ignore", "replace", "surrogateescape")
-_ADVICE = (
-    'convert the file, or say unicode_errors="replace" (--unicode-errors replace; U+FFFD there) or "ignore"'
-)
-_ESCAPED = re.compile("[\udc80-\udcff]")  # the bytes that "surrogateescape" kept
+_ADVICE = 'convert the file, or pass unicode_errors="replace" or "ignore" (--unicode-errors replace)'
+_ESCAPED = re.compile("[\udc80-\udcff]")  # bytes decoded with "surrogateescape"
 
 
 def check_unicode_errors(errors: str) -> None:
@@ -27,9 +25,9 @@ def check_unicode_errors(errors: str) -> None:
 
 
 def decode(raw: bytes, place: str, errors: str) -> str:
-    """The text at ``place``, a position in a file, with invalid bytes escaped.
+    """Return the text at ``place``, a position in a file, with invalid bytes escaped.
 
-    Raises VectorError for invalid bytes where ``errors`` is ``"strict"``.
+    Raises VectorError for invalid bytes if ``errors`` is ``"strict"``.
     """
     try:
         return raw.decode("utf-8")
@@ -40,34 +38,36 @@ def decode(raw: bytes, place: str, errors: str) -> str:
 
 
 def readable(words: list[str], errors: str, path: Path) -> tuple[list[str], NDArray[np.intp] | None]:
-    """The ``words`` of a file whose invalid bytes are escaped, treated as ``errors`` says.
+    """Treat the escaped bytes in the ``words`` of a file as ``errors`` says.
 
-    Two words may become equal.  The first is kept, with a warning, as in gensim.
+    Words that become equal are reduced to the first, with a warning, as in gensim.
 
     Returns:
-        The words, and the rows that are kept: None for all.
+        The words, and the rows that remain (None for all).
 
     Raises:
-        VectorError: an invalid word, where ``errors`` is ``"strict"``.
+        VectorError: a word is invalid and ``errors`` is ``"strict"``.
     """
     if errors == "surrogateescape" or "\n".join(words).isascii():
         return words, None
-    odd = [row for row, word in enumerate(words) if _ESCAPED.search(word)]
-    if not odd:
+    invalid = [row for row, word in enumerate(words) if _ESCAPED.search(word)]
+    if not invalid:
         return words, None
     if errors == "strict":
-        decode(words[odd[0]].encode("utf-8", "surrogateescape"), f"{path}, word {odd[0] + 1:,}", errors)
+        decode(
+            words[invalid[0]].encode("utf-8", "surrogateescape"), f"{path}, word {invalid[0] + 1:,}", errors
+        )
     words = list(words)
-    for row in odd:
+    for row in invalid:
         words[row] = words[row].encode("utf-8", "surrogateescape").decode("utf-8", errors)
     first = {word: row for row, word in reversed(list(enumerate(words)))}
-    changed = set(odd)
+    changed = set(invalid)
     rows = [row for row, word in enumerate(words) if first[word] == row or not {row, first[word]} & changed]
     if len(rows) == len(words):
         return words, None
     warnings.warn(
         f"'{path}': {len(words) - len(rows):,} words that are not UTF-8 become equal to others and are left "
-        'out; unicode_errors="surrogateescape" tells them apart',
+        'out; unicode_errors="surrogateescape" keeps them distinct',
         stacklevel=2,
     )
     return [words[row] for row in rows], np.array(rows)

@@ -1,9 +1,9 @@
-"""Co-occurrence counts: how often word j stands near word i, X_ij of GloVe, counted in bounded memory.
+"""Co-occurrence counts X_ij of GloVe: how often word j occurs near word i, counted in bounded memory.
 
-A portion of the corpus at a time is indexed by word and counted row by row; portions after the first wait
-on disk as sorted runs, which are then added up row by row.  The records (i, j, x) are put in a random order
-and written to one file, which training reads through a memory map.  Counts and order are the same whatever
-the memory and the number of threads.
+The corpus is divided into portions that fit into memory.  Each is indexed by word and counted row by row.  If
+there are several, their counts are written to disk as sorted runs and then added up.  The records (i, j, x)
+are shuffled and written to one file, which training memory-maps.  Counts and order do not depend on the
+memory or the number of threads.
 
 A folder holds ``records.bin`` (int32 i, int32 j, float32 x, little-endian) and ``meta.json``.
 """
@@ -37,12 +37,12 @@ RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])
 
 
 class CooccurrenceProgress(NamedTuple):
-    """How far counting is.
+    """The progress of counting.
 
     Attributes:
-        stage: ``"count"``, which goes by tokens, ``"merge"``, by words, where the corpus was counted in
-            portions, and ``"shuffle"``, by records.
-        done, total: of the stage.
+        stage: ``"count"`` (in tokens), ``"merge"`` (in words, if there are several portions) or ``"shuffle"``
+            (in records).
+        done, total: the progress of the stage.
     """
 
     stage: str
@@ -51,14 +51,14 @@ class CooccurrenceProgress(NamedTuple):
 
 
 class CooccurrenceReport(NamedTuple):
-    """What counting did.
+    """Statistics of counting.
 
     Attributes:
-        tokens: of the corpus.
-        records: pairs of words that stand near one another somewhere.
-        runs: portions of the corpus that were counted apart and added up; 1 where all fitted in memory.
-        spilled: bytes of runs and unordered records that went through temporary files.
-        count_seconds, shuffle_seconds: time taken up to the last count, and from then on.
+        tokens: tokens of the corpus.
+        records: pairs of words that co-occur.
+        runs: portions of the corpus; 1 if it fitted into memory.
+        spilled: bytes written to temporary files.
+        count_seconds, shuffle_seconds: the time for counting, and for shuffling and writing.
     """
 
     tokens: int
@@ -70,23 +70,23 @@ class CooccurrenceReport(NamedTuple):
 
 
 class Cooccurrences:
-    """Records (i, j, x) in a random order, memory-mapped.
+    """Shuffled records (i, j, x), memory-mapped.
 
     Attributes:
-        folder: where they lie.
-        fingerprint: sha256 of what they were made from: tokens and settings.
-        records: [n] of i (int32), j (int32) and x (float32): word j counted x > 0 near word i.
-        vocab_size: number of words; i and j are below it.
-        window, symmetric, distance_weighting, seed: as :func:`count_cooccurrences` was given them.
-        report: what counting did.
-        reused: whether :func:`count_cooccurrences` found them ready.
+        folder: their folder.
+        fingerprint: sha256 of the tokens and settings.
+        records: [n] of i (int32), j (int32) and x (float32): word j has the count x > 0 near word i.
+        vocab_size: the number of words; i and j are below it.
+        window, symmetric, distance_weighting, seed: the arguments of :func:`count_cooccurrences`.
+        report: statistics of counting.
+        reused: :func:`count_cooccurrences` read them from the cache.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Opens ``folder``.
+        """Open ``folder``.
 
         Raises:
-            VectorError: the folder holds no co-occurrences, or they are of another version or damaged.
+            VectorError: the folder holds no co-occurrences, or they have another version or are damaged.
         """
         self.folder, self.reused = Path(folder), False
         try:
@@ -105,14 +105,14 @@ class Cooccurrences:
             size, expected = path.stat().st_size, self.report.records * RECORD.itemsize
             if size != expected:
                 raise VectorError(
-                    f"'{path}' is damaged: {size:,} bytes where {expected:,} belong; count them again"
+                    f"'{path}' is damaged: it has {size:,} bytes instead of {expected:,}; count them again"
                 )
             self.records: NDArray[Any] = np.memmap(path, dtype=RECORD, mode="r").view(np.ndarray)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise VectorError(f"'{folder}' holds no co-occurrences ({error}); count them again") from error
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Return the number of records."""
         return len(self.records)
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Cooccurrences:
 
     @property
     def cells(self) -> NDArray[np.uint32]:
-        """The records as the kernels take them: [n, 3], x by its bits."""
+        """The records for the kernels: [n, 3] uint32, with the bits of x."""
         return self.records.view(np.uint32).reshape(-1, 3)
 
 
@@ -136,30 +136,28 @@ def count_cooccurrences(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[CooccurrenceProgress], None] | None = None,
 ) -> Cooccurrences:
-    """Count how often words stand near one another (Pennington et al. 2014, section 3 and 4.2).
+    """Count how often words co-occur (Pennington et al. 2014, sections 3 and 4.2).
 
-    A word at distance d counts 1/d.  Words that were left out of the vocabulary are not there: distances
-    are between the words that were kept.  No window reaches into another document.
+    A word at distance d counts 1/d.  Distances are between words of the vocabulary; other words do not count.
+    Windows end at the boundaries of documents.
 
-    The result lies in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) named
-    by tokens and settings; it is made once, and appears there when it is complete.
+    The result is cached in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) named
+    after tokens and settings.
 
     Args:
-        shards: the corpus as ids, by a :class:`wordloom.vectors.WordVocabulary` for one.
-        window: words looked at on a side.  15 is the default of the authors' tool; the paper's tables use 10.
-        symmetric: whether words on the right count as well as those on the left.  If not, word j counts
-            near i where it stands to the left of i, as in the paper.  (The authors' tool then writes the
-            pair the other way round.)
-        distance_weighting: whether to weigh by 1/d; else each word of the window counts 1.
-        memory_mb: memory to work in, in MiB, memory maps aside; what does not fit goes through temporary
-            files beside the result.
+        shards: the corpus as ids, for example of a :class:`wordloom.vectors.WordVocabulary`.
+        window: words on either side.  The authors' tool has 15 by default; the paper's tables use 10.
+        symmetric: count words on both sides.  Otherwise word j counts if it is to the left of i, as in the
+            paper.  (The authors' tool then swaps i and j.)
+        distance_weighting: count 1/d.  Otherwise each word of the window counts 1.
+        memory_mb: memory in MiB, without memory maps; the rest goes through temporary files.
         workers: threads; by default one per processor.
-        seed: of the order of records.
-        progress: told now and then, see :class:`CooccurrenceProgress`.
+        seed: the seed of the shuffle.
+        progress: called now and then with :class:`CooccurrenceProgress`.
 
     Raises:
-        VectorError: a setting is out of range, memory does not suffice for a row of X, no two words stand
-            near one another, or the disk cannot be written.
+        VectorError: a setting is out of range, the memory cannot hold a row of X, no two words co-occur, or
+            the disk cannot be written.
     """
     from wordloom.vectors.glove.cooccurrence_counting import Counting
 
@@ -175,17 +173,17 @@ def count_cooccurrences(
     fingerprint = hashlib.sha256(identity.encode()).hexdigest()
     root = cache_folder(cache) / "cooccurrences"
     target = root / fingerprint[:32]
-    tell = progress or (lambda _: None)
+    report_progress = progress or (lambda _: None)
     try:
         root.mkdir(parents=True, exist_ok=True)
         with locked(target, "counting the same co-occurrences"):
             if (ready := _ready(target)) is not None:
                 return ready
-            with _made_whole(target) as temporary:
+            with _new_folder(target) as temporary:
                 counting = Counting(
                     shards, temporary, window=window, both=symmetric, weigh=distance_weighting,
                     memory=memory_mb * 2**20, workers=workers, seed=seed,
-                    tell=lambda *step: tell(CooccurrenceProgress(*step)),
+                    report_progress=lambda *step: report_progress(CooccurrenceProgress(*step)),
                 )  # fmt: skip
                 report = _run(counting, temporary)
                 meta = {"version": VERSION, "fingerprint": fingerprint, **settings}
@@ -202,13 +200,13 @@ def count_cooccurrences(
 
 
 def _checked(window: int, workers: int | None, memory_mb: float) -> int:
-    """The number of threads, when all settings are in order."""
+    """Check the settings and return the number of threads."""
     if window < 1:
         raise VectorError(f"window {window} holds no words; give 1 or more")
     if workers is not None and workers < 1:
         raise VectorError(f"workers {workers} is not allowed; give 1 or more, or leave it out")
     if not 0 < memory_mb < float("inf"):
-        raise VectorError(f"memory_mb {memory_mb} is no amount of memory; give MiB, 1024 for a gigabyte")
+        raise VectorError(f"memory_mb {memory_mb} is not an amount of memory; give MiB, 1024 for a GiB")
     return workers or cores()
 
 
@@ -229,27 +227,27 @@ def _run(counting: Any, folder: Path) -> CooccurrenceReport:
 
 
 def _ready(target: Path) -> Cooccurrences | None:
-    """The co-occurrences in ``target`` if they are there and sound; damaged ones are counted again."""
+    """Return the co-occurrences in ``target``, or None if they are missing or damaged."""
     if not target.exists():
         return None
     try:
-        found = Cooccurrences(target)
+        cached = Cooccurrences(target)
     except VectorError:
         return None
-    found.reused = True
-    return found
+    cached.reused = True
+    return cached
 
 
 @contextmanager
-def _made_whole(target: Path) -> Iterator[Path]:
-    """A new folder that takes the name ``target`` when all went well, and else is gone."""
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder that is renamed to ``target`` at the end, and removed after an error."""
     temporary = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir()
     try:
         yield temporary
         sync(temporary)
-        shutil.rmtree(target, ignore_errors=True)  # damaged, or it would have been taken
+        shutil.rmtree(target, ignore_errors=True)  # a damaged one
         temporary.rename(target)
         sync(target.parent)
     finally:

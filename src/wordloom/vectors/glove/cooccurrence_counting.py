@@ -1,4 +1,4 @@
-"""Counting co-occurrences portion by portion: what :func:`wordloom.vectors.count_cooccurrences` runs."""
+"""Count co-occurrences portion by portion, for :func:`wordloom.vectors.count_cooccurrences`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from wordloom.vectors.threads import in_order
 __all__ = ["Counting"]
 
 _SUM = 12  # bytes of a column and its sum
-_PLACE = 9  # bytes for a token that is counted: itself, its place, and a mark while documents are set apart
+_PLACE = 9  # bytes for a token: its id, its place, and a flag while documents are separated
 _MOST_PLACES = 1 << 31
-_MAPPED_AROUND = 1 << 20  # bytes before a place that the system may have mapped along with it, and more
+_MAPPED_AROUND = 1 << 20  # bytes that the system may map before the requested ones
 
-Tell: TypeAlias = Callable[[str, int, int], None]
+ReportProgress: TypeAlias = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
 class _Rows(NamedTuple):
-    """Rows of X from ``first`` on: the sums of each, their columns rising."""
+    """Rows of X from ``first`` on: their sums, sorted by column."""
 
     first: int
     lengths: NDArray[np.int64]
@@ -41,7 +41,7 @@ class _Rows(NamedTuple):
 
 
 class _Portion(NamedTuple):
-    """A stretch of the corpus, indexed by word; see :func:`index_places`."""
+    """A part of the corpus, indexed by word; see :func:`index_places`."""
 
     begin: int
     tokens: NDArray[np.uint32]
@@ -50,12 +50,12 @@ class _Portion(NamedTuple):
 
 
 class Counting:
-    """One run of counting.
+    """One count of a corpus.
 
     Attributes:
-        n_tokens: of the corpus.
-        n_runs: portions of it, each counted apart.
-        spilled: bytes that went through temporary files.
+        n_tokens: tokens of the corpus.
+        n_runs: portions, each counted separately.
+        spilled: bytes written to temporary files.
     """
 
     def __init__(
@@ -69,9 +69,15 @@ class Counting:
         memory: float,
         workers: int,
         seed: int,
-        tell: Tell,
+        report_progress: ReportProgress,
     ) -> None:
-        self.shards, self.folder, self.memory, self.seed, self.tell = shards, folder, memory, seed, tell
+        self.shards, self.folder, self.memory, self.seed, self.report_progress = (
+            shards,
+            folder,
+            memory,
+            seed,
+            report_progress,
+        )
         self.window, self.both = window, both
         self.V, self.n_tokens = shards.vocab_size, len(shards)
         self.n_runs = self.spilled = 0
@@ -79,15 +85,17 @@ class Counting:
         self.unit, self.units = _units(window, self.n_tokens, weigh=weigh)
 
     def _share_memory(self, workers: int) -> None:
-        """How much is counted at a time, by as many of the threads as there is memory for."""
+        """Choose the size of portions, and lower the number of threads if memory is short."""
         for self.workers in range(workers, 0, -1):
             fixed = (13 * self.V + 256) * self.workers + 32 * self.V
-            each = 4 * _SUM * (2 * self.workers + 2)  # of a quarter: sums under way, and their records
+            each = (
+                4 * _SUM * (2 * self.workers + 2)
+            )  # a quarter of memory: sums in progress, and their records
             if self.memory >= fixed + each * self.V:
                 break
         else:
             raise VectorError(
-                f"memory_mb {self.memory / 2**20:g} does not hold a row of counts for {self.V:,} words; "
+                f"memory_mb {self.memory / 2**20:g} cannot hold a row of counts for {self.V:,} words; "
                 f"give {math.ceil((fixed + each * self.V) / 2**20 * 100) / 100:g} or more"
             )
         free = int(self.memory) - fixed
@@ -95,7 +103,7 @@ class Counting:
         self.most_places = min(max(free // (2 * _PLACE), 2 * self.window), _MOST_PLACES)
 
     def run(self, out: Path, counted: Callable[[], None]) -> int:
-        """Write the records to ``out``; says when all are ``counted``, and returns their number."""
+        """Write the records to ``out``, call ``counted`` after the last count, and return their number."""
         with ThreadPoolExecutor(self.workers, "wordloom-count") as pool:
             expected, rows = self._rows(pool)
             with Shuffle(
@@ -107,18 +115,20 @@ class Counting:
                 total = shuffle.records
                 if not total:
                     raise VectorError(
-                        "no two words of the corpus stand near one another: each document has one word of "
-                        "the vocabulary at most; give longer documents, or lower min_count"
+                        "no two words of the corpus co-occur: each document has at most one word of the "
+                        "vocabulary; give longer documents, or lower min_count"
                     )
-                shuffle.write_to(out, lambda done: self.tell("shuffle", done, total))
+                shuffle.write_to(out, lambda done: self.report_progress("shuffle", done, total))
         self.spilled += shuffle.spilled
         return total
 
     # -- portions ----------------------------------------------------------------------------------------
 
     def _rows(self, pool: ThreadPoolExecutor) -> tuple[int, Callable[[Callable[[_Rows], T]], Iterator[T]]]:
-        """At most how many sums there are, and all rows of X, put through a function by the thread that has
-        counted them."""
+        """Return an upper bound of the number of sums, and a function that yields all rows of X.
+
+        It takes a function that the counting thread applies to the rows.
+        """
         ends = self._cut()
         self.n_runs = len(ends)
         if len(ends) == 1:
@@ -133,7 +143,7 @@ class Counting:
         return self._merged(pool, runs)
 
     def _cut(self) -> list[int]:
-        """Where portions end, each short enough for memory, the gaps between documents counted."""
+        """Return the ends of portions that fit into memory, including the gaps between documents."""
         ends, begin = [], 0
 
         def places(stop: int) -> int:
@@ -147,16 +157,16 @@ class Counting:
         return ends
 
     def _indexed(self, begin: int, end: int) -> _Portion:
-        """Tokens ``begin`` to ``end``, with what their windows see beyond, indexed by word."""
+        """Index tokens ``begin`` to ``end``, and the tokens beyond that their windows reach, by word."""
         low, high = max(begin - self.window, 0), min(end + self.window, self.n_tokens)
         first, last = np.searchsorted(self.shards.ends, (low + 1, high))
-        inner = self.shards.ends[first:last] - low  # ends of documents that others follow
+        inner = self.shards.ends[first:last] - low  # ends of documents, without the last
         gaps = np.concatenate(([0], inner + np.arange(1, len(inner) + 1), [high - low + len(inner) + 1]))
         tokens = np.full(high - low + len(gaps), self.V, dtype=np.uint32)
         inside = np.ones(len(tokens), dtype=np.bool_)
         inside[gaps] = False
         ids = self.shards.tokens(low, high)
-        if (highest := int(ids.max())) >= self.V:  # a kernel would write where nothing belongs
+        if (highest := int(ids.max())) >= self.V:  # a kernel would write out of bounds
             raise VectorError(
                 f"'{self.shards.folder}' is damaged: it holds the id {highest:,} of {self.V:,} words; "
                 "prepare it again"
@@ -174,7 +184,7 @@ class Counting:
         return _Portion(begin, tokens, places, starts)
 
     def _bounds(self, portion: _Portion) -> NDArray[np.int64]:
-        """[V], how many sums a row has at most."""
+        """Return an upper bound of the sums of each row, [V]."""
         seen = np.diff(portion.starts[: self.V + 1]) * (self.window * (2 if self.both else 1))
         return np.minimum(seen, self.V)
 
@@ -194,7 +204,7 @@ class Counting:
         stretches = _stretches(np.maximum(bounds, seen), self.most_sums, self.workers)
         for last, result in in_order(pool, count, stretches, self.workers + 1):
             yield result
-            self.tell("count", portion.begin + int(portion.starts[last]), self.n_tokens)
+            self.report_progress("count", portion.begin + int(portion.starts[last]), self.n_tokens)
 
     def _merged(
         self, pool: ThreadPoolExecutor, runs: _Runs
@@ -215,7 +225,7 @@ class Counting:
             for rows, result in in_order(pool, merge, stretches, self.workers + 1):
                 yield result
                 runs.forget(*rows)
-                self.tell("merge", rows[1], self.V)
+                self.report_progress("merge", rows[1], self.V)
 
         return int(bounds.sum()), merged
 
@@ -237,9 +247,9 @@ class Counting:
 
 
 def _units(window: int, n_tokens: int, *, weigh: bool) -> tuple[float, NDArray[np.uint64]]:
-    """What a sum of 1 stands for, and [window + 1] what a word at each distance adds.
+    """Return the value of the integer 1 in sums, and [window + 1] the integers that each distance adds.
 
-    The unit is a power of two, as small as it can be without a sum of the whole corpus passing 2^62.
+    The value is a power of two, as small as possible while the sum over the corpus stays below 2^62.
     """
     weights = np.concatenate(([0.0], 1 / np.arange(1, window + 1) if weigh else np.ones(window)))
     bits = min(40, math.floor(62 - math.log2(2 * weights.sum() * n_tokens)))
@@ -247,7 +257,7 @@ def _units(window: int, n_tokens: int, *, weigh: bool) -> tuple[float, NDArray[n
 
 
 def _stretches(sizes: NDArray[np.int64], most: int, workers: int) -> Iterator[tuple[int, int]]:
-    """Rows cut in stretches of ``most`` in size, or less where more threads then have work."""
+    """Yield ranges of rows with up to ``most`` sums, or fewer so that every thread has work."""
     sums = np.cumsum(sizes)
     most = min(most, max(int(sums[-1]) // (16 * workers), 1 << 16))
     first = before = 0
@@ -258,10 +268,10 @@ def _stretches(sizes: NDArray[np.int64], most: int, workers: int) -> Iterator[tu
 
 
 class _Runs:
-    """Sorted counts of portions, on disk one after another.
+    """Sorted counts of portions, appended to files.
 
     Attributes:
-        nbytes: what is written.
+        nbytes: bytes written.
     """
 
     def __init__(self, folder: Path, V: int) -> None:
@@ -283,17 +293,17 @@ class _Runs:
         self.nbytes += starts.nbytes + int(starts[-1] - starts[0]) * _SUM
 
     def read(self) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
-        """([runs, V + 1] where rows begin, columns, sums), memory-mapped."""
+        """Return ([runs, V + 1] starts of rows, columns, sums), memory-mapped."""
         maps = [_mapped(path) for path in (self._table, self._j, self._x)]
         table = np.frombuffer(maps[0], dtype=np.int64).reshape(-1, self.V + 1)
         self._read = table, [(maps[1], 4), (maps[2], 8)]
         return table, np.frombuffer(maps[1], dtype=np.uint32), np.frombuffer(maps[2], dtype=np.uint64)
 
     def forget(self, first: int, last: int) -> None:
-        """Rows ``first`` to ``last`` will not be read again: the memory they are mapped to is free."""
+        """Release the memory of rows ``first`` to ``last``, which are not read again."""
         table, maps = self._read
         for mapped, width in maps:
-            if not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):  # empty, or no such call
+            if not isinstance(mapped, mmap.mmap) or not hasattr(mapped, "madvise"):  # empty, or not supported
                 continue
             for begin, end in (table[:, [first, last]] * width).tolist():
                 begin = max(0, begin - begin % mmap.PAGESIZE - _MAPPED_AROUND)
@@ -302,7 +312,7 @@ class _Runs:
 
 
 def _mapped(path: Path) -> mmap.mmap | bytearray:
-    """The bytes of a file, which may be empty.  They could be written to: kernels are compiled for that."""
+    """Map a file, which may be empty, as writable, because the kernels are compiled for writable arrays."""
     if not path.stat().st_size:
         return bytearray()
     with path.open("r+b") as file:

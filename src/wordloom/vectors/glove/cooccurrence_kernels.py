@@ -1,11 +1,10 @@
-"""The inner loops of counting co-occurrences: rows of X one at a time, and records in a random order.
+"""The compiled kernels of counting and shuffling co-occurrences.
 
-A row of X is counted where it is short: all places of a word are known beforehand, so the sums of its row
-alone are in the cache, there is nothing to look up, and rows are shared out among threads without locks.
+X is counted row by row.  The places of a word are known, so only the sums of its row are in the cache, no
+lookups are needed, and threads count different rows without locks.  Sums are integers, so their order does
+not matter.
 
-Sums are whole numbers of a small unit, so they come out the same in whatever order they are added up.
-
-``cells`` are records as they lie on disk, [n, 3] uint32: row i, column j, and the bits of the float32 x.
+``cells`` are records as on disk, [n, 3] uint32: row i, column j, and the bits of the float32 x.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ __all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells",
 _kernel: Any = compiled(nogil=True, error_model="numpy")
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 
-_AHEAD = 8  # places looked up before their turn
+_AHEAD = 8  # places prefetched ahead
 _ONE = np.uint64(1)
-_BITS = 10  # of a key that are sorted by at a time: as many piles as the nearest caches can follow
+_BITS = 10  # bits of a hash sorted at a time: as many piles as fit into the caches
 
 
 # -- rows ------------------------------------------------------------------------------------------------
@@ -34,16 +33,16 @@ _BITS = 10  # of a key that are sorted by at a time: as many piles as the neares
 
 @_kernel
 def index_places(tokens: Any, first: int, last: int, starts: Any, places: Any) -> None:
-    """Where each word stands in tokens[first:last]: word w at ``places[starts[w]:starts[w + 1]]``, rising.
+    """Index tokens[first:last]: word w is at ``places[starts[w]:starts[w + 1]]``, in rising order.
 
-    ``starts`` is [V + 3] int64, ``places`` uint32.  V, which stands between documents, is indexed as well.
+    ``starts`` is [V + 3] int64, ``places`` uint32.  V, which separates documents, is indexed as well.
     """
     starts[:] = 0
     for place in range(first, last):
         starts[tokens[place] + 2] += 1
     for word in range(2, starts.shape[0]):
         starts[word] += starts[word - 1]
-    for place in range(first, last):  # starts[w + 1] goes from where w begins to where it ends
+    for place in range(first, last):  # starts[w + 1] moves from the start to the end of w
         word = tokens[place]
         places[starts[word + 1]] = place
         starts[word + 1] += 1
@@ -51,9 +50,9 @@ def index_places(tokens: Any, first: int, last: int, starts: Any, places: Any) -
 
 @_leaf
 def _emit(sums: Any, met: Any, n_met: int, marks: Any, tops: Any, out_j: Any, out_x: Any, n: int) -> int:
-    """Append the sums of the columns met, by rising column, and leave everything at 0.
+    """Append the sums of the columns in ``met``, sorted by column, and reset everything to 0.
 
-    Columns are sorted by marking them: a bit for each in ``marks``, and in ``tops`` one for each 64 marks.
+    Columns are sorted with bitmaps: ``marks`` has a bit for each column, and ``tops`` a bit for 64 marks.
     """
     for k in range(n_met):
         column = np.int64(met[k])
@@ -81,13 +80,13 @@ def count_rows(
     tokens: Any, places: Any, starts: Any, first: int, last: int, units: Any, both: bool,
     sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
 ) -> int:  # fmt: skip
-    """The rows ``first`` to ``last`` of X; returns how many sums there are.
+    """Count the rows ``first`` to ``last`` of X and return the number of sums.
 
     Args:
         tokens: uint32, V before, between and after documents.
-        units: [window + 1] uint64, what a word at distance d counts.
-        both: whether words on the right count too.
-        sums [V] uint64, met [V + 1] uint32, marks and tops uint64: all 0 before and after, but ``met``.
+        units: [window + 1] uint64, the count of a word at distance d.
+        both: also count words on the right.
+        sums [V] uint64, met [V + 1] uint32, marks and tops uint64: scratch memory, 0 except ``met``.
         lengths: [last - first] int64, the sums of each row.
         out_j, out_x: uint32 and uint64, columns and sums, row by row, columns rising.
     """
@@ -127,8 +126,10 @@ def merge_rows(
     runs: Any, run_j: Any, run_x: Any, first: int, last: int,
     sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
 ) -> int:  # fmt: skip
-    """The rows ``first`` to ``last`` added up over runs: row w of run r is ``run_j[runs[r, w]:runs[r, w+1]]``
-    with its sums in ``run_x``.  The rest is as in :func:`count_rows`."""
+    """Add up the rows ``first`` to ``last`` of runs, with the other arguments of :func:`count_rows`.
+
+    Row w of run r has the columns ``run_j[runs[r, w]:runs[r, w + 1]]`` and their sums in ``run_x``.
+    """
     n = 0
     for row in range(first, last):
         n_met = 0
@@ -146,7 +147,7 @@ def merge_rows(
 
 @_kernel
 def as_cells(first: int, lengths: Any, j: Any, x: Any, unit: float, cells: Any) -> None:
-    """Records of rows from ``first`` on: x is ``unit`` times the sum, rounded once."""
+    """Write the records of rows from ``first`` on; x is ``unit`` times the sum, rounded once."""
     n = 0
     for row in range(lengths.shape[0]):
         for _ in range(lengths[row]):
@@ -160,7 +161,7 @@ def as_cells(first: int, lengths: Any, j: Any, x: Any, unit: float, cells: Any) 
 
 @_leaf
 def _key(cells: Any, n: int, seed: np.uint64) -> Any:
-    """A number of 64 bits that no other pair (i, j) has: splitmix64's scrambling (Steele et al. 2014)."""
+    """Return a unique hash of 64 bits of the pair (i, j), by SplitMix64 (Steele et al. 2014)."""
     pair = (np.uint64(cells[n, 0]) << np.uint64(32)) | np.uint64(cells[n, 1])
     z = pair * np.uint64(0x9E3779B97F4A7C15) + seed
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -170,7 +171,7 @@ def _key(cells: Any, n: int, seed: np.uint64) -> Any:
 
 @_leaf
 def _deal(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
-    """Cells by ``bits`` bits of their keys after the first ``used``; pile p is ``out[ends[p-1]:ends[p]]``."""
+    """Copy cells to piles by ``bits`` bits of their hashes after the first ``used``."""
     left, right = np.uint64(used), np.uint64(64 - bits)
     ends[:] = 0
     for n in range(cells.shape[0]):
@@ -186,18 +187,18 @@ def _deal(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any
 
 @_kernel
 def split_cells(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
-    """Copies ``cells`` to ``out`` by ``bits`` bits of their keys, after the ``used`` first that they share.
+    """Copy ``cells`` to piles in ``out`` by ``bits`` bits of their hashes, after ``used`` equal ones.
 
-    Pile p is then ``out[ends[p - 1]:ends[p]]``, from 0 for the first.  ``ends`` is [2**bits + 1] int64.
+    Pile p is ``out[ends[p - 1]:ends[p]]``, and the first starts at 0.  ``ends`` is [2**bits + 1] int64.
     """
     _deal(cells, seed, used, bits, ends, out)
 
 
 @_kernel
 def sort_cells(cells: Any, seed: np.uint64, used: int, until: int, out: Any) -> bool:
-    """Sorts by the bits ``used`` to ``until`` of the keys, the last ones first; equal ones keep their order.
+    """Sort stably by the bits ``used`` to ``until`` of the hashes, with a radix sort from the last bits.
 
-    Works in both arrays, and says whether the result is in ``out``, not in ``cells``.
+    It uses both arrays, and returns whether the result is in ``out`` and not in ``cells``.
     """
     passes = -((used - until) // _BITS)
     ends = np.empty((1 << _BITS) + 1, dtype=np.int64)

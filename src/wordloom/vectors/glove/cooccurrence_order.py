@@ -1,9 +1,8 @@
-"""Records in a random order, in bounded memory.
+"""Shuffle records in bounded memory.
 
-The order is that of the first bits of a scrambled number of each pair (i, j); the few that share them stay in
-the order of i and j, in which they came.  So it depends on the seed and on nothing else.
-Records are dealt out to files by the first bits of that number, until a file fits in memory and is sorted
-(the two passes of Rao 1961 and Sandelius 1962, with numbers that need not be kept).
+Records are sorted by the first bits of a hash of (i, j) and the seed; equal ones stay in the order of i and
+j. So the order depends on the seed alone.  Records are distributed to files by the first bits of the hash
+until each file fits into memory and can be sorted (the two passes of Rao 1961 and Sandelius 1962).
 """
 
 from __future__ import annotations
@@ -26,40 +25,40 @@ __all__ = ["Shuffle"]
 Cells: TypeAlias = NDArray[np.uint32]  # [n, 3]
 
 CELL = 12  # bytes
-_SORTING = 2 * CELL  # bytes for a record that is sorted
-_SPARE_BITS = 4  # bits of the number beyond those of the count of records: 6% share theirs with another
-_FEWEST_BITS = 24  # more than the first files take, however few records there are in the end
-_MOST_BITS = 8  # 256 files are open at a time
+_SORTING = 2 * CELL  # bytes that sorting needs for a record
+_SPARE_BITS = 4  # bits of the hash beyond log2 of the number of records: 6% of records share theirs
+_FEWEST_BITS = 24  # more than the first files need
+_MOST_BITS = 8  # up to 256 files are open at a time
 
 
 class Dealt(NamedTuple):
-    """Records in piles, and where each pile ends; one pile has no end written."""
+    """Records in piles, and the end of each pile (empty for a single pile)."""
 
     cells: Cells
     ends: list[int]
 
 
 class Shuffle:
-    """Takes records by the batch, by rising i and j, and in the end writes them in their order.
+    """Takes batches of records, sorted by i and j, and writes them in random order.
 
     Attributes:
-        records: how many there are.
-        spilled: bytes that went through temporary files.
+        records: the number of records.
+        spilled: bytes written to temporary files.
     """
 
     def __init__(self, folder: Path, *, expected: int, memory: int, workers: int, seed: int) -> None:
         """
         Args:
-            folder: for temporary files.
-            expected: records at most.
-            memory: bytes to sort in.  A quarter of them is taken before :meth:`write_to`.
+            folder: the folder for temporary files.
+            expected: an upper bound of the number of records.
+            memory: bytes for sorting, a quarter of them before :meth:`write_to`.
             workers: threads that sort.
-            seed: of the order.
+            seed: the seed of the order.
         """
         self.folder, self.workers = folder, workers
         self.seed = np.uint64(seed % 2**64)
         self.records = self.spilled = self._bits = 0
-        self._most = max(1, memory // (_SORTING * (workers + 1)))  # in a file that is sorted
+        self._most = max(1, memory // (_SORTING * (workers + 1)))  # records of a file that is sorted
         self._held: list[Cells] = []
         self._open = ExitStack()
         self._made = 0
@@ -74,31 +73,31 @@ class Shuffle:
         self._open.close()
 
     def deal(self, cells: Cells) -> Dealt:
-        """What :meth:`add` takes, of records of pairs that were not there before; any thread may do this."""
+        """Return the argument of :meth:`add` for records of new pairs, on any thread."""
         return Dealt(cells, []) if self._piles is None else self._piles.deal(cells)
 
     def add(self, dealt: Dealt) -> None:
-        """Take the next records."""
+        """Add the next records."""
         self.records += len(dealt.cells)
         if self._piles is None:
             self._held.append(dealt.cells)
         else:
             self._piles.add(dealt)
 
-    def write_to(self, path: Path, tell: Callable[[int], None]) -> None:
-        """Write the records, and tell how many are written, now and then."""
+    def write_to(self, path: Path, progress: Callable[[int], None]) -> None:
+        """Write the records, and call ``progress`` with the number written."""
         self._bits = max(self.records.bit_length() + _SPARE_BITS, _FEWEST_BITS)
         with path.open("wb") as file, ThreadPoolExecutor(self.workers, "wordloom-shuffle") as pool:
             written = 0
             for cells in in_order(pool, self._sorted, self._files(), self.workers):
                 cells.tofile(file)
                 written += len(cells)
-                tell(written)
+                progress(written)
             file.flush()
             os.fsync(file.fileno())
 
     def _files(self) -> Iterator[tuple[Path | Cells, int]]:
-        """Files that fit in memory, and how many first bits of the key each shares."""
+        """Yield files that fit into memory, and the number of first bits that their hashes share."""
         if self._piles is None:
             held, self._held = self._held, []
             yield (np.concatenate(held) if held else np.empty((0, 3), dtype=np.uint32)), 0
@@ -140,7 +139,7 @@ class Shuffle:
 
 
 class _Piles:
-    """Files of records, dealt out by ``bits`` bits of their keys after the first ``used``."""
+    """Files of records, distributed by ``bits`` bits of their hashes after the first ``used``."""
 
     def __init__(self, shuffle: Shuffle, paths: list[Path], used: int, bits: int) -> None:
         self.shuffle, self.paths, self.used, self.bits = shuffle, paths, used, bits

@@ -1,9 +1,9 @@
-"""The inner loops of GloVe: AdaGrad on one record after another, and records sorted into blocks.
+"""The compiled kernels of GloVe: AdaGrad, and sorting of records into blocks.
 
-A row of parameters lies in one piece, [2, P] float32: below, the D components, its own bias, and a place that
-the other side's bias is multiplied with, which are 1 (so a row of words is w, b, 1 and one of contexts is
-w~, 1, b~), and 0 up to P, a multiple of the vector register; above, the sum of squares of each.  So one loop
-over vector registers computes the product, biases and all, and another updates everything.
+A row is [2, P] float32.  The first half has the D components, the bias, a constant 1 that multiplies the
+other side's bias, and zeros up to P, a multiple of the vector register: a word has w, b, 1 and a context w~,
+1, b~. The second half has AdaGrad's sums of squares.  So one loop over vector registers computes the product
+with both biases, and another updates everything.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _function(builder: Any, name: str, result: Any, *given: Any) -> Any:
 
 
 def _places(builder: Any, address: Any, elements: Any) -> Any:
-    """The vector register's worth of float32 that lies ``elements`` after ``address``."""
+    """Return the address of a vector register of float32, ``elements`` after ``address``."""
     place = builder.gep(builder.inttoptr(address, ir.FloatType().as_pointer()), [elements])
     return builder.bitcast(place, _vector.as_pointer())
 
@@ -53,7 +53,7 @@ def _registers(builder: Any, P: Any) -> Any:
 
 @_intrinsic
 def _product(_typing: Any, u: Any, v: Any, P: Any) -> Any:
-    """The dot product of P float32 at two addresses; P is a multiple of LANES."""
+    """Return the dot product of P float32 at two addresses; P is a multiple of LANES."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         at_u, at_v, n = args
@@ -75,7 +75,7 @@ def _product(_typing: Any, u: Any, v: Any, P: Any) -> Any:
 
 @_intrinsic
 def _update(_typing: Any, u: Any, v: Any, P: Any, step: Any) -> Any:
-    """One step of AdaGrad on the rows at two addresses: each goes down along ``step`` times the other."""
+    """Take a step of AdaGrad on the rows at two addresses, with gradients of ``step`` times the other row."""
 
     def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         at_u, at_v, n, factor = args
@@ -113,13 +113,13 @@ def descend(
     cells: Any, stretches: Any, words: Any, contexts: Any, x_max: float, alpha: float, rate: float,
     losses: Any,
 ) -> None:  # fmt: skip
-    """One step of AdaGrad for each record, one after another.
+    """Take one step of AdaGrad for each record in order.
 
     Args:
         cells: records, [n, 3] uint32: i, j, and the bits of x.
-        stretches: [m, 2] int64, from where to where records are taken.
+        stretches: [m, 2] int64, the starts and ends of ranges of records.
         words, contexts: rows of parameters, [V, 2, P] float32.
-        losses: [m] float64, the sum of f(x) (w w~ + b + b~ - log x)^2 / 2 over each stretch, as it is met.
+        losses: [m] float64, the sums of f(x) (w w~ + b + b~ - log x)^2 / 2 over each range.
     """
     P = np.int64(words.shape[2])
     size = 8 * P
@@ -144,14 +144,14 @@ def descend(
 
 @_leaf
 def _block(cells: Any, n: int, parts: int) -> Any:
-    """Blocks are numbered by their distance from the diagonal, and then by the part of their words."""
+    """Return the block of a record; blocks are numbered by diagonal and then by part of the word."""
     i, j = np.int64(cells[n, 0]) & (parts - 1), np.int64(cells[n, 1]) & (parts - 1)
     return ((j - i) & (parts - 1)) * parts + i
 
 
 @_kernel
 def count_blocks(cells: Any, parts: int, counts: Any) -> None:
-    """How many records each block has: [parts * parts] int64, parts being a power of two."""
+    """Count the records of each block: [parts * parts] int64, where parts is a power of two."""
     counts[:] = 0
     for n in range(cells.shape[0]):
         counts[_block(cells, n, parts)] += 1
@@ -159,7 +159,7 @@ def count_blocks(cells: Any, parts: int, counts: Any) -> None:
 
 @_kernel
 def fill_blocks(cells: Any, parts: int, places: Any, out: Any) -> None:
-    """Copies each record to the next place of its block, in their order.  ``places`` moves on."""
+    """Copy each record, in order, to the next place of its block, and advance ``places``."""
     for n in range(cells.shape[0]):
         block = _block(cells, n, parts)
         place = places[block]

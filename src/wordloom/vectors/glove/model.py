@@ -1,21 +1,19 @@
-"""GloVe: word vectors whose products are the logarithms of co-occurrence counts.
+"""GloVe: word vectors whose dot products are the logarithms of co-occurrence counts.
 
-Pennington, Socher & Manning 2014.  Equation 8, weighted least squares:
+The loss is weighted least squares (Pennington, Socher & Manning 2014, equation 8):
 
     J = sum over i, j with X_ij > 0 of  f(X_ij) (w_i w~_j + b_i + b~_j - log X_ij)^2
     f(x) = min(1, (x / x_max)^alpha)
 
-is gone down by AdaGrad, one record at a time, as the authors' tool does it: what AdaGrad adds up are squares
-of the gradient times the learning rate, from 1 on, and the gradient is that of J / 2.
-:mod:`wordloom.vectors.glove.twin` is the same in plain numpy.
+AdaGrad minimises it, one record at a time, as in the authors' tool: its sums start at 1 and add squares of
+the gradient of J / 2 times the learning rate.  :mod:`wordloom.vectors.glove.twin` computes it in plain NumPy.
 
 **Deterministic mode.**  Words and contexts are divided into parts, by their number modulo ``parts``, so that
-X falls into blocks, and blocks that share no part have no parameter in common.  The records of a portion are
-sorted into blocks, and the blocks of a diagonal trained at the same time, each by one thread, the diagonals
+X is divided into blocks.  Blocks that share no part share no parameters.  The records of a portion are sorted
+into blocks.  The blocks of one diagonal are trained at the same time, each on one thread, and the diagonals
 one after another (Gemulla et al. 2011, "Large-scale matrix factorization with distributed stochastic gradient
-descent").  No step sees stale parameters, and the result is that of one thread, bit for bit, for any number
-of them.  In the fast mode (hogwild) threads share out a portion as it lies and write over one another's steps
-where they meet.
+descent").  No step reads stale parameters, and the result is bit-identical for any number of threads.  In the
+fast mode (Hogwild), threads divide a portion among them and may overwrite each other's steps.
 """
 
 from __future__ import annotations
@@ -39,18 +37,18 @@ if TYPE_CHECKING:
 __all__ = ["GloVe", "GloVeProgress"]
 
 OUTPUTS = ("sum", "words", "contexts", "both")
-_CONSTANT = 1e38  # a sum of squares beside which any step is nothing: what has it stays as it is
+_CONSTANT = 1e38  # a sum of squares so large that steps vanish: the parameter stays constant
 _SIDES = ("word", "context")
-_SLICES = 8  # pieces of a portion that are sorted into blocks at a time
+_SLICES = 8  # slices of a portion that are sorted into blocks in parallel
 
 
 class GloVeProgress(NamedTuple):
-    """How far training is.
+    """The progress of training.
 
     Attributes:
-        epoch, epochs: the epoch under way, counted from 1, of how many.
-        records, total: records of it that are trained, of how many.
-        loss: mean of f(x) (...)^2 / 2 over these.
+        epoch, epochs: the current epoch, from 1 on, and the total.
+        records, total: the trained records of the epoch, and all of them.
+        loss: the mean of f(x) (...)^2 / 2 over the trained records.
     """
 
     epoch: int
@@ -61,13 +59,13 @@ class GloVeProgress(NamedTuple):
 
 
 class GloVe:
-    """Parameters of GloVe and their training.
+    """The parameters of GloVe and their training.
 
     Attributes:
         vocab_size, dim: V words, D components.
-        epoch: epochs that are complete.
-        position: records trained in the epoch under way.
-        losses: mean loss of each complete epoch, as the authors' tool prints it.
+        epoch: the number of complete epochs.
+        position: the records trained in the current epoch.
+        losses: the mean loss of each complete epoch, as in the authors' tool.
     """
 
     def __init__(
@@ -84,20 +82,20 @@ class GloVe:
         portion: int = 1 << 22,
         parts: int = 16,
     ) -> None:
-        """Begins with vectors and biases drawn evenly from -0.5 / D to 0.5 / D.
+        """Initialise vectors and biases uniformly between -0.5 / D and 0.5 / D.
 
         Args:
             vocab_size: V.
             dim: D.  (The authors' tool has 50 by default; the paper's tables use 100 and 300.)
-            x_max, alpha: of f; the paper's values, for corpora of billions of words.  The authors' demo
-                takes x_max 10 on 17 million, which on novels of that size gave better vectors here as well.
-            learning_rate: eta of the authors' tool, their value.
-            seed: of the first vectors.
+            x_max, alpha: the parameters of f.  The defaults are the paper's, for billions of words.  The
+                authors' demo uses x_max 10 on 17 million words, which also gave better vectors here.
+            learning_rate: the learning rate; the default is that of the authors' tool.
+            seed: the seed of the initial vectors.
             deterministic: see the module.
             workers: threads; by default one per processor.
-            portion: records between two looks at ``stop``.
-            parts: see the module; a power of two.  In deterministic mode no more threads than that have
-                work, and the result depends on ``portion`` and ``parts``.
+            portion: the number of records between calls of ``stop``.
+            parts: see the module; a power of two.  In deterministic mode it limits the number of threads, and
+                the result depends on ``portion`` and ``parts``.
 
         Raises:
             VectorError: a setting is out of range.
@@ -117,32 +115,27 @@ class GloVe:
         self.deterministic, self.workers, self.portion, self.parts = deterministic, workers, portion, parts
         self.epoch = self.position = 0
         self.losses: list[float] = []
-        self._loss = 0.0  # sum over the epoch under way
+        self._loss = 0.0  # sum over the current epoch
         self._trained_on = ""
-        self._torn = False  # whether a portion was begun and not finished
+        self._incomplete = False  # a portion was started and not finished
         self._rows = {side: _rows(vocab_size, dim, n) for n, side in enumerate(_SIDES)}
         random = np.random.default_rng(seed)
         for side in _SIDES:
-            first = (random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)) / np.float32(
-                dim
-            )
-            self._set(side, first[:, :dim], first[:, dim])
+            numbers = random.random((vocab_size, dim + 1), dtype=np.float32) - np.float32(0.5)
+            numbers /= np.float32(dim)
+            rows = self._rows[side]
+            rows[:, 0, :dim], rows[:, 0, self._columns(side)[-1]] = numbers[:, :dim], numbers[:, dim]
 
     # -- parameters --------------------------------------------------------------------------------------
 
-    def _own(self, side: str) -> list[int]:
-        """Where the components and the bias of a row lie."""
+    def _columns(self, side: str) -> list[int]:
+        """Return the columns of the components and, last, of the bias."""
         return [*range(self.dim), self.dim + _SIDES.index(side)]
 
-    def _set(self, side: str, vectors: NDArray[np.float32], biases: NDArray[np.float32]) -> None:
-        rows = self._rows[side]
-        rows[:, 0, : self.dim], rows[:, 0, self._own(side)[-1]] = vectors, biases
-
     def vectors(self, output: str = "sum") -> NDArray[np.float32]:
-        """Vectors [V, D]: W + W~ as ``"sum"``, W as ``"words"``, W~ as ``"contexts"``; or ``"both"``, W and
-        W~ side by side, [V, 2 D].
+        """Return the vectors [V, D]: W + W~ (``"sum"``), W (``"words"``) or W~ (``"contexts"``).
 
-        Raises VectorError for another name.
+        ``"both"`` returns W and W~ concatenated, [V, 2 D].  Raises VectorError for another name.
         """
         if output not in OUTPUTS:
             raise VectorError(f"unknown output {output!r}; {did_you_mean(output, OUTPUTS)}")
@@ -154,14 +147,14 @@ class GloVe:
         return (words if output == "words" else contexts).copy()
 
     def biases(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The biases b and b~, [V] each."""
-        words, contexts = (self._rows[side][:, 0, self._own(side)[-1]].copy() for side in _SIDES)
+        """Return the biases b and b~, [V] each."""
+        words, contexts = (self._rows[side][:, 0, self._columns(side)[-1]].copy() for side in _SIDES)
         return words, contexts
 
     def keyed_vectors(self, vocabulary: WordVocabulary, output: str = "sum") -> KeyedVectors:
-        """:meth:`vectors` of the words of ``vocabulary``, with their counts.
+        """Return :meth:`vectors` with the words and counts of ``vocabulary``.
 
-        Raises VectorError where the vocabulary has another number of words.
+        Raises VectorError if the vocabulary has another number of words.
         """
         if len(vocabulary) != self.vocab_size:
             raise VectorError(
@@ -173,14 +166,14 @@ class GloVe:
     # -- training ----------------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """One line on what trains."""
+        """Return one line about the kernel, its threads and its reproducibility."""
         from wordloom.kernels.registers import LANES
 
         threads = f"{self.workers} thread{'s' * (self.workers > 1)}"
         if self.deterministic:
             mode = f"deterministic, {self.parts} x {self.parts} blocks"
         else:
-            mode = "hogwild: the same seed gives other vectors" if self.workers > 1 else "in order"
+            mode = "Hogwild: not deterministic" if self.workers > 1 else "in order"
         return f"GloVe by AdaGrad, numba, {LANES} floats at a time, {threads}, {mode}"
 
     def train(
@@ -191,35 +184,34 @@ class GloVe:
         stop: Callable[[], bool] | None = None,
         progress: Callable[[GloVeProgress], None] | None = None,
     ) -> bool:
-        """Train until ``epochs`` are complete in all, those before this call included.
+        """Train until ``epochs`` are complete, including those of earlier calls.
+
+        An exception within a portion, such as KeyboardInterrupt, leaves it incomplete.  Then this method and
+        :meth:`state` raise VectorError until :meth:`restore` is called.
 
         Args:
-            cooccurrences: what to train on.
-            epochs: 25 is the default of the authors' tool; the paper takes 50 for vectors below 300.
-            stop: asked between portions; training ends there if it says so, and goes on from there by
-                another call.
-            progress: told after each portion.
+            cooccurrences: the records.
+            epochs: the authors' tool has 25 by default; the paper uses 50 for fewer than 300 components.
+            stop: called between portions; training stops if it returns True, and another call continues.
+            progress: called after each portion.
 
         Returns:
             Whether all epochs are complete.
 
         Raises:
-            VectorError: ``cooccurrences`` are of another vocabulary, or others than the epoch was begun with.
-            NonFiniteError: the loss is infinite or no number.
-
-        Whatever is raised within a portion, KeyboardInterrupt too, leaves it half trained: then neither this
-        nor :meth:`state` will go on before :meth:`restore`.
+            VectorError: ``cooccurrences`` have another vocabulary, or differ from those of the current epoch.
+            NonFiniteError: the loss is not finite.
         """
-        self._whole()
+        self._check_complete()
         if epochs < 1:
             raise VectorError(f"epochs {epochs} is not allowed; give 1 or more")
         if cooccurrences.vocab_size != self.vocab_size:
             raise VectorError(
-                f"the co-occurrences are of {cooccurrences.vocab_size:,} words and the vectors of "
+                f"the co-occurrences have {cooccurrences.vocab_size:,} words and the vectors "
                 f"{self.vocab_size:,}; give those of the same vocabulary"
             )
         if self.position and self._trained_on != cooccurrences.fingerprint:
-            raise VectorError(f"epoch {self.epoch + 1} was begun with other co-occurrences; go on with those")
+            raise VectorError(f"epoch {self.epoch + 1} started with other co-occurrences; continue with them")
         self._trained_on = cooccurrences.fingerprint
         cells, total = cooccurrences.cells, len(cooccurrences)
         with ThreadPoolExecutor(self.workers, "wordloom-glove") as pool:
@@ -227,10 +219,10 @@ class GloVe:
                 if stop is not None and stop():
                     return False
                 part = np.array(cells[self.position : self.position + self.portion])
-                if int(part[:, :2].max()) >= self.vocab_size:  # the kernels do not check their bounds
+                if int(part[:, :2].max()) >= self.vocab_size:  # the kernels do not check bounds
                     raise VectorError(
-                        f"'{cooccurrences.folder}' is damaged: it has a pair of words beyond the "
-                        f"{self.vocab_size:,} there are; count again"
+                        f"'{cooccurrences.folder}' is damaged: it has a word beyond the {self.vocab_size:,} "
+                        "of the vocabulary; count again"
                     )
                 self._train_portion(pool, part)
                 self.position = min(self.position + self.portion, total)
@@ -242,14 +234,12 @@ class GloVe:
                     self.epoch, self.position, self._loss = self.epoch + 1, 0, 0.0
         return True
 
-    def _whole(self) -> None:
-        if self._torn:
-            raise VectorError(
-                "training was broken off within a portion; restore the last state that was saved"
-            )
+    def _check_complete(self) -> None:
+        if self._incomplete:
+            raise VectorError("training was interrupted within a portion; restore the last saved state")
 
     def _train_portion(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> None:
-        self._torn = True
+        self._incomplete = True
         if self.deterministic:
             self._loss += self._train_blocks(pool, cells)
         else:
@@ -261,7 +251,7 @@ class GloVe:
                 f"the loss became {self._loss} in epoch {self.epoch + 1}, within {self.portion:,} records "
                 f"after the {self.position:,}th; lower learning_rate ({self.learning_rate:g})"
             )
-        self._torn = False
+        self._incomplete = False
 
     def _train_blocks(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> float:
         cells, blocks = sorted_into_blocks(pool, cells, self.parts)
@@ -273,7 +263,7 @@ class GloVe:
     def _descend(
         self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32], shares: list[NDArray[np.int64]]
     ) -> float:
-        """Train a share of stretches on each thread; the losses are added up in the stretches' order."""
+        """Train each share of ranges on a thread and return the sum of the losses."""
         from wordloom.vectors.glove.kernels import descend
 
         def train(stretches: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -284,28 +274,28 @@ class GloVe:
             )  # fmt: skip
             return losses
 
-        found = list(pool.map(train, [share for share in shares if len(share)]))
-        return math.fsum(np.concatenate(found).tolist())  # exact, so in whatever order
+        losses = list(pool.map(train, [share for share in shares if len(share)]))
+        return math.fsum(np.concatenate(losses).tolist())  # exact, so the order does not matter
 
     # -- state -------------------------------------------------------------------------------------------
 
     def _settings(self) -> dict[str, Any]:
-        """What must be the same for training to go on exactly."""
+        """Return the settings that must not change when training continues."""
         names = ["vocab_size", "dim", "x_max", "alpha", "learning_rate", "deterministic", "portion", "parts"]
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
-        """All that :meth:`restore` needs: arrays, and numbers that JSON takes.
+        """Return the arrays and JSON values that :meth:`restore` needs.
 
-        The arrays are, for ``word`` and ``context`` each, ``*_rows`` and ``*_squares`` [V, D + 1]: the
-        parameters, bias last, and AdaGrad's sums of them.
+        The arrays are ``*_rows`` and ``*_squares`` [V, D + 1] for ``word`` and ``context``: the parameters,
+        with the bias last, and their AdaGrad sums.
 
-        Raises VectorError where training was broken off within a portion.
+        Raises VectorError if training was interrupted within a portion.
         """
-        self._whole()
+        self._check_complete()
         arrays = {}
         for side in _SIDES:
-            own = self._own(side)
+            own = self._columns(side)
             arrays[f"{side}_rows"] = self._rows[side][:, 0, own]
             arrays[f"{side}_squares"] = self._rows[side][:, 1, own]
         numbers = {
@@ -320,35 +310,35 @@ class GloVe:
         return arrays, numbers
 
     def restore(self, arrays: dict[str, NDArray[np.float32]], numbers: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` gave, exactly.  The number of workers may be another.
+        """Restore a :meth:`state` exactly.  The number of workers may differ.
 
         Raises:
-            VectorError: the state is of other settings, or arrays are missing or of another shape.
+            VectorError: the state has other settings, or arrays are missing or have another shape.
         """
         for name, here in self._settings().items():
             if numbers.get(name) != here:
                 raise VectorError(
-                    f"the state to go on from has {name} {numbers.get(name)}, not {here}; "
-                    "give the same, or begin anew"
+                    f"the saved state has {name} {numbers.get(name)}, not {here}; "
+                    "use the same settings, or start from scratch"
                 )
         expected = (self.vocab_size, self.dim + 1)
         for name in (f"{side}_{kind}" for side in _SIDES for kind in ("rows", "squares")):
             if name not in arrays or arrays[name].shape != expected:
                 found = list(arrays[name].shape) if name in arrays else "missing"
                 raise VectorError(
-                    f"the state to go on from is damaged: {name} is {found} where {list(expected)} belongs"
+                    f"the saved state is damaged: {name} is {found} and must be {list(expected)}"
                 )
         for side in _SIDES:
-            own = self._own(side)
+            own = self._columns(side)
             self._rows[side][:, 0, own] = arrays[f"{side}_rows"]
             self._rows[side][:, 1, own] = arrays[f"{side}_squares"]
         self.seed, self.epoch, self.position = numbers["seed"], numbers["epoch"], numbers["position"]
         self.losses, self._loss = list(numbers["losses"]), numbers["loss"]
-        self._trained_on, self._torn = numbers["trained_on"], False
+        self._trained_on, self._incomplete = numbers["trained_on"], False
 
 
 def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
-    """Rows as the kernels take them, [V, 2, P]: components and bias 0, and every row on a cache line."""
+    """Return rows for the kernels, [V, 2, P], aligned to cache lines, with components and biases of 0."""
     from wordloom.kernels.registers import LANES
 
     P = -(-(dim + 2) // LANES) * LANES
@@ -363,14 +353,14 @@ def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
 def sorted_into_blocks(
     pool: ThreadPoolExecutor, cells: NDArray[np.uint32], parts: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Records [n, 3] by block, in their order within each, and where blocks begin and end:
+    """Sort records [n, 3] stably by block; also return the start and end of each block
     [diagonal, part, 2] int64."""
     from wordloom.vectors.glove.kernels import count_blocks, fill_blocks
 
     pieces = np.array_split(cells, _SLICES)
     counts = np.empty((_SLICES, parts * parts), dtype=np.int64)
     list(pool.map(lambda n: count_blocks(pieces[n], parts, counts[n]), range(_SLICES)))
-    # A block holds what each piece has of it, piece after piece.
+    # A block consists of its records in the first slice, then in the second, and so on.
     ends = np.cumsum(counts.T).reshape(parts * parts, _SLICES)  # [block, piece]
     places = np.ascontiguousarray((ends - counts.T).T)  # [piece, block]
     blocks = np.stack([places[0], ends[:, -1]], axis=1).reshape(parts, parts, 2)

@@ -1,4 +1,4 @@
-"""GloVe a portion of records at a time, with the interface that :class:`wordloom.vectors.WordTrainer` has."""
+"""Train GloVe one portion of records at a time, with the interface of :class:`WordTrainer`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wordloom.vectors.glove.cooccurrence import Cooccurrences
 from wordloom.vectors.glove.model import GloVe, GloVeProgress
-from wordloom.vectors.word2vec.trainer import Figures
+from wordloom.vectors.word2vec.trainer import PortionStats
 
 __all__ = ["GloVeTrainer"]
 
@@ -19,10 +19,10 @@ class GloVeTrainer:
     """Trains ``model`` on co-occurrences.
 
     Attributes:
-        job: the next portion of records, counted over all epochs; ``jobs`` of them are to do.
-        alpha: the learning rate; AdaGrad divides it as it goes.
-        unit: what :class:`Figures` counts.
-        device: where it runs.
+        job, jobs: the number of the next portion of records, counted over all epochs, and the total.
+        alpha: the initial learning rate of AdaGrad.
+        unit: the unit of the reported speed.
+        device: always the CPU.
     """
 
     unit, device = "records", "cpu"
@@ -43,29 +43,29 @@ class GloVeTrainer:
 
     @property
     def kernel(self) -> str:
-        """One line: what runs, on how many threads, and whether it can be repeated."""
+        """One line about the kernel, its threads and its reproducibility."""
         return self.model.describe()
 
     @property
     def inputs(self) -> NDArray[np.float32]:
-        """W + W~, [V, D]."""
+        """The word vectors W + W~ [V, D]."""
         return self.model.vectors()
 
-    def run(self) -> Figures:
-        """Train on the next portion of records; ``loss`` is the mean of the epoch so far."""
+    def run(self) -> PortionStats:
+        """Train on the next portion of records; ``loss`` is the mean over the epoch so far."""
         seen: list[GloVeProgress] = []
         before = self.model.position
         self.model.train(
             self.cooccurrences, epochs=self.epochs, stop=lambda: bool(seen), progress=seen.append
         )
-        return Figures(words=seen[0].records - before, windows=0, loss=seen[0].loss)
+        return PortionStats(words=seen[0].records - before, windows=0, loss=seen[0].loss)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything that goes on from here."""
+        """Return everything that :meth:`restore` needs."""
         arrays, numbers = self.model.state()
         return {**arrays, "numbers": np.frombuffer(json.dumps(numbers).encode(), dtype=np.uint8)}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from ``state``; raises VectorError where it is of other settings."""
+        """Restore ``state``; raise VectorError if it belongs to other settings."""
         arrays = {name: array for name, array in state.items() if name != "numbers"}
         self.model.restore(arrays, json.loads(state["numbers"].tobytes()))

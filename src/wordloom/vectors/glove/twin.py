@@ -1,4 +1,4 @@
-"""GloVe in plain numpy, as the paper writes it: slow, and what the kernels are held against.
+"""GloVe in plain NumPy, as in the paper: the slow reference for the kernels.
 
 Pennington, Socher & Manning 2014, "GloVe: Global Vectors for Word Representation", equations 8 and 9.
 """
@@ -16,15 +16,15 @@ Array = NDArray[np.float64]
 
 
 def weighting(x: float, x_max: float = 100.0, alpha: float = 0.75) -> float:
-    """f(x), equation 9."""
+    """Return f(x), equation 9."""
     return (x / x_max) ** alpha if x < x_max else 1.0
 
 
 def loss_and_gradients(
     w: Array, b: float, w_context: Array, b_context: float, x: float, f: float
 ) -> tuple[float, Array, float, Array, float]:
-    """Half of one term of equation 8, f (w^T w~ + b + b~ - log x)^2 / 2, and its derivative by each of w, b,
-    w~, b~, in this order."""
+    """Return half of one term of equation 8, f (w^T w~ + b + b~ - log x)^2 / 2, and its derivatives with
+    respect to w, b, w~ and b~."""
     difference = w @ w_context + b + b_context - np.log(x)
     return (
         f * difference**2 / 2,
@@ -36,12 +36,12 @@ def loss_and_gradients(
 
 
 class GloVeTwin:
-    """Parameters and their AdaGrad sums.
+    """The parameters and their AdaGrad sums.
 
     Attributes:
         w, w_context: [V, D].
         b, b_context: [V].
-        squares: for each of these, by its name, what has been added up of its squared steps; 1 at first.
+        squares: name of a parameter -> the sums of its squared steps, from 1 on.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class GloVeTwin:
         self.learning_rate, self.x_max, self.alpha = learning_rate, x_max, alpha
 
     def step(self, i: int, j: int, x: float) -> float:
-        """Trains on one record; returns its loss from before."""
+        """Train on one record and return its loss before the step."""
         f = weighting(x, self.x_max, self.alpha)
         loss, *gradients = loss_and_gradients(
             self.w[i], self.b[i], self.w_context[j], self.b_context[j], x, f
@@ -66,12 +66,14 @@ class GloVeTwin:
         return float(loss)
 
     def _descend(self, name: str, row: int, gradient: Any) -> None:
-        """AdaGrad (Duchi et al. 2011), as the authors' tool has it: what is added up are squares of the
-        gradient times the learning rate, and the step is added after it was taken."""
+        """Take a step of AdaGrad (Duchi et al. 2011) as in the authors' tool.
+
+        The sums are of squares of the gradient times the learning rate, updated after the step.
+        """
         step = self.learning_rate * gradient
         getattr(self, name)[row] -= step / np.sqrt(self.squares[name][row])
         self.squares[name][row] += step**2
 
     def train(self, records: Any) -> float:
-        """Trains on (i, j, x), one after another; returns the mean loss."""
+        """Train on the records (i, j, x) in order and return the mean loss."""
         return float(np.mean([self.step(int(i), int(j), float(x)) for i, j, x in records]))

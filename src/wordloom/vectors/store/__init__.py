@@ -1,1 +1,1 @@
-"""Words and their vectors, and the questions asked of them."""
+"""Keyed vectors: words, their vectors, queries and evaluation."""

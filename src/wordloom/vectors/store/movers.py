@@ -1,7 +1,4 @@
-"""Word Mover's Distance (Kusner et al. 2015): what it costs to carry one text's words to the other's.
-
-The cheapest way to carry them is found exactly, as a linear program.
-"""
+"""Word Mover's Distance (Kusner et al. 2015), solved exactly as a linear program."""
 
 from __future__ import annotations
 
@@ -18,27 +15,26 @@ __all__ = ["movers_distance"]
 
 
 def movers_distance(text: Sequence[Key], other: Sequence[Key], vector: Callable[[Key], Vector]) -> float:
-    """The least sum of amount * Euclidean distance that brings the words of ``text`` onto those of ``other``,
-    each word weighing its share of its text.
+    """Return the Word Mover's Distance of two texts, given as lists of words.
 
-    Raises VectorError where the program that looks for it fails.
+    It is the lowest total of mass * Euclidean distance that moves the words of ``text`` onto those of
+    ``other``.  Each word has its share of the text as mass.
+
+    Raises VectorError if the solver fails.
     """
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
     from scipy.spatial.distance import cdist
 
-    here, there = Counter(text), Counter(other)
-    ends = [np.stack([vector(word) for word in counted]) for counted in (here, there)]
-    costs: NDArray[np.float64] = cdist(*ends)  # [n, m]
+    counted = Counter(text), Counter(other)
+    costs: NDArray[np.float64] = cdist(*(np.stack([vector(word) for word in c]) for c in counted))  # [n, m]
     n, m = costs.shape
-    leaving = kron(eye_array(n), np.ones((1, m)))  # [n, n * m]: sums over what goes out of each word
-    arriving = kron(np.ones((1, n)), eye_array(m))
-    shares = [
-        np.array(list(counted.values())) / size for counted, size in ((here, len(text)), (there, len(other)))
-    ]
-    found = linprog(
-        costs.ravel(), A_eq=vstack([leaving, arriving]), b_eq=np.concatenate(shares), method="highs"
+    outflow = kron(eye_array(n), np.ones((1, m)))  # [n, n * m]: sums over the mass that leaves each word
+    inflow = kron(np.ones((1, n)), eye_array(m))  # [m, n * m]
+    masses = [np.array(list(c.values())) / c.total() for c in counted]
+    solution = linprog(
+        costs.ravel(), A_eq=vstack([outflow, inflow]), b_eq=np.concatenate(masses), method="highs"
     )
-    if not found.success:
-        raise VectorError(f"no distance of texts of {n:,} and {m:,} words was found: {found.message}")
-    return float(found.fun)
+    if not solution.success:
+        raise VectorError(f"no distance of texts of {n:,} and {m:,} words was found: {solution.message}")
+    return float(solution.fun)

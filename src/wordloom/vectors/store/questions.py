@@ -1,4 +1,4 @@
-"""Questions: which words are near which, asked by gensim's names of the words and vectors of a store."""
+"""Queries of word vectors, such as nearest words and similarities, with gensim's method names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from numbers import Real
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +29,17 @@ Terms: TypeAlias = "Term | Iterable[Term] | None"
 Answers: TypeAlias = "list[tuple[str, float]]"
 K = TypeVar("K", bound="str | int")
 
-_CACHED = 1 << 18  # components, 1 MiB: less than a core's cache
+_CACHED = 1 << 18  # components, 1 MiB: fits into the cache of a core
 
 
 class Indexer(Protocol):
-    """What looks for neighbours of a vector [D] in its own way, such as an approximate index."""
+    """A search for the neighbours of a vector [D], such as an approximate index."""
 
     def most_similar(self, vector: Vector, num_neighbors: int, /) -> Answers: ...
 
 
 class Questions(WordStore):
-    """A :class:`WordStore` that answers; wherever a word is asked for, the number of its row will do."""
+    """A :class:`WordStore` with queries.  Every method that takes a word also takes the number of its row."""
 
     def get_mean_vector(
         self,
@@ -49,19 +49,18 @@ class Questions(WordStore):
         post_normalize: bool = False,
         ignore_missing: bool = True,
     ) -> Vector:
-        """The mean [D] of words and vectors: sum(weight * vector) / sum(abs(weight)).
+        """Return the mean [D] of words and vectors: sum(weight * vector) / sum(abs(weight)).
 
         Args:
-            keys: words, vectors [D], or either in a pair with its weight.
-            weights: one for each of ``keys``; 1 where neither says.
-            pre_normalize: whether words' vectors are brought to length 1 first.  Vectors given are taken as
-                they are.
-            post_normalize: whether the mean is brought to length 1.
-            ignore_missing: whether words without vectors are passed over.  The mean of no others is 0.
+            keys: words, vectors [D], or pairs of either with a weight.
+            weights: one weight for each key.  The default weight is 1.
+            pre_normalize: first scale words' vectors to length 1.  Vectors in ``keys`` stay as they are.
+            post_normalize: scale the mean to length 1.
+            ignore_missing: skip words without vectors.  If no other words remain, the mean is 0.
 
         Raises:
             UnknownWordError: a word has no vector, and ``ignore_missing`` is false.
-            QuestionError: there are no keys, or not as many weights, or a vector is not [D].
+            QuestionError: there are no keys, the number of weights differs, or a vector is not [D].
         """
         terms = [_weighed(key, 1.0) for key in keys]
         if weights is not None:
@@ -85,7 +84,7 @@ class Questions(WordStore):
         return total
 
     def _vector(self, key: Key | Vector, *, norm: bool) -> Vector:
-        """The vector of a word, of length 1 where ``norm``, or the vector given, as it is."""
+        """Return a word's vector, scaled to length 1 if ``norm``.  A vector is returned unchanged."""
         if not _is_vector(key):
             return self.get_vector(key, norm=norm)  # type: ignore[arg-type]
         vector = as_vectors(key)
@@ -97,45 +96,6 @@ class Questions(WordStore):
 
     # -- nearest words ---------------------------------------------------------------------------------
 
-    @overload
-    def most_similar(
-        self,
-        positive: Terms = ...,
-        negative: Terms = ...,
-        topn: int = ...,
-        clip_start: int = ...,
-        clip_end: int | None = ...,
-        restrict_vocab: int | None = ...,
-        indexer: Indexer | None = ...,
-        *,
-        dot: bool = ...,
-    ) -> Answers: ...
-    @overload
-    def most_similar(
-        self,
-        positive: Terms,
-        negative: Terms,
-        topn: None,
-        clip_start: int = ...,
-        clip_end: int | None = ...,
-        restrict_vocab: int | None = ...,
-        indexer: Indexer | None = ...,
-        *,
-        dot: bool = ...,
-    ) -> Vector: ...
-    @overload
-    def most_similar(
-        self,
-        positive: Terms = ...,
-        negative: Terms = ...,
-        *,
-        topn: None,
-        clip_start: int = ...,
-        clip_end: int | None = ...,
-        restrict_vocab: int | None = ...,
-        indexer: Indexer | None = ...,
-        dot: bool = ...,
-    ) -> Vector: ...
     def most_similar(
         self,
         positive: Terms = None,
@@ -147,24 +107,24 @@ class Questions(WordStore):
         indexer: Indexer | None = None,
         *,
         dot: bool = False,
-    ) -> Answers | Vector:
-        """The words nearest, by cosine, to the mean of ``positive`` and of minus ``negative``.
+    ) -> Any:
+        """Return the words nearest, by cosine, to the mean of ``positive`` and minus ``negative``.
 
         Args:
-            positive, negative: a word, a vector [D], or several of these.  In a pair with a number, that is
-                its weight, sign and all, instead of 1 in ``positive`` and -1 in ``negative``.
-            topn: how many; None gives the scores of all words looked at and leaves out none.
-            clip_start, clip_end: look at these rows alone, as in ``vectors[clip_start:clip_end]``.
-            restrict_vocab: look at the first so many words alone; the rows above do not count then.
-            indexer: asked instead, for ``topn`` words near the mean.
-            dot: rank by the raw dot product with the plain weighted sum of vectors, lengths and all.
+            positive, negative: a word, a vector [D], or several.  A pair with a number sets the signed
+                weight, which is otherwise 1 in ``positive`` and -1 in ``negative``.
+            topn: the number of words.  None returns the scores [n] of all searched words.
+            clip_start, clip_end: search only the rows ``vectors[clip_start:clip_end]``.
+            restrict_vocab: search only this many words, from the start.  It replaces the two rows above.
+            indexer: an index that is searched for the mean instead.
+            dot: rank by the dot product with the weighted sum of the vectors, without any scaling.
 
         Returns:
-            (word, score), best first and ties in the order of the vocabulary, without the words asked about.
+            (word, score) pairs, best first and ties in vocabulary order, without the words of the question.
 
         Raises:
             UnknownWordError: a word has no vector.
-            QuestionError: nothing is asked about.
+            QuestionError: there is no word and no vector.
         """
         if topn is not None and whole_number(topn, "topn") < 1:
             return []
@@ -186,31 +146,21 @@ class Questions(WordStore):
             scores /= self._divisors[rows]
         return scores if topn is None else self._best(scores, topn, terms, rows.start)
 
-    @overload
-    def most_similar_cosmul(
-        self, positive: Terms = ..., negative: Terms = ..., topn: int = ..., restrict_vocab: int | None = ...
-    ) -> Answers: ...
-    @overload
-    def most_similar_cosmul(
-        self, positive: Terms, negative: Terms, topn: None, restrict_vocab: int | None = ...
-    ) -> Vector: ...
-    @overload
-    def most_similar_cosmul(
-        self, positive: Terms = ..., negative: Terms = ..., *, topn: None, restrict_vocab: int | None = ...
-    ) -> Vector: ...
     def most_similar_cosmul(
         self,
         positive: Terms = None,
         negative: Terms = None,
         topn: int | None = 10,
         restrict_vocab: int | None = None,
-    ) -> Answers | Vector:
-        """3CosMul (Levy & Goldberg 2014, equation 4): the product of (1 + cos) / 2 with each of ``positive``,
-        over that with each of ``negative`` + 1e-6.  Vectors given are taken for vectors of length 1.
+    ) -> Any:
+        """Return the words with the highest 3CosMul score (Levy & Goldberg 2014, equation 4).
+
+        The score is the product of (1 + cos) / 2 over ``positive``, divided by that product over ``negative``
+        + 1e-6.  Vectors are taken to have length 1.  ``topn`` of None returns all scores [n].
 
         Raises:
             UnknownWordError: a word has no vector.
-            QuestionError: ``positive`` is empty, or a word has a weight: in a product there are none.
+            QuestionError: ``positive`` is empty, or a word has a weight.
         """
         if topn is not None and whole_number(topn, "topn") < 1:
             return []
@@ -229,10 +179,10 @@ class Questions(WordStore):
         return scores if topn is None else self._best(scores, topn, above + below)
 
     def _products(self, queries: Sequence[Vector], n: int) -> Vector:
-        """[queries, n] dot products with the first n vectors.
+        """Return [queries, n] dot products with the first n vectors.
 
-        Memory is what takes the time: each stretch of vectors is fetched once and stays in the cache until
-        all queries are through.  A single matrix product takes half as long again.
+        The time goes into reading memory.  Each block of vectors is read once and stays in the cache for all
+        queries; a single matrix product takes 1.5 times as long.
         """
         products = np.empty((len(queries), n), dtype=np.float32)
         stretch = max(1, _CACHED // self.vector_size)
@@ -243,7 +193,7 @@ class Questions(WordStore):
         return products
 
     def _best(self, scores: Vector, topn: int, asked: Iterable[tuple[Any, float]], first: int = 0) -> Answers:
-        """The words of the best of ``scores``, the first of which is that of the row ``first``."""
+        """Return the words with the best ``scores`` [n], which belong to the rows from ``first`` on."""
         no_answers = {self._row(key) for key, _ in asked if not _is_vector(key)} - {None}
         wanted = topn + len(no_answers)
         if wanted < len(scores):
@@ -255,21 +205,17 @@ class Questions(WordStore):
         best = (int(place) for place in top if int(place) + first not in no_answers)
         return [(self.index_to_key[place + first], float(scores[place])) for place in islice(best, topn)]
 
-    def similar_by_key(
-        self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None
-    ) -> Answers | Vector:
+    def similar_by_key(self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None) -> Any:
         """:meth:`most_similar` of one word."""
         return self.most_similar([key], topn=topn, restrict_vocab=restrict_vocab)
 
-    def similar_by_word(
-        self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None
-    ) -> Answers | Vector:
+    def similar_by_word(self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None) -> Any:
         """:meth:`most_similar` of one word."""
         return self.similar_by_key(word, topn, restrict_vocab)
 
     def similar_by_vector(
         self, vector: Vector, topn: int | None = 10, restrict_vocab: int | None = None
-    ) -> Answers | Vector:
+    ) -> Any:
         """:meth:`most_similar` of one vector [D]."""
         return self.most_similar([vector], topn=topn, restrict_vocab=restrict_vocab)
 
@@ -277,7 +223,7 @@ class Questions(WordStore):
 
     @staticmethod
     def cosine_similarities(vector_1: Vector, vectors_all: Vector) -> Vector:
-        """[n] cosines of a vector [D] with each of vectors [n, D]."""
+        """Return the cosines [n] of a vector [D] with vectors [n, D]."""
         one, all_ = as_vectors(vector_1), as_vectors(vectors_all)
         if one.ndim != 1 or all_.ndim != 2 or all_.shape[1] != len(one):
             shapes = f"{one.shape} and {all_.shape}"
@@ -285,15 +231,15 @@ class Questions(WordStore):
         return all_ @ _unit(one) / nonzero(lengths(all_))
 
     def similarity(self, w1: Key, w2: Key) -> float:
-        """Cosine of two words."""
+        """Return the cosine of two words."""
         return float(_unit(self.get_vector(w1)) @ _unit(self.get_vector(w2)))
 
     def distance(self, w1: Key, w2: Key) -> float:
-        """1 - cosine of two words."""
+        """Return 1 - cosine of two words."""
         return 1.0 - self.similarity(w1, w2)
 
     def distances(self, word_or_vector: Key | Vector, other_words: Iterable[Key] | None = ()) -> Vector:
-        """1 - cosine of a word or vector with each of ``other_words``, [n], or with all words, [V]."""
+        """Return 1 - cosine of a word or vector with each of ``other_words`` [n], or with all words [V]."""
         query = _unit(self._vector(word_or_vector, norm=False))
         words = [] if other_words is None else list(other_words)
         if not words:
@@ -302,15 +248,15 @@ class Questions(WordStore):
         return 1 - others @ query / nonzero(lengths(others))
 
     def n_similarity(self, ws1: Iterable[Term], ws2: Iterable[Term]) -> float:
-        """Cosine of the means of two lists of words; words without vectors are passed over."""
+        """Return the cosine of the means of two lists of words, without words that have no vector."""
         a, b = (self.get_mean_vector(ws, pre_normalize=False, post_normalize=True) for ws in (ws1, ws2))
         return float(a @ b)
 
     def relative_cosine_similarity(self, wa: Key, wb: Key, topn: int = 10) -> float:
-        """Cosine of two words over the sum of those of ``wa`` with the ``topn`` words nearest to it
+        """Return the cosine of two words over the sum of the cosines of ``wa`` with its ``topn`` neighbours
         (Leeuwenberg et al. 2016, equation 1).
 
-        Raises QuestionError where that sum is 0.
+        Raises QuestionError if the sum is 0.
         """
         nearest = self.most_similar(wa, topn=whole_number(topn, "topn"))
         total = sum(cosine for _, cosine in nearest)
@@ -320,9 +266,10 @@ class Questions(WordStore):
         return self.similarity(wa, wb) / total
 
     def wmdistance(self, document1: Iterable[Key], document2: Iterable[Key], norm: bool = True) -> float:
-        """Word Mover's Distance of two texts, given as lists of words; of vectors of length 1 where ``norm``.
+        """Return the Word Mover's Distance of two texts, given as lists of words.
 
-        Words without vectors are passed over; it is infinite where a text has no others.
+        ``norm`` scales the vectors to length 1 first.  Words without vectors are skipped; the distance is
+        infinite if a text has no other words.
         """
         from wordloom.vectors.store.movers import movers_distance
 
@@ -334,46 +281,46 @@ class Questions(WordStore):
     # -- among words -----------------------------------------------------------------------------------
 
     def most_similar_to_given(self, key1: Key, keys_list: Sequence[K]) -> K:
-        """The word of ``keys_list`` that is nearest to ``key1``."""
+        """Return the word of ``keys_list`` that is nearest to ``key1``."""
         if not len(keys_list):
             raise QuestionError("there are no words to choose from; give at least one")
         return keys_list[int(np.argmax([self.similarity(key1, key) for key in keys_list]))]
 
     def rank_by_centrality(self, words: Iterable[K], use_norm: bool = True) -> list[tuple[float, K]]:
-        """(product with the mean of all, brought to length 1, word), the most central first.
+        """Return (dot product with the mean of all, scaled to length 1; word), the most central first.
 
-        Vectors are brought to length 1 beforehand where ``use_norm``.  Words that have no vector are left
-        out, with a warning.
+        ``use_norm`` scales the vectors to length 1 first.  Words without a vector are left out with a
+        warning.
 
         Raises:
-            QuestionError: none has one.
+            QuestionError: no word has a vector.
         """
         given = list(words)
         known = [word for word in given if word in self]
         if not known:
-            raise QuestionError("none of the words has a vector; give some that have")
+            raise QuestionError("none of the words has a vector; give words of the vocabulary")
         if len(known) < len(given):
             missing = [word for word in given if word not in self]
-            warnings.warn(f"without vectors, so left out: {', '.join(map(repr, missing))}", stacklevel=3)
+            warnings.warn(f"left out, without vectors: {', '.join(map(repr, missing))}", stacklevel=3)
         vectors = np.stack([self.get_vector(word, norm=use_norm) for word in known])
         products = vectors @ _unit(vectors.mean(axis=0))
         ranked = zip(products.tolist(), known, strict=True)
         return sorted(ranked, key=lambda pair: (pair[0], str(pair[1])), reverse=True)
 
     def doesnt_match(self, words: Iterable[K]) -> K:
-        """The word farthest, by cosine, from the mean of all ``words``; see :meth:`rank_by_centrality`."""
+        """Return the word farthest, by cosine, from the mean of ``words``; see :meth:`rank_by_centrality`."""
         return self.rank_by_centrality(words)[-1][1]
 
     def rank(self, key1: Key, key2: Key) -> int:
-        """The place of ``key2`` among the words by their nearness to ``key1``: 1 for the nearest."""
+        """Return the rank of ``key2`` among the neighbours of ``key1``: 1 for the nearest."""
         return int(self._closer(key1, key2).sum()) + 1
 
     def closer_than(self, key1: Key, key2: Key) -> list[str]:
-        """The words nearer to ``key1`` than ``key2`` is, in the order of the vocabulary."""
+        """Return the words that are nearer to ``key1`` than ``key2``, in vocabulary order."""
         return [self.index_to_key[row] for row in np.flatnonzero(self._closer(key1, key2))]
 
     def _closer(self, key1: Key, key2: Key) -> NDArray[np.bool_]:
-        """[V], whether a word is nearer to ``key1`` than ``key2`` is."""
+        """Return [V]: which words are nearer to ``key1`` than ``key2`` is."""
         distances = self.distances(key1)
         row1, row2 = self._row(key1), self._row(key2)
         bar = self.distances(key1, [key2])[0] if row2 is None else distances[row2]
@@ -384,7 +331,7 @@ class Questions(WordStore):
 
 
 def searched_rows(restrict_vocab: int | None, n_words: int) -> int:
-    """How many of the first words are looked at."""
+    """Return the number of rows that a search with ``restrict_vocab`` covers."""
     if restrict_vocab is None:
         return n_words
     if whole_number(restrict_vocab, "restrict_vocab") < 1:
@@ -395,7 +342,7 @@ def searched_rows(restrict_vocab: int | None, n_words: int) -> int:
 
 
 def _unit(vector: Vector) -> Vector:
-    """``vector`` brought to length 1; 0 stays 0."""
+    """Return ``vector`` scaled to length 1; 0 stays 0."""
     return vector / (np.linalg.norm(vector) or np.float32(1))
 
 
@@ -404,17 +351,17 @@ def _is_vector(given: object) -> bool:
 
 
 def _weighed(given: Term, weight: float) -> tuple[Key | Vector, float]:
-    """(word or vector, its weight), which is ``weight`` where none is given."""
+    """Return (word or vector, weight); ``weight`` is the default."""
     if not isinstance(given, tuple):
         return given, weight
     if not _is_pair(given) or not np.isfinite(given[1]):
         shown = ", ".join(type(part).__name__ for part in given)
-        raise QuestionError(f"a tuple ({shown}) stands where a word or vector and its finite weight belong")
+        raise QuestionError(f"a tuple ({shown}) is not a word or vector and its finite weight")
     return given[0], float(given[1])
 
 
 def _terms(given: Any, weight: float) -> list[tuple[Key | Vector, float]]:
-    """One term or several, each as (word or vector, weight)."""
+    """Return one or several terms as (word or vector, weight)."""
     if given is None:
         return []
     alone = isinstance(given, str | bytes) or not isinstance(given, Iterable) or _is_pair(given)

@@ -1,5 +1,5 @@
-"""What word vectors cannot answer, each with its line: a word that has none, a question that is none, and the
-names of gensim's that are not here."""
+"""Errors of word vectors: an unknown word, a question without an answer, and names of gensim's that are not
+supported."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from wordloom.errors import VectorError
 
 __all__ = ["NOT_HERE", "QuestionError", "UnknownAttributeError", "UnknownWordError", "near_words"]
 
-_SCANNED = 4000  # words compared in full with one that is not there: difflib takes microseconds for each
-_LETTERS = 64  # tried in each place of it
+_SCANNED = 4000  # words that difflib compares with an unknown one, at some microseconds each
+_LETTERS = 64  # letters tried in each place of an unknown word
 
-#: What to use for each public name of gensim's KeyedVectors that ours do not have.
+#: The replacement for each public name of gensim's KeyedVectors that ours do not have.
 NOT_HERE = {
-    "vocab": "key_to_index holds the rows, get_vecattr(word, 'count') a word's count",
+    "vocab": "key_to_index holds the rows, and get_vecattr(word, 'count') returns a count",
     "index2word": "it is called index_to_key",
     "index2entity": "it is called index_to_key",
     "vectors_norm": "call get_normed_vectors()",
-    "allocate_vecattrs": "set_vecattr makes the room it needs",
+    "allocate_vecattrs": "set_vecattr allocates what it needs",
     "resize_vectors": "add_vectors gives new words their vectors",
     "intersect_word2vec_format": "load the file, and set wv[words] = other[words] for the words of both",
-    "similarity_unseen_docs": "make vectors of the texts by wordloom.vectors.TextEmbedder",
+    "similarity_unseen_docs": "embed the texts with wordloom.vectors.TextEmbedder",
     "log_accuracy": "print what evaluate_word_analogies returns",
     "log_evaluate_word_pairs": "print what evaluate_word_pairs returns",
-    "add_lifecycle_event": "keep notes by save_vectors(wv, folder, **notes)",
+    "add_lifecycle_event": "save notes with save_vectors(wv, folder, **notes)",
 }
 
 
 class QuestionError(VectorError, ValueError):
-    """A question that has no answer as it was asked; a ValueError too, as gensim's users expect."""
+    """A question without a meaningful answer.  It is also a ValueError, as in gensim."""
 
 
 class UnknownAttributeError(VectorError, KeyError):
-    """An attribute that no word was given; a KeyError too, as gensim's users expect."""
+    """An attribute that no word has.  It is also a KeyError, as in gensim."""
 
     __str__ = Exception.__str__  # KeyError's puts the line in quotes
 
 
 class UnknownWordError(VectorError, KeyError):
-    """A word that has no vector; a KeyError too, as gensim's users expect.
+    """A word that has no vector.  It is also a KeyError, as in gensim.
 
-    Which words come near is looked for when the message is read, not when the error is raised: a loop that
-    catches it for thousands of words does not pay for that.
+    The error searches for similar words only when its message is read, so that a loop that catches thousands
+    of these errors stays fast.
 
     Attributes:
         key: the word.
@@ -63,28 +63,28 @@ class UnknownWordError(VectorError, KeyError):
         return f"{_shown(self.key)} is not in the vocabulary{self._hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        str(self)  # the vectors stay here
+        str(self)  # replaces the hint, which holds the vectors
         return type(self), (self.key, self._hint)
 
 
 def _shown(key: object) -> str:
     if isinstance(key, str | bytes):
         return repr(key)
-    return str(key) if key is None or isinstance(key, Real) else f"a {type(key).__name__}"  # in one line
+    return str(key) if key is None or isinstance(key, Real) else f"a {type(key).__name__}"
 
 
 def near_words(key: str, index_to_key: Sequence[str], key_to_index: Mapping[str, int]) -> list[str]:
-    """At most three words that ``key`` may be a slip for, the likeliest first.
+    """Return up to three words that ``key`` may be a misspelling of, the likeliest first.
 
-    Half a million words cannot each be compared.  What one wrong, missing, superfluous or exchanged letter
-    makes of ``key`` is looked up; where that finds nothing, the frequent words of about its length and with
-    its first letter are compared.
+    Comparing ``key`` with half a million words takes too long.  The function looks up every spelling with one
+    wrong, missing, additional or swapped letter.  If there is none, it compares frequent words with the same
+    first letter and about the same length.
     """
     cased = dict.fromkeys([key.lower(), key.capitalize(), key.upper(), key.casefold(), key.strip()])
     found = [word for word in cased if word in key_to_index]
     if found:
         return found[:3]
-    if len(key) > 100:  # no word: do not try every letter in every place
+    if len(key) > 100:  # not a word: trying every letter in every place would take too long
         return []
     letters = dict.fromkeys(key + "".join(index_to_key[:1000]))
     tried = set()

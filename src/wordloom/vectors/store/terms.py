@@ -1,4 +1,4 @@
-"""Sums of words as people write them: ``king - man + woman``, ``king -man``, ``"2*king + queen"``."""
+"""Parse sums of words: ``king - man + woman``, ``king -man``, ``"2*king + queen"``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AT_SIGNS = re.compile("([-+\N{MINUS SIGN}])")
 
 
 class Term(NamedTuple):
-    """A word with its weight, sign and all; ``signed`` where a sign stood before it."""
+    """A word with its signed weight; ``signed`` if a sign was written before it."""
 
     word: str
     weight: float
@@ -27,15 +27,15 @@ class Term(NamedTuple):
 
 
 def parse_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
-    """The terms of an expression, given in pieces or in one.
+    """Return the terms of an expression, which may be split into several strings.
 
-    A sign stands alone before a word or at its front, a weight before a star (``2*king``).  What is a word of
-    ``vectors`` as it stands is that word, spaces, hyphens and all; a word that begins with a sign or looks
-    like a sum of others has to be given apart.
+    A sign is a string of its own or the first character of a word; a weight is written ``2*king``.  A string
+    that is a word of ``vectors`` is that word, including its spaces and hyphens.  A word that begins with a
+    sign, or looks like a sum of other words, must be a string of its own.
 
     Raises:
         UnknownWordError: a word has no vector.
-        VectorError: there are no terms, a sign has no word after it, or a weight is 0.
+        VectorError: there are no terms, no word follows a sign, or a weight is 0.
     """
     terms: list[Term] = []
     sign, signed = 1.0, False
@@ -48,19 +48,19 @@ def parse_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
         vectors.get_vector(word)
         if weight == 0:
             raise VectorError(
-                f"the weight of {word!r} is 0, which leaves it out; give another, or no such word"
+                f"the weight of {word!r} is 0, so it has no effect; give another, or leave out the word"
             )
         terms.append(Term(word, sign * weight, signed))
         sign, signed = 1.0, False
     if signed:
-        raise VectorError(f"no word stands after the sign in {' '.join(given)!r}; give one")
+        raise VectorError(f"no word follows the sign in {' '.join(given)!r}; give one")
     if not terms:
-        raise VectorError("there is no word to ask about; give one or more")
+        raise VectorError("no word is given; give one or more")
     return terms
 
 
 def _pieces(vectors: KeyedVectors, given: Sequence[str]) -> Iterator[str]:
-    """Words and signs, each by itself."""
+    """Yield words and signs one by one."""
     for text in given:
         if text in _SIGNS:
             yield text
@@ -82,7 +82,7 @@ def _is_term(vectors: KeyedVectors, text: str) -> bool:
 
 
 def _is_word(vectors: KeyedVectors, text: str) -> bool:
-    """Whether a row of ``vectors`` is called so.  (Of fastText's, any text has a vector.)"""
+    """Return whether ``text`` is in the vocabulary.  (With fastText, any text has a vector.)"""
     try:
         vectors.get_index(text)
     except UnknownWordError:
@@ -91,23 +91,23 @@ def _is_word(vectors: KeyedVectors, text: str) -> bool:
 
 
 def _weighed(vectors: KeyedVectors, text: str) -> tuple[float, str]:
-    """The weight and the word of ``2*king``; 1 where there is none, or the whole is a word."""
+    """Split ``2*king`` into weight and word.  The weight is 1 if there is none or the whole is a word."""
     if not _is_word(vectors, text) and (found := _WEIGHED.fullmatch(text)):
         return float(found[1]), found[2]
     return 1.0, text
 
 
 def analogy_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
-    """The terms of an analogy: signed ones as they are; three words A B C ask for A - B + C.
+    """Return the terms of an analogy.  Three words A B C without signs mean A - B + C.
 
-    Raises VectorError as :func:`parse_terms`, and for another number of words without a sign.
+    Raises VectorError like :func:`parse_terms`, and for another number of words without signs.
     """
     terms = parse_terms(vectors, given)
     if any(term.signed for term in terms):
         return terms
     if len(terms) != 3:
         raise VectorError(
-            "an analogy is three words (king man woman asks for king - man + woman) or a sum with signs, "
+            "an analogy is three words (king man woman means king - man + woman) or a sum with signs, "
             f"not {len(terms)} words; write the signs"
         )
     a, b, c = terms
@@ -115,18 +115,18 @@ def analogy_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
 
 
 def refuse_zero(vectors: KeyedVectors, terms: Sequence[Term]) -> None:
-    """Raise VectorError where the sum of ``terms`` is the vector 0, to which all words are equally near."""
+    """Raise VectorError if the sum of ``terms`` is the zero vector, which is equally near to all words."""
     total = sum(term.weight * vectors.get_vector(term.word, norm=True) for term in terms)
     if not np.any(total):
         raise VectorError(
-            f"the vector of {expression(terms)!r} is 0, to which all words are equally near; ask for others"
+            f"{expression(terms)!r} is the zero vector, equally near to all words; give other words"
         )
 
 
 def expression(terms: Sequence[Term]) -> str:
-    """The terms as one sum, which :func:`parse_terms` reads again: ``king - man + 2*woman``.
+    """Return the terms as one sum, ``king - man + 2*woman``, which :func:`parse_terms` can read.
 
-    A word with a space at an end is quoted to be seen.
+    A word with leading or trailing spaces is quoted.
     """
     text = ""
     for term in terms:

@@ -1,1 +1,1 @@
-"""What word vectors are used for: evaluation, axes, maps, text embeddings."""
+"""Uses of word vectors: a classifier, axes, maps and text embeddings."""

@@ -1,5 +1,7 @@
-"""Labels for texts, by a supervised fastText model (Joulin et al. 2017, arXiv:1607.01759): the mean of the
-rows of a line's words, n-grams and runs of words, and a linear layer on top."""
+"""Classify texts with a supervised fastText model (Joulin et al. 2017, arXiv:1607.01759).
+
+The model averages the rows of a line's words, character n-grams and word n-grams, and applies a linear layer.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ from wordloom.vectors.word2vec.sampling import huffman
 
 __all__ = ["FastTextClassifier", "LabelScore"]
 
-_SPACE = re.compile("[ \n\r\t\v\f\0]+")  # what fastText's reader of words takes for white space, no more
+_SPACE = re.compile("[ \n\r\t\v\f\0]+")  # white space in fastText
 
 
 class LabelScore(NamedTuple):
-    """How far predictions agree with labels, as fastText's ``test`` counts it.
+    """Precision and recall, as fastText's ``test`` computes them.
 
     Attributes:
-        examples: lines that were judged: those with a known label and a part that the model knows.
-        precision: how many of the labels predicted were right; NaN where none were predicted.
-        recall: how many of the known labels were predicted.
-        passed_over: lines that could not be judged.
-        unknown: labels that the model does not know, which count neither way.
+        examples: the scored lines, which have a known label and a known word or n-gram.
+        precision: the share of correct labels among the predicted ones; NaN if none were predicted.
+        recall: the share of predicted labels among the known ones.
+        passed_over: lines that could not be scored.
+        unknown: labels that the model does not know, which are ignored.
     """
 
     examples: int
@@ -43,27 +45,28 @@ class LabelScore(NamedTuple):
 
 
 class FastTextClassifier:
-    """Answers as fastText's ``predict`` does, but for its probabilities: they are exact here, where fastText
-    adds 1e-5 to each and looks sigmoids up in a table.
+    """Predicts labels as fastText's ``predict``, with exact probabilities.
+
+    fastText adds 1e-5 to each probability and uses a table of sigmoids.
 
     Attributes:
         model: the model.
-        labels: its L labels, prefix and all.
+        labels: the L labels, including their prefix.
     """
 
     def __init__(self, model: FastTextModel, *, label_prefix: str = "__label__", lower: bool = False) -> None:
         """
         Args:
-            model: a supervised one.
-            label_prefix: words that begin so are labels, known or not, and no part of the text.
-            lower: whether it was trained on words in lower case; labels are taken as they stand.
+            model: a supervised model.
+            label_prefix: words with this prefix are labels and not part of the text.
+            lower: lower-case words, but not labels, as in training.
 
         Raises:
             VectorError: the model is not supervised, or has no labels.
         """
         if model.args.model != "supervised" or not model.labels:
             raise VectorError(
-                f"a model of kind {model.args.model!r} with {len(model.labels)} labels predicts none; give a "
+                f"a {model.args.model} model with {len(model.labels)} labels cannot predict labels; give a "
                 "supervised one"
             )
         self.model = model
@@ -81,11 +84,10 @@ class FastTextClassifier:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FastTextClassifier:
-        """The classifier of a fastText model, or of the folder of a run that trained one: it holds
-        ``model.bin``, and its recipe says what labels begin with.
+        """Load the classifier of a fastText model, or of a run's folder, whose recipe has the label prefix.
 
         Raises:
-            VectorError: there is none at ``path``, or it is damaged.
+            VectorError: there is no classifier at ``path``, or it is damaged.
         """
         from wordloom.vectors.files.fasttext import load_fasttext
 
@@ -95,16 +97,18 @@ class FastTextClassifier:
             path = path / "model.bin"
             if not path.exists():
                 vectors = (path.parent / "vectors.json").exists()
-                found = "word vectors and no classifier" if vectors else "no classifier: it has no model.bin"
+                content = (
+                    "word vectors and no classifier" if vectors else "no classifier: it has no model.bin"
+                )
                 raise VectorError(
                     unfinished(path.parent)
-                    or f"'{path.parent}' holds {found}; give a run of 'vectors train --algorithm "
+                    or f"'{path.parent}' holds {content}; give a run of 'vectors train --algorithm "
                     "fasttext-supervised', or a fastText model"
                 )
         return cls(load_fasttext(path), **settings)
 
     def _words(self, text: str) -> list[str]:
-        """The words and labels of a line, which ends with the first ``</s>``."""
+        """Return the words and labels of a line up to the first ``</s>``."""
         if "\n" in text:
             raise VectorError("there is a line break in the text; give one line at a time")
         words = [*filter(None, _SPACE.split(text)), END_OF_LINE]
@@ -113,9 +117,10 @@ class FastTextClassifier:
         return words[: words.index(END_OF_LINE) + 1]
 
     def rows(self, text: str) -> NDArray[np.int64]:
-        """The rows of the input matrix that stand for a line of text, as Dictionary::getLine has them: each
-        word's own and its n-grams', and after all words the runs' of ``word_ngrams`` words.  The line ends
-        with ``</s>``.
+        """Return the rows of the input matrix for a line of text, as Dictionary::getLine.
+
+        These are the rows of each word and its character n-grams, and then of the word n-grams.  The line
+        ends with ``</s>``.
 
         Raises:
             VectorError: there is a line break in ``text``.
@@ -138,8 +143,9 @@ class FastTextClassifier:
         return np.concatenate([np.array(rows, dtype=np.int64), V + runs])
 
     def probabilities(self, text: str) -> NDArray[np.float32] | None:
-        """[L], of each label; None where ``text`` has no rows.  They sum to 1 with the losses ``softmax`` and
-        ``hs``; with ``ns`` and ``ova`` each label stands for itself.
+        """Return the probability of each label [L], or None if ``text`` has no rows.
+
+        They sum to 1 with the losses ``softmax`` and ``hs``, and are independent with ``ns`` and ``ova``.
 
         Raises:
             VectorError: there is a line break in ``text``.
@@ -160,8 +166,9 @@ class FastTextClassifier:
         return np.exp(np.bincount(label, weights=steps, minlength=len(self.labels))).astype(np.float32)
 
     def predict(self, text: str, k: int = 1, threshold: float = 0.0) -> list[tuple[str, float]]:
-        """At most ``k`` labels (-1: all), those whose probability is ``threshold`` or more, best first.
-        There are none for a text of which the model knows no part.
+        """Return up to ``k`` labels (-1: all) with a probability of at least ``threshold``, best first.
+
+        The list is empty for a text without known words or n-grams.
 
         Raises:
             VectorError: there is a line break in ``text``, or ``k`` is neither positive nor -1.
@@ -175,7 +182,7 @@ class FastTextClassifier:
         return [(self.labels[label], float(p[label])) for label in best if p[label] >= threshold]
 
     def labels_of(self, text: str) -> tuple[list[str], int]:
-        """The labels that stand in a line: those known, and how many others.
+        """Return the known labels in a line, and the number of other labels.
 
         Raises:
             VectorError: there is a line break in ``text``.
@@ -186,10 +193,10 @@ class FastTextClassifier:
         return known, len(others)
 
     def test(self, lines: Iterable[str], k: int = 1, threshold: float = 0.0) -> LabelScore:
-        """Predict at most ``k`` labels for each line, and compare with those that stand in it.
+        """Predict up to ``k`` labels for each line, and compare them with the labels in the line.
 
         Raises:
-            VectorError: no line has a label that the model knows; or as :meth:`predict`.
+            VectorError: no line has a known label; or as :meth:`predict`.
         """
         examples = right = predicted = labels = passed_over = unknown = 0
         for line in lines:
@@ -204,15 +211,15 @@ class FastTextClassifier:
             right += sum(label in known for label in answers)
         if not examples:
             raise VectorError(
-                f"none of {passed_over:,} lines has a label that the model knows and a word to judge by; its "
-                f"labels begin like {self.labels[0]!r}"
+                f"none of {passed_over:,} lines has a known label and a known word; the model has labels "
+                f"such as {self.labels[0]!r}"
             )
         precision = right / predicted if predicted else float("nan")
         return LabelScore(examples, precision, right / labels, passed_over, unknown)
 
 
 def _recipe_of(folder: Path) -> dict[str, Any]:
-    """What a run's recipe says of text: what labels begin with, and whether words are in lower case."""
+    """Return the label prefix and the lower-casing of a run's recipe."""
     try:
         recipe = tomllib.loads((folder / "recipe.toml").read_text(encoding="utf-8"))
         return {"label_prefix": recipe["vectors"]["label_prefix"], "lower": recipe["words"]["lower"]}

@@ -1,4 +1,4 @@
-"""A flat map of some words and their neighbours."""
+"""Two-dimensional maps of words and their neighbours."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ METHODS = ("pca", "tsne")
 
 @dataclass(frozen=True)
 class WordMap:
-    """n words in the plane.
+    """A map of n words.
 
     Attributes:
-        words: the words asked about, then their neighbours.
+        words: the queried words, then their neighbours.
         points: [n, 2] float64.
-        groups: [n] int64, for each word the one asked about, by its place in ``asked``, that it is a
-            neighbour of (the nearest of these where there are several).
-        asked: the words asked about.
-        neighbours: for each word asked about, (word, cosine), nearest first.
-        method: how the plane was found.
-        explained: share of the variance that each of the two directions holds, for ``pca``.
+        groups: [n] int64, for each word the index in ``asked`` of the nearest queried word.
+        asked: the queried words.
+        neighbours: queried word -> its neighbours as (word, cosine), nearest first.
+        method: ``pca`` or ``tsne``.
+        explained: the share of the variance along each of the two directions, for ``pca``.
     """
 
     words: list[str]
@@ -53,15 +52,15 @@ def word_map(
     method: Method = "pca",
     seed: int = 0,
 ) -> WordMap:
-    """Lay ``words`` and the ``topn`` nearest of each into the plane, by their vectors brought to length 1.
+    """Map ``words`` and the ``topn`` neighbours of each to two dimensions, by vectors scaled to length 1.
 
-    ``pca`` keeps the two directions along which they vary most (singular value decomposition); ``tsne``
-    keeps neighbours together, at distances that mean nothing (van der Maaten & Hinton 2008, by scikit-learn,
-    on cosine distances, drawn from ``seed``).
+    ``pca`` projects on the first two principal components.  ``tsne`` (van der Maaten & Hinton 2008, with
+    scikit-learn and cosine distances, started from ``seed``) keeps neighbours together; other distances in
+    its map have no meaning.
 
     Raises:
         UnknownWordError: a word has no vector.
-        VectorError: no word is given, the method is unknown, or there are fewer than four for ``tsne``.
+        VectorError: no word is given, the method is unknown, or ``tsne`` has fewer than four words.
         WordloomError: ``tsne`` without scikit-learn.
     """
     if method not in METHODS:
@@ -87,7 +86,7 @@ def word_map(
 
 
 def _name(vectors: KeyedVectors, word: str) -> str:
-    """What the row of ``word`` is called; itself where it has a vector and no row, as in fastText."""
+    """Return the name of the row of ``word``; with fastText, an unseen word is returned unchanged."""
     try:
         return vectors.index_to_key[vectors.get_index(word)]
     except UnknownWordError:
@@ -96,12 +95,14 @@ def _name(vectors: KeyedVectors, word: str) -> str:
 
 
 def _principal_components(units: Points) -> tuple[Points, tuple[float, float]]:
-    """[n, 2] coordinates along the first two principal components, and their shares of the variance."""
+    """Return coordinates [n, 2] along the first two principal components, and their shares of the
+    variance.
+    """
     centred = units - units.mean(axis=0)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
     lengths = np.append(lengths, [0.0, 0.0])[: max(2, len(lengths))]
     directions = np.concatenate([directions, np.zeros((2, units.shape[1]))])[:2]
-    # A singular vector may as well point the other way; choose, so that the map is the same everywhere.
+    # The sign of a singular vector is arbitrary; fix it, so that the map is the same on every machine.
     largest = directions[range(2), np.abs(directions).argmax(axis=1)]
     directions *= np.where(largest < 0, -1.0, 1.0)[:, None]
     shares = lengths[:2] ** 2 / (np.sum(lengths**2) or 1.0)
@@ -109,17 +110,17 @@ def _principal_components(units: Points) -> tuple[Points, tuple[float, float]]:
 
 
 def _neighbour_embedding(units: Points, seed: int) -> Points:
-    """[n, 2] by t-SNE."""
+    """Return coordinates [n, 2] of t-SNE."""
     try:
         from sklearn.manifold import TSNE
     except ImportError:
         raise WordloomError("t-SNE needs scikit-learn: pip install 'wordloom[plots]'") from None
     if len(units) < 4:
-        raise VectorError(f"t-SNE of {len(units)} words shows nothing; give four or more, or take pca")
-    # Perplexity is how many neighbours a word looks for: with few words, a third of them.
+        raise VectorError(f"t-SNE needs four words or more, not {len(units)}; give more, or use pca")
+    # Perplexity is the effective number of neighbours: with few words, a third of them.
     perplexity = min(30.0, (len(units) - 1) / 3)
     distances = np.clip(1 - units @ units.T, 0, 2)
     np.fill_diagonal(distances, 0)
     tsne = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=seed)
     points: Points = tsne.fit_transform(distances).astype(np.float64)
-    return _principal_components(points)[0]  # turned, so that the picture is wider than high
+    return _principal_components(points)[0]  # rotated, so that the map is wider than high

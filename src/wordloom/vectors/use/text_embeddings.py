@@ -1,8 +1,8 @@
-"""Vectors of texts from the vectors of their words: mean, sum, and smooth inverse frequency.
+"""Text embeddings from word vectors: mean, sum, and smooth inverse frequency (SIF).
 
-Smooth inverse frequency (Arora, Liang & Ma 2017, "A simple but tough-to-beat baseline for sentence
-embeddings", algorithm 1) weighs a word by a / (a + p), p being its probability, so that frequent words count
-little, and takes away what all texts have in common: the direction along which their vectors are longest.
+SIF (Arora, Liang & Ma 2017, "A simple but tough-to-beat baseline for sentence embeddings", algorithm 1) gives
+a word of probability p the weight a / (a + p), which is low for frequent words.  It then removes the first
+principal direction of the texts' vectors, which all texts share.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +29,18 @@ Split: TypeAlias = "Literal['words', 'whitespace'] | Callable[[str], Sequence[st
 
 METHODS = ("mean", "sum", "sif")
 
-_ROUNDING = 1e-12  # of squares: what float32 leaves where there should be zero
+_ROUNDING = 1e-12  # the relative rounding error of squares in float32
 
 
 @dataclass
 class TextReport:
-    """What was met while texts were embedded.
+    """Statistics of embedded texts.
 
     Attributes:
-        texts: how many.
-        words: running words in them.
-        unknown: how many of these have no vector, and so count for nothing.
-        empty: the texts, by number from 0, without a single word that has one: their rows are zero.
+        texts: the number of texts.
+        words: the number of words.
+        unknown: the number of words without a vector, which are ignored.
+        empty: the numbers, from 0, of texts without known words, whose rows are zero.
     """
 
     texts: int
@@ -49,30 +49,30 @@ class TextReport:
     empty: list[int]
 
     def add(self, further: TextReport) -> None:
-        """Go on with what a further batch met."""
+        """Add the statistics of another batch."""
         self.empty.extend(self.texts + place for place in further.empty)
         self.texts += further.texts
         self.words += further.words
         self.unknown += further.unknown
 
     def __str__(self) -> str:
-        said = f"{self.texts:,} texts, {self.words:,} words, {self.unknown:,} of them unknown"
+        counts = f"{self.texts:,} texts, {self.words:,} words, {self.unknown:,} of them unknown"
         if not self.empty:
-            return said
+            return counts
         lines = ", ".join(f"{place + 1:,}" for place in self.empty[:5])
         more = f" and {len(self.empty) - 5:,} more" if len(self.empty) > 5 else ""
-        return f"{said}; no known word at all, so a row of zeros, in text {lines}{more}"
+        return f"{counts}; rows of zeros for texts without known words: {lines}{more}"
 
 
 class TextEmbedder:
-    """Texts to vectors [D] by the vectors of their words.
+    """Embeds texts as vectors [D] by the vectors of their words.
 
     Attributes:
-        vectors: the words' vectors.
+        vectors: the word vectors.
         method: ``mean``, ``sum`` or ``sif``.
-        weights: [V] float32, what each word counts.
-        frequencies_from: where ``sif`` has its probabilities from: ``counts`` or ``rank``; else None.
-        components: [k, D] float32, what is taken away from every text, or None before :meth:`fit`.
+        weights: [V] float32, the weight of each word.
+        frequencies_from: the source of SIF's probabilities: ``counts`` or ``rank``; otherwise None.
+        components: [k, D] float32, the directions that are removed, or None before :meth:`fit`.
     """
 
     def __init__(
@@ -87,32 +87,30 @@ class TextEmbedder:
         n_components: int = 1,
         components: NDArray[Any] | None = None,
     ) -> None:
-        """Makes ready; ``sif`` is also fitted on texts, or given the ``components`` of an earlier fit.
+        """Create an embedder.  ``sif`` also needs :meth:`fit`, or the ``components`` of an earlier fit.
 
         Args:
-            vectors: the words' vectors, or a model's tokens.
+            vectors: word vectors, or a model's token vectors.
             method: ``mean`` or ``sum`` of the vectors of known words, or ``sif``.
-            split: how a text becomes words: see :func:`wordloom.vectors.split_words`, or a function, such as
-                what :func:`wordloom.vectors.word_rule` finds in a run's folder.  None: by ``words``, or of a
-                model's tokens by its tokenizer.
-            lower: whether texts are lower-cased first; a tokenizer's are not.
-            a: the smoothing of ``sif``.
-            frequencies: where ``sif`` has the words' probabilities from.  ``counts``: the counts that came
-                with the vectors.  ``rank``: estimated by Zipf's law, in proportion to 1 / rank, from the
-                order of the vectors, which must be by falling frequency.  Or a mapping of words to counts,
-                in which a word that is missing counts as if met once.  None: ``counts`` where there are
-                some, else ``rank``.
-            n_components: how many common components ``sif`` takes away: 1 in the paper, 0 for none.
+            split: how a text is split into words: see :func:`wordloom.vectors.split_words`, or a function
+                such as the result of :func:`wordloom.vectors.word_rule`.  None: ``words``, or the tokenizer
+                for token vectors.
+            lower: lower-case texts first, except for a tokenizer.
+            a: the smoothing parameter of SIF.
+            frequencies: the source of SIF's word probabilities.  ``counts`` uses the counts of the vectors.
+                ``rank`` assumes Zipf's law, 1 / rank, for vectors in order of falling frequency.  A mapping
+                has counts of words; missing words count 1.  None: ``counts`` if available, else ``rank``.
+            n_components: the number of directions that SIF removes: 1 in the paper, 0 for none.
             components: [k, D], those of an earlier fit.
 
         Raises:
-            VectorError: a setting is unknown or out of range, ``counts`` are asked for and not there, or
-                ``rank`` of a model's tokens, which are in no such order.
+            VectorError: a setting is unknown or out of range, there are no counts for ``counts``, or ``rank``
+                is used for token vectors, which are not sorted by frequency.
         """
         if method not in METHODS:
             raise VectorError(f"unknown method {method!r}; {did_you_mean(method, METHODS)}")
         if not a > 0:
-            raise VectorError(f"a {a} weighs no word; give a number above 0, usually 1e-3")
+            raise VectorError(f"a {a} is out of range; give a number above 0, usually 1e-3")
         if not 0 <= n_components < vectors.vector_size:
             raise VectorError(f"n_components {n_components} is out of range: 0 to {vectors.vector_size - 1}")
         self.vectors, self.method, self.n_components = vectors, method, n_components
@@ -120,7 +118,7 @@ class TextEmbedder:
         self.frequencies_from: str | None = None
         self.components: Vector | None = None
         self.weights: Vector = np.ones(len(vectors), dtype=np.float32)
-        self._rarest = 1.0  # what a word counts that has a vector and no row
+        self._rarest = 1.0  # the weight of an unseen word with a vector (fastText)
         if method == "sif":
             probabilities, self.frequencies_from = _probabilities(vectors, frequencies)
             self.weights = (a / (a + probabilities)).astype(np.float32)
@@ -144,15 +142,14 @@ class TextEmbedder:
         return components
 
     def fit(self, texts: Iterable[str], *, batch_size: int = 1024) -> TextReport:
-        """Find what ``texts``, read once, have in common: the first right singular vectors of the matrix of
-        their vectors.  Held in memory are one batch and a matrix [D, D].
+        """Compute the components of ``texts``: the first right singular vectors of their vectors' matrix.
 
-        What is taken away of one text alone is all of it, and of two what is left lies on one line, along
-        which every cosine is 1 or -1; so at least two more texts than ``n_components`` are needed, and they
-        must differ.
+        The texts are read once; one batch and a matrix [D, D] are in memory.  At least ``n_components`` + 2
+        different texts are needed.  With fewer, the remainders are zero or lie on one line, where every
+        cosine is 1 or -1.
 
         Raises:
-            VectorError: the method is not ``sif``, no text has a known word, or too few differ.
+            VectorError: the method is not ``sif``, no text has a known word, or too few texts differ.
         """
         if self.method != "sif":
             raise VectorError(f"the method {self.method!r} has nothing to fit; only 'sif' has")
@@ -172,36 +169,18 @@ class TextEmbedder:
         return total
 
     def _refuse_too_alike(self, texts: TextReport, rank: int) -> None:
-        """Raise VectorError where nothing that tells texts apart is left when the components are gone."""
+        """Raise VectorError if the texts cannot be distinguished without the components."""
         k = self.n_components
         if not k or rank >= min(k + 2, self.vectors.vector_size):
             return
         n = texts.texts - len(texts.empty)
         given = "one text with a known word" if n == 1 else f"{n:,} texts with known words"
-        left = "that is everything" if rank <= k else "what is left lies on one line: all cosines are 1 or -1"
+        result = "nothing" if rank <= k else "vectors on one line, with cosines of 1 or -1"
         raise VectorError(
-            f"'sif' takes away what texts share, and of {given} {left}; fit on more texts (--fit-on), give "
-            "the components of an earlier fit (--component), or choose 'mean'"
+            f"'sif' removes what texts share, which leaves {result} for {given}; fit on more texts "
+            "(--fit-on), give the components of an earlier fit (--component), or use 'mean'"
         )
 
-    @overload
-    def encode(
-        self,
-        sentences: str,
-        *,
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        normalize_embeddings: bool = ...,
-    ) -> Vector: ...
-    @overload
-    def encode(
-        self,
-        sentences: Sequence[str],
-        *,
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        normalize_embeddings: bool = ...,
-    ) -> Vector: ...
     def encode(
         self,
         sentences: str | Sequence[str],
@@ -210,9 +189,10 @@ class TextEmbedder:
         show_progress_bar: bool = False,
         normalize_embeddings: bool = False,
     ) -> Vector:
-        """[N, D] float32 of N texts, or [D] of one; the names are those of sentence-transformers.
+        """Return the embeddings [N, D] of N texts, or [D] of one, with the arguments of
+        sentence-transformers.
 
-        A text without a known word is a row of zeros, with a warning; :meth:`encode_batch` reports instead.
+        A text without known words becomes a row of zeros, with a warning.
 
         Raises VectorError for ``sif`` before :meth:`fit`.
         """
@@ -230,11 +210,9 @@ class TextEmbedder:
     def encode_batch(
         self, texts: Sequence[str], normalize_embeddings: bool = False
     ) -> tuple[Vector, TextReport]:
-        """[N, D] float32 and what was met.  Raises VectorError for ``sif`` before :meth:`fit`."""
+        """Return embeddings [N, D] and statistics.  Raises VectorError for ``sif`` before :meth:`fit`."""
         if self.method == "sif" and self.components is None:
-            raise VectorError(
-                "'sif' takes away what texts have in common: fit it on some, or give components"
-            )
+            raise VectorError("'sif' removes what texts have in common: call fit first, or give components")
         rows, report = self._averages(texts)
         if self.components is not None:
             rows -= (rows @ self.components.T) @ self.components
@@ -246,7 +224,7 @@ class TextEmbedder:
     def stream(
         self, texts: Iterable[str], *, batch_size: int = 1024, normalize_embeddings: bool = False
     ) -> Iterator[tuple[list[str], Vector, TextReport]]:
-        """Texts, their vectors and what was met, batch by batch: for files larger than memory.
+        """Yield texts, their embeddings and statistics batch by batch, for files larger than memory.
 
         Raises VectorError for ``sif`` before :meth:`fit`.
         """
@@ -254,7 +232,7 @@ class TextEmbedder:
             yield batch, *self.encode_batch(batch, normalize_embeddings)
 
     def _averages(self, texts: Sequence[str]) -> tuple[Vector, TextReport]:
-        """[N, D] weighted sums of words' vectors, divided by how many there are unless the method is sum."""
+        """Return weighted sums [N, D] of words' vectors, divided by their number unless the method is sum."""
         from scipy.sparse import csr_matrix
 
         found = [self._split(text) for text in texts]
@@ -277,8 +255,10 @@ class TextEmbedder:
         return total, TextReport(len(texts), n_words, n_words - int(sizes.sum()), empty)
 
     def _columns(self, found: list[Sequence[Key]]) -> tuple[dict[Key, int], list[Vector]]:
-        """For each word its row, or V and up for one with a vector and no row (fastText's), or -1 for one
-        without a vector; and the vectors from V up."""
+        """Return the column of each word, and the vectors of unseen words (fastText).
+
+        The column is the row of a word, V or above for an unseen word, and -1 without a vector.
+        """
         columns: dict[Key, int] = {}
         beyond: list[Vector] = []
         for word in chain.from_iterable(found):
@@ -298,7 +278,7 @@ class TextEmbedder:
 
 
 def _splitter(vectors: KeyedVectors, split: Split | None, lower: bool) -> Callable[[str], Sequence[Key]]:
-    """From a text to its words, or the rows of its tokens."""
+    """Return a function from a text to its words, or to the rows of its tokens."""
     if split is None and isinstance(vectors, TokenVectors):
         return vectors.rows_of
     if callable(split):
@@ -310,7 +290,7 @@ def _splitter(vectors: KeyedVectors, split: Split | None, lower: bool) -> Callab
 
 
 def _probabilities(vectors: KeyedVectors, given: Frequencies) -> tuple[NDArray[np.float64], str]:
-    """[V] probabilities of the words, and where they are from."""
+    """Return the probabilities of the words [V], and their source."""
     if given is None:
         given = "counts" if vectors.counts is not None else "rank"
     if isinstance(given, Mapping):
@@ -321,9 +301,7 @@ def _probabilities(vectors: KeyedVectors, given: Frequencies) -> tuple[NDArray[n
         return counts / total, "counts"
     if given == "counts":
         if vectors.counts is None:
-            raise VectorError(
-                "these vectors came without counts; give a mapping of words to counts, or 'rank'"
-            )
+            raise VectorError("these vectors have no counts; give a mapping of words to counts, or 'rank'")
         if vectors.counts.min() < 0 or not vectors.counts.any():
             raise VectorError("the counts of these vectors are negative or all zero; give others, or 'rank'")
         return vectors.counts / vectors.counts.sum(), "counts"
@@ -331,7 +309,7 @@ def _probabilities(vectors: KeyedVectors, given: Frequencies) -> tuple[NDArray[n
         raise VectorError(f"unknown frequencies {given!r}; {did_you_mean(given, ('counts', 'rank'))}")
     if isinstance(vectors, TokenVectors):
         raise VectorError(
-            "a model's tokens are in no order of frequency, which 'sif' needs; give counts of them"
+            "a model's tokens are not sorted by frequency, which 'rank' needs; give their counts"
         )
     shares = 1.0 / np.arange(1, len(vectors) + 1)
     return shares / shares.sum(), "rank"
@@ -344,7 +322,7 @@ def _batches(texts: Iterable[str], size: int) -> Iterator[list[str]]:
 
 
 def _shown(starts: range, show: bool) -> Iterable[int]:
-    """The starts of batches, with a bar on stderr where ``show``."""
+    """Return the starts of batches, with a progress bar on stderr if ``show``."""
     if not show:
         return starts
     from rich.console import Console

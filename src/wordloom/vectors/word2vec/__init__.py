@@ -1,1 +1,1 @@
-"""word2vec: trainer, kernels and their NumPy twin."""
+"""word2vec: the trainer, its kernels and their NumPy twin, and a trainer for GPUs."""

@@ -1,16 +1,14 @@
-"""Training word2vec in torch, for a GPU: many windows at once, as batched products of matrices.
+"""Train word2vec with torch on a GPU: many windows at once, as batched matrix products.
 
-The words that subsampling keeps are cut into groups of L neighbouring windows, and a batch is B groups from
-all over the portion.  A group reads the R = L + 2 window words it sees once, draws K negatives that stand
-against each of its windows, and scores everything against everything in one product [R, D] x [D, L + K].  Of
-the first L columns, the words in the middle, only the band of words that lie within each other's windows
-counts; so most of that product is thrown away, which on a GPU costs less than to gather each window's rows.
-A negative weighs negative / K, so that what a window is expected to learn is what it learns with
-``negative`` of its own (sharing over a batch: Ji et al. 2016, arXiv:1604.04661).
+The words after subsampling are divided into groups of L neighbouring windows; a batch has B groups from all
+over the portion.  A group reads its R = L + 2 window words once, draws K negatives that all its windows
+share, and computes all scores in one product [R, D] x [D, L + K].  Of the first L columns, the centre words,
+only the band of words within each other's windows is used.  Discarding the rest is faster on a GPU than
+gathering the rows of each window.  A negative has the weight negative / K, so that the expected gradient is
+that of ``negative`` samples for each window (Ji et al. 2016, arXiv:1604.04661, share samples over a batch).
 
-All changes of a batch are worked out by the rows as they stood before it.  The rows met most often would
-move by the sum of hundreds of steps that know nothing of each other, and overshoot: those steps are scaled
-down, see :func:`damping`.
+All updates of a batch are computed from the rows before it.  The sum of hundreds of such updates of a
+frequent row would overshoot, so these updates are scaled down, see :func:`damping`.
 """
 
 from __future__ import annotations
@@ -30,61 +28,59 @@ from wordloom.errors import DeviceError, VectorError
 from wordloom.vectors.word2vec.layout import Part
 from wordloom.vectors.word2vec.sampling import alias_table, keep_probabilities
 from wordloom.vectors.word2vec.trainer import (
-    Figures,
+    PortionStats,
     Schedule,
     Settings,
     TrainingCorpus,
     check_shape,
-    scatter,
+    fill_uniform,
 )
 
 __all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "unsupported"]
 
-_ROWS, _COLUMNS = 64, 128  # a GPU multiplies matrices in tiles of this size: groups are made to fill them
-_GROUPS = 64  # groups of a batch at most
-_LOAD = 2.5  # learning rate times the pairs that a row meets in a batch: beyond, its steps are scaled down
-_DAMPED = 16.0  # times that at most: a small vocabulary has batches of fewer groups
-_BATCHES = 5000  # of a whole run at least: a small corpus has batches of fewer groups
-_LOOK = 8  # the loss is taken of one batch in this many
+_ROWS, _COLUMNS = 64, 128  # tiles of matrix products on a GPU, which groups fill
+_GROUPS = 64  # most groups of a batch
+_LOAD = 2.5  # limit of learning rate * pairs of a row in a batch, above which updates are scaled down
+_DAMPED = 16.0  # limit of the scaling: small vocabularies get smaller batches
+_BATCHES = 5000  # fewest batches of a run: small corpora get smaller batches
+_LOSS_EVERY = 8  # the loss is computed for one batch in this many
 _BITS = 1 << 32
 
 
 class Shape(NamedTuple):
-    """How large the matrices are."""
+    """The sizes of the matrices."""
 
-    windows: int  # L, of a group
-    rows: int  # R, words that they reach: L + 2 window
-    negatives: int  # K, that they share
-    groups: int  # B, of a batch
+    windows: int  # L, windows of a group
+    rows: int  # R, words of a group: L + 2 window
+    negatives: int  # K, negatives of a group
+    groups: int  # B, groups of a batch
 
 
 class Draw(NamedTuple):
-    """A portion of the corpus with all that chance decides in it; G groups.
+    """G groups of a portion of the corpus, with all their random numbers.
 
-    Pieces, and with them windows, end at the edges of documents.  Places beyond the portion have the piece
-    -1, and the windows there reach nothing.
+    Pieces, and so windows, end at the boundaries of documents.  Padding has the piece -1 and empty windows.
     """
 
-    words: Tensor  # [G, R] int64: those kept that a group sees; window i stands at place i + window
+    words: Tensor  # [G, R] int64: words after subsampling; window i is at i + window
     pieces: Tensor  # [G, R] int64
-    reach: Tensor  # [G, L] int64: words to either side
+    reach: Tensor  # [G, L] int64: words on either side
     rates: Tensor  # [G, L] float32: learning rates
     negatives: Tensor  # [G, K] int64
-    kept: int  # words that subsampling left
+    kept: int  # words after subsampling
 
     def every(self, step: int, first: int) -> Draw:
-        """One group in ``step``, from the group ``first`` on."""
+        """Return every ``step``-th group from ``first`` on."""
         s = slice(first, None, step)
         return Draw(self.words[s], self.pieces[s], self.reach[s], self.rates[s], self.negatives[s], self.kept)
 
 
 class TorchWordTrainer(Schedule):
-    """Trains input and output vectors of words on a torch device, portion by portion.
+    """Trains input and output vectors on a torch device, portion by portion.
 
-    It is :class:`wordloom.vectors.WordTrainer` for skip-gram and CBOW with negative sampling: the same
-    learning rates, subsampling, windows and noise, drawn by other random numbers.  The same seed gives the
-    same vectors on the same machine and build of torch, but on a GPU without ``settings.deterministic`` (rows
-    are then added to in the order in which the GPU's threads come).
+    It corresponds to :class:`wordloom.vectors.WordTrainer` for skip-gram and CBOW with negative sampling,
+    with other random numbers.  A seed gives equal vectors on one machine and build of torch, except on a GPU
+    without ``settings.deterministic``, where the order of additions varies.
     """
 
     def __init__(
@@ -96,17 +92,18 @@ class TorchWordTrainer(Schedule):
         seed: int,
         device: torch.device | str,
     ) -> None:
-        """Lays out the vectors as WordTrainer does, bit for bit.
+        """Initialise the vectors with the same bits as WordTrainer.
 
         Args:
             corpus: ids below V.
-            counts: [V], how often each word occurs.
+            counts: [V], the counts of words.
             settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
-            seed: names the random numbers.
-            device: where the vectors live, with everything that is drawn.
+            seed: the random seed.
+            device: the device of the vectors and samples.
 
-        Raises VectorError for hierarchical softmax, which has no kernel here, DeviceError where the vectors
-        do not fit on the device.
+        Raises:
+            VectorError: the settings are not supported on a GPU, such as hierarchical softmax.
+            DeviceError: the vectors do not fit on the device.
         """
         super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
@@ -121,13 +118,13 @@ class TorchWordTrainer(Schedule):
         self._keep, self._share, self._other = (self._here(a.astype(np.int64)) for a in (keep, share, other))
         self._often = [self._here(often.astype(np.float32)) for often in _meetings(counts, s)]
         began = np.empty((V, s.dim), dtype=np.float32)
-        scatter(began, s.dim, seed, s.dim)
+        fill_uniform(began, s.dim, seed, s.dim)
         with _room_on(self._device):
             self._inputs, self._outputs = self._here(began), torch.zeros(V, s.dim, device=self._device)
         L, R, K, _ = self.shape
-        apart = torch.arange(R)[:, None] - torch.arange(L) - s.window
-        apart[apart == 0] = _BITS  # a word is not around itself
-        self._apart = apart.abs().to(self._device)  # [R, L], from a place to the word in the middle
+        distance = torch.arange(R)[:, None] - torch.arange(L) - s.window
+        distance[distance == 0] = _BITS  # a word is not its own context
+        self._distance = distance.abs().to(self._device)  # [R, L], from a word to the centre word
         self._goal = (torch.arange(L + K) < L).float().to(self._device)  # [L + K]
 
     def _here(self, array: NDArray[Any]) -> Tensor:
@@ -135,57 +132,57 @@ class TorchWordTrainer(Schedule):
 
     @property
     def inputs(self) -> NDArray[np.float32]:
-        """[V, dim], a copy where the vectors are not in the machine's memory."""
+        """The input vectors [V, dim], copied from a GPU."""
         array: NDArray[np.float32] = self._inputs.cpu().numpy()
         return array
 
     @property
     def outputs(self) -> NDArray[np.float32]:
-        """[V, dim], likewise."""
+        """The output vectors [V, dim], copied from a GPU."""
         array: NDArray[np.float32] = self._outputs.cpu().numpy()
         return array
 
     @property
     def kernel(self) -> str:
-        """One line: what runs, on which device, and whether it can be repeated."""
+        """One line about the method, the device and its reproducibility."""
         s, (L, _, K, B) = self.settings, self.shape
         on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
         if self._device.type == "cpu" or (s.deterministic and self._device.type == "cuda"):
-            mode = "the same seed gives the same vectors on this machine with this torch"
+            mode = "deterministic on this machine with this torch"
         else:
-            mode = "rows are added to in no fixed order: not deterministic, two runs differ"
+            mode = "not deterministic: the order of additions varies"
         return (
             f"{s.architecture}, {K} negatives shared by {L} windows, weighing {s.negative}, torch on {on} "
             f"(batches of {B * L} windows; {mode})"
         )
 
-    def run(self) -> Figures:
+    def run(self) -> PortionStats:
         """Train on the next portion of jobs."""
         with _room_on(self._device):
             return self._run(self.portion(self.job))
 
-    def _run(self, part: Part) -> Figures:
+    def _run(self, part: Part) -> PortionStats:
         draw = self.draw(part)
         G, B = len(draw.reach), self.shape.groups
         batches = -(-G // B)
         scales = self._scales(float(part.rates.max(initial=0.0)), -(-G // batches) if batches else 0)
-        looks = []
+        losses = []
         for b in range(batches):
-            # Neighbours speak of the same things: groups of a batch come from all over the portion.
-            found = self.step(draw.every(batches, b), scales, look=b % _LOOK == 0)
-            if found is not None:
-                looks.append(found)
+            # Neighbouring groups are similar, so the groups of a batch come from all over the portion.
+            loss = self.step(draw.every(batches, b), scales, with_loss=b % _LOSS_EVERY == 0)
+            if loss is not None:
+                losses.append(loss)
         self.job += len(part.rates)
         finite = torch.isfinite(self._inputs).all() & torch.isfinite(self._outputs).all()
         if not finite:
             raise self.diverged()
-        loss, pairs = torch.stack(looks).cpu().double().sum(dim=0).tolist() if looks else (0.0, 0.0)
-        return Figures(len(part.ids), draw.kept, loss / pairs if pairs else None)
+        total, pairs = torch.stack(losses).cpu().double().sum(dim=0).tolist() if losses else (0.0, 0.0)
+        return PortionStats(len(part.ids), draw.kept, total / pairs if pairs else None)
 
-    # -- chance ------------------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------------
 
     def draw(self, part: Part) -> Draw:
-        """Which words of ``part`` are kept, how far their windows reach, and what stands against them."""
+        """Draw the subsampling, window sizes and negatives of ``part``."""
         s, (L, R, K, _) = self.settings, self.shape
         number = np.array([self.job], dtype=np.uint64)
         self._random.manual_seed(int(keyed(self.seed, Purpose.WORD_BATCH, number)[0] >> np.uint64(1)))
@@ -209,41 +206,41 @@ class TorchWordTrainer(Schedule):
         )
 
     def _bits(self, *size: int) -> Tensor:
-        """Random numbers of 32 bits."""
+        """Return random numbers of 32 bits."""
         return torch.randint(_BITS, size, generator=self._random, device=self._device)
 
     def _noise(self, *size: int) -> Tensor:
-        """Words in proportion to count ** exponent."""
+        """Return words sampled in proportion to count ** exponent."""
         slot = torch.randint(len(self._share), size, generator=self._random, device=self._device)
         return torch.where(self._bits(*size) < self._share[slot], slot, self._other[slot])
 
     # -- one batch ---------------------------------------------------------------------------------------
 
-    def step(self, d: Draw, scales: tuple[Tensor, Tensor], *, look: bool = False) -> Tensor | None:
+    def step(self, d: Draw, scales: tuple[Tensor, Tensor], *, with_loss: bool = False) -> Tensor | None:
         """Train on the windows of some groups at once.
 
         Args:
             d: the groups.
-            scales: [V], [V] what the changes of input and of output rows are multiplied by.
-            look: also return [2]: the loss before, in nats, and the number of words predicted.
+            scales: [V], [V], the factors of updates of input and output rows.
+            with_loss: return [2]: the loss before the step, in nats, and the number of predictions.
         """
         s, (L, _, K, _) = self.settings, self.shape
         centres = d.words[:, s.window : s.window + L]  # [B, L]
         same_piece = d.pieces[:, :, None] == d.pieces[:, None, s.window : s.window + L]
-        near = ((self._apart <= d.reach[:, None, :]) & same_piece).float()  # [B, R, L]
+        near = ((self._distance <= d.reach[:, None, :]) & same_piece).float()  # [B, R, L]
         targets = torch.cat([centres, d.negatives], dim=1)  # [B, L + K]
         x, t = self._inputs[d.words], self._outputs[targets]  # [B, R, D], [B, L + K, D]
         joined = s.architecture == "cbow"
         spread, predicts = near, near
-        if joined:  # what is around each window predicts together: [B, L, D]
+        if joined:  # the context of each window is combined: [B, L, D]
             around = near.sum(dim=1)  # [B, L]
             part = near / around.clamp(min=1.0)[:, None, :]
             x = torch.bmm((part if s.mean else near).mT, x)
-            spread = near if s.mean else part  # the whole step for a mean, as in word2vec.c
+            spread = near if s.mean else part  # the full step for a mean, as in word2vec.c
             predicts = torch.diag_embed((around > 0).float())  # [B, L, L]
         scores = torch.bmm(x, t.mT)  # [B, R or L, L + K]
         other = (centres[:, :, None] != d.negatives[:, None, :]).float() * (s.negative / K)  # [B, L, K]
-        found = self._loss(scores, predicts, other) if look else None
+        loss = self._loss(scores, predicts, other) if with_loss else None
         due = predicts * d.rates[:, None, :]
         g = torch.cat([due, torch.bmm(due, other)], dim=2) * (self._goal - torch.sigmoid(scores))
         change = torch.bmm(g, t)
@@ -252,20 +249,20 @@ class TorchWordTrainer(Schedule):
         moved = torch.bmm(g.mT, x)  # [B, L + K, D]
         self._add(self._inputs, d.words, change, scales[0])
         self._add(self._outputs, targets, moved, scales[1])
-        return found
+        return loss
 
     def _loss(self, scores: Tensor, predicts: Tensor, other: Tensor) -> Tensor:
-        """[2]: minus the log-likelihood of what is predicted and what is drawn against it, and how many."""
+        """Return [2]: the negative log-likelihood of predictions and negatives, and the predictions."""
         weight = torch.cat([predicts, torch.bmm(predicts, other)], dim=2)
         signed = torch.where(self._goal > 0.5, -scores, scores)
         return torch.stack([(weight * softplus(signed)).sum(), predicts.sum()])
 
     def _add(self, table: Tensor, rows: Tensor, changes: Tensor, scale: Tensor) -> None:
-        """Add ``changes`` [B, n, D] to ``rows`` [B, n] of ``table``, the same row many times."""
+        """Add ``changes`` [B, n, D] to ``rows`` [B, n] of ``table``, which may repeat."""
         index = rows.reshape(-1)
         values = (changes * scale[rows][:, :, None]).view(-1, changes.shape[2])
         if self.settings.deterministic and table.is_cuda:
-            table.index_put_((index,), values, accumulate=True)  # sorts on CUDA, and adds in that order
+            table.index_put_((index,), values, accumulate=True)  # sorts on CUDA, so the order is fixed
         else:
             table.index_add_(0, index, values)  # in order on a CPU, atomically on CUDA
 
@@ -274,14 +271,14 @@ class TorchWordTrainer(Schedule):
         inputs, outputs = (damping(often * windows, rate) for often in self._often)
         return inputs, outputs
 
-    # -- where it stopped --------------------------------------------------------------------------------
+    # -- saved state -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything that goes on from here, as :meth:`wordloom.vectors.WordTrainer.state` has it."""
+        """Return the state, in the format of :meth:`wordloom.vectors.WordTrainer.state`."""
         return {"inputs": self.inputs, "outputs": self.outputs, "job": np.array([self.job])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from ``state``, from whatever device; raises VectorError where it is of other vectors."""
+        """Restore ``state`` of any device; raise VectorError if its shapes differ."""
         for name, ours in (("inputs", self._inputs), ("outputs", self._outputs)):
             check_shape(name, state[name], tuple(ours.shape))
             ours.copy_(torch.from_numpy(np.ascontiguousarray(state[name])))
@@ -295,12 +292,12 @@ def _room_on(device: torch.device) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         reason = str(error).partition(". ")[0]
         raise DeviceError(
-            f"{device} has no room: {reason}; lower vectors.dim, or set vectors.device=cpu"
+            f"{device} is out of memory: {reason}; lower vectors.dim, or set vectors.device=cpu"
         ) from None
 
 
 def unsupported(settings: Any) -> str | None:
-    """What of ``settings`` has no kernel here, in words, or None."""
+    """Return the name of the setting that is not supported on a GPU, or None."""
     algorithm = getattr(settings, "algorithm", "word2vec")
     if algorithm != "word2vec":
         return {"fasttext": "fastText with its n-grams", "glove": "GloVe"}.get(algorithm, algorithm)
@@ -310,30 +307,29 @@ def unsupported(settings: Any) -> str | None:
 
 
 def damping(meetings: Tensor, rate: float) -> Tensor:
-    """What a row's steps in one batch are multiplied by, for how many pairs it is expected to meet in it.
+    """Return the factors of rows' updates in a batch, for the expected number of pairs of each row.
 
-    A row that meets n pairs whose vectors have lengths near 1 and point the same way moves, by steps that
-    do not see each other, up to rate n / 4 times as far as would be best, and swings ever wider beyond 2.
-    So rate n is held to _LOAD; but never is a row given less than one whole step.
+    If n pairs have vectors of length near 1 in the same direction, their summed updates go up to rate n / 4
+    times as far as the optimum, and diverge if this exceeds 2.  So rate n is limited to _LOAD, but the sum is
+    never less than one full update.
     """
     allowed = max(1.0, _LOAD / rate) if rate else float("inf")
     return torch.clamp(allowed / meetings.clamp(min=1e-30), max=1.0).float()
 
 
 def _meetings(counts: NDArray[np.int64], s: Settings) -> tuple[NDArray[Any], NDArray[Any]]:
-    """[V], [V]: pairs that an input and an output row are expected to be in, for each window."""
+    """Return [V], [V]: the expected pairs of each input and output row in a window."""
     trained, drawn = counts * keep_probabilities(counts, s.sample), counts.astype(np.float64) ** s.exponent
     trained, drawn = trained / trained.sum(), drawn / drawn.sum()
-    around = s.window + 1.0  # words on average
+    around = s.window + 1.0  # words of a window on average
     predictions = around if s.architecture == "skipgram" else 1.0
     return around * (1 + s.negative) * trained, predictions * (trained + s.negative * drawn)
 
 
 def shape_of(counts: NDArray[np.int64], s: Settings, words: int) -> Shape:
-    """Groups that fill a GPU's tiles, and as many of them in a batch as learning can bear.
+    """Return groups that fill the GPU's tiles, and batches as large as training tolerates.
 
-    Steps that are scaled down are steps lost, so a batch is short where few words are met again and again,
-    and where there are few ``words`` to learn from.
+    Scaling updates down slows training, so batches are smaller for small vocabularies and for few ``words``.
     """
     R = _ROWS * -(-(2 * s.window + _ROWS // 2) // _ROWS)
     L = R - 2 * s.window

@@ -1,8 +1,7 @@
-"""Training word2vec and fastText over token shards: jobs, threads, learning rates, and where it stopped."""
+"""Train word2vec and fastText on token shards: jobs, learning rates, threads and saved state."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,44 +13,45 @@ from wordloom.errors import NonFiniteError, VectorError
 from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
 from wordloom.text.cores import cores
-from wordloom.vectors.word2vec.kernels import MOST, apart, together
+from wordloom.vectors.threads import run_on_threads
+from wordloom.vectors.word2vec.kernels import MAX_BATCH, run_deterministic, run_fast
 from wordloom.vectors.word2vec.layout import (
-    DESKS,
+    STREAMS,
     Method,
     Part,
     Tables,
     Words,
     addresses,
     aligned,
-    desk_table,
-    desks,
-    most_of,
+    allocate_scratch,
+    max_sizes,
+    scratch_table,
 )
 from wordloom.vectors.word2vec.sampling import alias_table, huffman, keep_probabilities
 
 __all__ = [
     "JOB",
     "PORTION",
-    "Figures",
+    "PortionStats",
     "Schedule",
     "TrainingCorpus",
     "WordTrainer",
     "check_shape",
-    "fast_mode",
-    "gather",
-    "on_threads",
-    "scatter",
+    "describe_fast_mode",
+    "fill_uniform",
+    "group_pieces",
+    "thread_count",
 ]
 
-JOB = 10_000  # words at most that one thread takes at a time, and that a piece of text has (as in gensim)
-PORTION = 256  # jobs between two looks at the clock: about a second
-_TIMES = 3  # noise words, where one vector is to tell them from all words around it: more of them teach more
-_STALE = 32.0  # times that a row is expected to be met in a deterministic batch, all by one old value
-_SHARED = 3  # windows of a desk: shorter deterministic batches take two threads longer than one
+JOB = 10_000  # most words of a job and of a piece of text, as in gensim
+PORTION = 256  # jobs between reports: about a second
+_NEGATIVES_FACTOR = 3  # more negatives for fastText's skip-gram, which improve it
+_MAX_STALE_UPDATES = 32.0  # expected updates of a row in a deterministic batch, all from one old value
+_MIN_PARALLEL_BATCH = 3  # windows of a stream: shorter batches are slower on two threads than on one
 
 
 class Settings(Protocol):
-    """What training asks of its settings; :class:`wordloom.recipe.VectorSettings` has it."""
+    """The settings of training; :class:`wordloom.recipe.vectors.VectorSettings` has them."""
 
     architecture: str
     dim: int
@@ -67,7 +67,7 @@ class Settings(Protocol):
 
 
 class Corpus(Protocol):
-    """What training asks of :class:`wordloom.data.TokenShards`."""
+    """The part of :class:`wordloom.data.TokenShards` that training uses."""
 
     ends: NDArray[np.int64]
 
@@ -75,8 +75,8 @@ class Corpus(Protocol):
     def tokens(self, start: int = 0, stop: int | None = None) -> NDArray[Any]: ...
 
 
-class Figures(NamedTuple):
-    """What was seen since the last look: ``loss`` in nats for a word predicted, its negatives included."""
+class PortionStats(NamedTuple):
+    """Statistics of a portion: ``loss`` is in nats for each prediction with its negatives."""
 
     words: int
     windows: int
@@ -85,12 +85,12 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """A corpus in pieces of JOB words at most, none across two documents, and jobs of some pieces.
+    """A corpus, divided into pieces of at most JOB words within documents, and pieces into jobs.
 
     Attributes:
         shards: the ids.
-        ends: [P] int64, where each piece ends.
-        jobs: [J + 1] int64, which pieces are whose: as many as fit into JOB words.
+        ends: [P] int64, the ends of pieces.
+        jobs: [J + 1] int64, the first piece of each job.  A job has as many pieces as fit into JOB words.
     """
 
     shards: Corpus
@@ -99,16 +99,16 @@ class TrainingCorpus:
 
     @classmethod
     def cut(cls, shards: Corpus) -> TrainingCorpus:
-        """Raises VectorError for a corpus without a word of the vocabulary."""
+        """Divide ``shards``; raise VectorError for a corpus without a word of the vocabulary."""
         if not len(shards):
             raise VectorError("the corpus holds no word of the vocabulary; give more text")
         ends = np.ascontiguousarray(shards.ends, dtype=np.int64)
         lengths = np.diff(ends, prepend=0)
-        pieces = _cut(ends, int((-(-lengths // JOB)).sum()), JOB)
-        return cls(shards, pieces, gather(pieces, JOB))
+        pieces = _split(ends, int((-(-lengths // JOB)).sum()), JOB)
+        return cls(shards, pieces, group_pieces(pieces, JOB))
 
     def part(self, first: int, last: int, rates: NDArray[np.float32], seeds: NDArray[np.uint64]) -> Part:
-        """Jobs ``first`` to ``last`` (excluded), read into memory."""
+        """Read jobs ``first`` to ``last`` (excluded) into memory."""
         head, tail = self.jobs[first], self.jobs[last]
         begin = int(self.ends[head - 1]) if head else 0
         stop = int(self.ends[tail - 1]) if tail else 0
@@ -117,8 +117,8 @@ class TrainingCorpus:
 
 
 @compiled()
-def _cut(ends: Any, pieces: int, most: int) -> Any:
-    """Where pieces end: documents in stretches of ``most`` words."""
+def _split(ends: Any, pieces: int, most: int) -> Any:
+    """Return the ends of pieces: documents, divided after every ``most`` words."""
     out, n, at = np.empty(pieces, np.int64), 0, 0
     for end in ends:
         while at < end:
@@ -129,8 +129,8 @@ def _cut(ends: Any, pieces: int, most: int) -> Any:
 
 
 @compiled()
-def gather(ends: Any, most: int) -> Any:
-    """[J + 1]: the first piece of each job, and how many pieces there are."""
+def group_pieces(ends: Any, most: int) -> Any:
+    """Return [J + 1]: the first piece of each job, and the number of pieces."""
     jobs, n, begin = np.empty(ends.shape[0] + 1, np.int64), 1, 0
     jobs[0] = 0
     for piece in range(1, ends.shape[0]):
@@ -142,12 +142,12 @@ def gather(ends: Any, most: int) -> Any:
 
 
 class Schedule:
-    """Which jobs are trained on next, and at what learning rate: the same on every device.
+    """The order of jobs and their learning rates, which are equal on every device.
 
     Attributes:
-        job: the next job, counted over all epochs; ``jobs`` of them are to do.
-        device: where it runs, as torch calls it.
-        unit: what :class:`Figures` counts.
+        job, jobs: the number of the next job, counted over all epochs, and the total.
+        device: the name of the torch device.
+        unit: the unit of the reported speed.
     """
 
     device = "cpu"
@@ -168,7 +168,7 @@ class Schedule:
         return max(s.alpha - (s.alpha - s.min_alpha) * self.job / self.jobs, s.min_alpha)
 
     def portion(self, job: int) -> Part:
-        """The jobs from ``job`` on that are done in one go; an epoch's last portion may be shorter."""
+        """Return the jobs of the portion that starts with ``job``; the last of an epoch may be shorter."""
         s, J = self.settings, len(self.corpus.jobs) - 1
         epoch, first = divmod(job, J)
         last = min(J, first + PORTION)
@@ -179,18 +179,18 @@ class Schedule:
         )
 
     def diverged(self) -> NonFiniteError:
-        """What is raised where the vectors are numbers no longer."""
+        """Return the error for vectors that are no longer finite."""
         return NonFiniteError(
-            f"the vectors have grown beyond bounds by job {self.job:,} of {self.jobs:,}: alpha "
+            f"the vectors diverged by job {self.job:,} of {self.jobs:,}: alpha "
             f"{self.settings.alpha:g} is too high for this corpus; lower it"
         )
 
 
 class WordTrainer(Schedule):
-    """Trains input and output vectors on a corpus, portion by portion, on the processor's cores.
+    """Trains input and output vectors on the CPU, portion by portion.
 
     Attributes:
-        inputs: [rows, dim] a view of the input vectors: of words, then of n-grams where there are units.
+        inputs: [rows, dim] a view of the input vectors of words and then, with ``units``, of n-grams.
         outputs: [V or V - 1, dim] a view of the output vectors.
     """
 
@@ -205,23 +205,23 @@ class WordTrainer(Schedule):
         units: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None,
         rows: int | None = None,
     ) -> None:
-        """Lays out the vectors: inputs evenly between -1/(2 dim) and 1/(2 dim), outputs 0.
+        """Initialise inputs uniformly between -1/(2 dim) and 1/(2 dim), and outputs with 0.
 
         Args:
             corpus: ids below V.
-            counts: [V], how often each word occurs, falling.
-            settings: see :class:`wordloom.recipe.VectorSettings`.
-            seed: names the random numbers.
-            threads: None: one for every processor that this process may use.
-            units: (starts [V + 1], rows [N]) the rows a word is the mean of (fastText); None: its own.
-            rows: input vectors in all where there are units.
+            counts: [V], the counts of words, falling.
+            settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
+            seed: the random seed.
+            threads: the number of threads; None: one for each available processor.
+            units: (starts [V + 1], rows [N]) of :meth:`Subwords.unit_rows`; None: a word has one row.
+            rows: the number of input vectors, with ``units``.
         """
         super().__init__(corpus, settings, seed)
         s, V = settings, len(counts)
         self.threads = threads or cores()
         skipgram = s.architecture == "skipgram"
         from_centre = units is not None and skipgram
-        times = _TIMES if from_centre else 1
+        times = _NEGATIVES_FACTOR if from_centre else 1
         self._words, path = _words(counts, s, units)
         self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
         self._method = Method(
@@ -236,16 +236,16 @@ class WordTrainer(Schedule):
             mean=int(s.mean or skipgram),
             from_centre=int(from_centre),
             sliding=int(units is not None and not skipgram),
-            batch=_batch(counts, s) if s.deterministic else 0,
+            batch=_batch_size(counts, s) if s.deterministic else 0,
         )
         inputs = aligned(V if rows is None else rows, stride)
-        scatter(inputs, s.dim, seed, s.dim)
+        fill_uniform(inputs, s.dim, seed, s.dim)
         outputs = aligned(V if s.negative else max(1, V - 1), stride)
         self._tables = Tables(inputs, outputs)
-        if s.deterministic and self._method.batch < _SHARED:
+        if s.deterministic and self._method.batch < _MIN_PARALLEL_BATCH:
             self.threads = 1
-        self._desks = desks(DESKS if s.deterministic else self.threads, self._method, job=JOB)
-        self._desk_table = desk_table(self._desks)
+        self._scratch = allocate_scratch(STREAMS if s.deterministic else self.threads, self._method, job=JOB)
+        self._scratch_table = scratch_table(self._scratch)
 
     @property
     def inputs(self) -> NDArray[np.float32]:
@@ -257,89 +257,91 @@ class WordTrainer(Schedule):
 
     @property
     def kernel(self) -> str:
-        """One line: what runs, on how many threads, and whether it can be repeated."""
+        """One line about the kernel, its threads and its reproducibility."""
         s = self.settings
-        drawn = f"{s.negative} negatives" if self._method.times == 1 else f"{_TIMES} x {s.negative} negatives"
+        drawn = (
+            f"{s.negative} negatives"
+            if self._method.times == 1
+            else f"{_NEGATIVES_FACTOR} x {s.negative} negatives"
+        )
         how = f"{drawn} shared by a window" if s.negative else "hierarchical softmax"
         mode = (
-            f"deterministic, batches of {DESKS * self._method.batch} windows"
+            f"deterministic, batches of {STREAMS * self._method.batch} windows"
             if s.deterministic
-            else fast_mode(self.threads)
+            else describe_fast_mode(self.threads)
         )
-        return f"{s.architecture}, {how}, numba kernel on {on_threads(self.threads)} ({mode})"
+        return f"{s.architecture}, {how}, numba kernel on {thread_count(self.threads)} ({mode})"
 
-    def run(self) -> Figures:
+    def run(self) -> PortionStats:
         """Train on the next portion of jobs."""
         part = self.portion(self.job)
         jobs = len(part.rates)
-        figures = self._desks.figures
-        figures[:] = 0
+        stats = self._scratch.stats
+        stats[:] = 0
         self._train(part)
         self.job += jobs
-        words, windows, loss, pairs = figures.sum(axis=0)[:4]
+        words, windows, loss, pairs = stats.sum(axis=0)[:4]
         if not np.isfinite(loss):
             raise self.diverged()
-        return Figures(int(words), int(windows), float(loss / pairs) if pairs else None)
+        return PortionStats(int(words), int(windows), float(loss / pairs) if pairs else None)
 
     def _train(self, part: Part) -> None:
-        most_inputs, most_targets, _ = most_of(self._method)
-        self._on_threads(
-            together, apart, addresses(self._tables), addresses(self._words), self._method,
-            (most_inputs, most_targets), addresses(part), len(part.rates),
+        max_inputs, max_targets, _ = max_sizes(self._method)
+        self._run_program(
+            run_deterministic, run_fast, addresses(self._tables), addresses(self._words), self._method,
+            (max_inputs, max_targets), addresses(part), len(part.rates),
         )  # fmt: skip
 
-    def _on_threads(self, together: Any, apart: Any, *arguments: Any) -> None:
-        """Run one of two programs on every thread: it is given ``arguments``, the desks, and which it is."""
-        shared = (*arguments, self._desk_table.ctypes.data, np.zeros(16, dtype=np.int64))
+    def _run_program(self, run_deterministic: Any, run_fast: Any, *arguments: Any) -> None:
+        """Run one of two programs on every thread."""
+        shared = (*arguments, self._scratch_table.ctypes.data, np.zeros(16, dtype=np.int64))
 
         def work(thread: int) -> None:
             if self.settings.deterministic:
-                together(*shared, thread, self.threads)
+                run_deterministic(*shared, thread, self.threads)
             else:
-                apart(*shared, thread)
+                run_fast(*shared, thread)
 
-        with ThreadPoolExecutor(self.threads) as pool:
-            for future in [pool.submit(work, thread) for thread in range(self.threads)]:
-                future.result()
+        run_on_threads(self.threads, work)
 
-    # -- where it stopped --------------------------------------------------------------------------------
+    # -- saved state -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything that goes on from here: the vectors [.., dim], and the job."""
+        """Return the vectors [.., dim] and the job, which :meth:`restore` needs."""
         return {"inputs": self.inputs, "outputs": self.outputs, "job": np.array([self.job])}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from ``state``; raises VectorError where it is of other vectors."""
+        """Restore ``state``; raise VectorError if its shapes differ."""
         for name, ours in (("inputs", self.inputs), ("outputs", self.outputs)):
             check_shape(name, state[name], ours.shape)
             ours[:] = state[name]
         self.job = int(state["job"][0])
 
 
-def on_threads(threads: int) -> str:
+def thread_count(threads: int) -> str:
     return f"{threads} thread{'s' * (threads > 1)}"
 
 
-def fast_mode(threads: int) -> str:
-    """Whether a run in the fast mode can be repeated: one thread has nobody to meet."""
+def describe_fast_mode(threads: int) -> str:
+    """Describe the reproducibility of the fast mode: one thread has no races."""
     if threads == 1:
-        return "fast: on one thread two runs are the same"
-    return "fast: not deterministic, two runs differ"
+        return "fast: deterministic on one thread"
+    return "fast: not deterministic"
 
 
 def check_shape(name: str, saved: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Raises VectorError where vectors that were saved are of another shape than those here."""
+    """Raise VectorError if saved vectors have another shape."""
     if saved.shape != shape:
         raise VectorError(
-            f"the saved {name} are {list(saved.shape)}, these {list(shape)}: another "
-            "vocabulary or dim; start again, or put back what was there"
+            f"the saved {name} have the shape {list(saved.shape)}, not {list(shape)}: the vocabulary or dim "
+            "has changed; restore it, or start from scratch"
         )
 
 
 def _words(
     counts: NDArray[np.int64], s: Settings, units: tuple[NDArray[np.int64], NDArray[np.int32]] | None
 ) -> tuple[Words, int]:
-    """The tables that ``s`` needs, and the longest path in the tree."""
+    """Return the tables for ``s``, and the length of the longest path in the tree."""
     none32, none64 = np.zeros(0, np.uint32), np.zeros(0, np.int64)
     keep = np.minimum(keep_probabilities(counts, s.sample) * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     share, other = none32, none32
@@ -353,23 +355,22 @@ def _words(
     return Words(keep, share, other, starts, nodes, codes, unit_starts, rows), path
 
 
-def _batch(counts: NDArray[np.int64], s: Settings) -> int:
-    """Windows of a desk in a deterministic batch.
+def _batch_size(counts: NDArray[np.int64], s: Settings) -> int:
+    """Return the number of windows of a stream in a deterministic batch.
 
-    Every change of a batch is worked out by the rows as they stood before it.  Where few words, or the root
-    of the tree, are met again and again, their changes would add up to far more than one after another, so
-    the batch is as long as the row met most often allows.
+    All updates of a batch are computed from the rows before it.  A very frequent word, or the root of the
+    tree, would get the sum of many equal updates, so the most frequent row limits the batch.
     """
-    met = 1.0
+    updates = 1.0
     if s.negative:
         trained, drawn = counts * keep_probabilities(counts, s.sample), counts**s.exponent
-        around = s.window + 1  # words on average, the one in the middle with them
-        met = around * trained.max() / trained.sum() + s.negative * drawn.max() / drawn.sum()
-    return int(np.clip(_STALE / (met * DESKS), 1, MOST))
+        around = s.window + 1  # words of a window on average
+        updates = around * trained.max() / trained.sum() + s.negative * drawn.max() / drawn.sum()
+    return int(np.clip(_MAX_STALE_UPDATES / (updates * STREAMS), 1, MAX_BATCH))
 
 
-def scatter(inputs: NDArray[np.float32], dim: int, seed: int, divisor: float) -> None:
-    """Fill rows evenly between -0.5 and 0.5 over ``divisor``, a stretch at a time."""
+def fill_uniform(inputs: NDArray[np.float32], dim: int, seed: int, divisor: float) -> None:
+    """Fill rows uniformly between -0.5 and 0.5 divided by ``divisor``, a block at a time."""
     random = np.random.default_rng([seed, Purpose.WORD_VECTORS])
     step = max(1, (1 << 22) // dim)
     for start in range(0, len(inputs), step):

@@ -1,4 +1,4 @@
-"""word2vec in numpy: what :mod:`wordloom.vectors.word2vec.kernels` computes, to be read, and to check it by.
+"""word2vec in NumPy: the readable reference for :mod:`wordloom.vectors.word2vec.kernels`.
 
 One window is one step of gradient descent on the negative log-likelihood of Mikolov et al. 2013
 (arXiv:1310.4546, equations 4 and 3)
@@ -6,10 +6,10 @@ One window is one step of gradient descent on the negative log-likelihood of Mik
     -log s(v_w . u_c) - sum over negatives n of log s(-v_w . u_n)         s(x) = 1 / (1 + exp(-x))
     -sum over the nodes p of c's path of log s((1 - 2 code_p) v_w . u_p)  (hierarchical softmax)
 
-with v an input and u an output vector, summed over the words around the one in the middle.  In skip-gram
-each word around predicts the middle one (as in word2vec.c: the pairs are the paper's, seen from the other
-side), in CBOW their mean does (Mikolov et al. 2013, arXiv:1301.3781).  In fastText a word is the mean of its
-own row and those of its n-grams (Bojanowski et al. 2017, arXiv:1607.04606), and predicts those around it.
+with input vectors v and output vectors u, summed over the context words.  In skip-gram each context word
+predicts the centre word, as in word2vec.c (the paper's pairs, with the roles swapped).  In CBOW their mean
+does (Mikolov et al. 2013, arXiv:1301.3781).  In fastText a word is the mean of its own row and its n-grams'
+rows (Bojanowski et al. 2017, arXiv:1607.04606), and it predicts its context.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.vectors.word2vec.layout import DESKS, Method, Part, Tables, Words
+from wordloom.vectors.word2vec.layout import STREAMS, Method, Part, Tables, Words
 
-__all__ = ["Window", "apart", "rows_of", "step", "together", "window_loss", "windows"]
+__all__ = ["Window", "rows_of", "run_deterministic", "run_fast", "step", "window_loss", "windows"]
 
 _MASK = (1 << 64) - 1
 
 
 class Window(NamedTuple):
-    middle: int  # the word
-    rows: list[int]  # of inputs: those that predict
-    targets: list[int]  # of outputs: those predicted
+    middle: int  # the centre word
+    rows: list[int]  # of inputs
+    targets: list[int]  # of outputs
     goal: list[float]  # 1 or 0 for each target
-    weight: list[float]  # how often each counts
-    places: list[int]  # of the words around, in the job
+    weight: list[float]  # for each target
+    places: list[int]  # of the context words, in the job
 
 
 class Random:
@@ -54,16 +54,16 @@ class Random:
 
 
 def windows(part: Part, job: int, words: Words, method: Method) -> list[Window]:
-    """The windows of a job, one for each word that subsampling keeps, drawn as the kernels draw them."""
+    """Return the windows of a job, one for each word after subsampling, with the kernels' random numbers."""
     random = Random(int(part.seeds[job]))
     pieces = []
     for piece in range(part.jobs[job], part.jobs[job + 1]):
         begins = part.ends[piece - 1] if piece else 0
         ids = part.ids[begins : part.ends[piece]].tolist()
         pieces.append([word for word in ids if words.keep[word] >= random.bits() >> 32])
-    found: list[Window] = []
+    result: list[Window] = []
     for kept in pieces:
-        head = len(found)
+        head = len(result)
         for i, middle in enumerate(kept):
             reach = method.window - random.below(method.window)
             near = [j for j in range(max(0, i - reach), min(len(kept), i + reach + 1)) if j != i]
@@ -71,8 +71,8 @@ def windows(part: Part, job: int, words: Words, method: Method) -> list[Window]:
             inputs, predicted = ([middle], around) if method.from_centre else (around, [middle])
             rows = [row for word in inputs if near for row in rows_of(word, words, method)]
             wanted = _targets(predicted, words, method, random) if near else ([], [], [])
-            found.append(Window(middle, rows, *wanted, [head + j for j in near]))
-    return found
+            result.append(Window(middle, rows, *wanted, [head + j for j in near]))
+    return result
 
 
 def rows_of(word: int, words: Words, method: Method) -> list[int]:
@@ -103,7 +103,7 @@ def _negative(words: Words, V: int, random: Random) -> int:
 
 
 def _predicting(inputs: NDArray[Any], window: Window, method: Method) -> NDArray[Any]:
-    """[m, S]: one row for each input, or their mean or sum."""
+    """Return [m, S]: one row for each input, or their mean or sum."""
     x = inputs[window.rows]
     if not method.joined:
         return x
@@ -111,17 +111,17 @@ def _predicting(inputs: NDArray[Any], window: Window, method: Method) -> NDArray
 
 
 def window_loss(tables: Tables, window: Window, method: Method) -> float:
-    """The negative log-likelihood of a window, in nats."""
+    """Return the negative log-likelihood of a window in nats."""
     scores = _predicting(tables.inputs, window, method) @ tables.outputs[window.targets].T  # [m, k]
     signed = np.where(np.array(window.goal) > 0.5, scores, -scores)
     return float((np.array(window.weight) * np.logaddexp(0.0, -signed)).sum())
 
 
 def step(tables: Tables, window: Window, method: Method, rate: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What a window adds to its rows of inputs [n, S] and of outputs [k, S].
+    """Return the updates of a window's input rows [n, S] and output rows [k, S].
 
-    It is rate times minus the gradient of :func:`window_loss`, but for a mean of inputs: there each takes the
-    whole step and not its part of it, and for a sum its part and not the whole, as in word2vec.c and gensim.
+    They are rate times minus the gradient of :func:`window_loss`, with one exception, as in word2vec.c and
+    gensim: with a mean of inputs each gets the full step, and with a sum each gets the step divided by n.
     """
     x, t = _predicting(tables.inputs, window, method), tables.outputs[window.targets]
     error = np.array(window.goal) - 1.0 / (1.0 + np.exp(-(x @ t.T)))  # [m, k]
@@ -132,19 +132,19 @@ def step(tables: Tables, window: Window, method: Method, rate: float) -> tuple[N
     return change, g.T @ x
 
 
-Change = tuple[int, list[int], Any]  # table, rows, and what is added to each
+Change = tuple[int, list[int], Any]  # table, rows, and their update
 
 
 def _add(tables: Tables, changes: list[Change]) -> None:
     for table, rows, change in changes:
-        np.add.at(tables[table], rows, change)  # a row that is there twice moves twice
+        np.add.at(tables[table], rows, change)  # a repeated row is updated twice
 
 
 class _Reader:
-    """Takes the windows of a job, one after another.
+    """Computes the updates of the windows of a job in order.
 
-    Where words are ``sliding``, the rows of each are read once, when it comes into reach of the window, and
-    moved once, when it leaves: between, ``sums`` stands for them and ``pending`` collects what each takes.
+    If words are ``sliding``, their rows are read when the word enters the window and updated when it leaves.
+    In between, ``sums`` holds the sum of the rows and ``pending`` their update.
     """
 
     def __init__(self, job: list[Window], rate: float, tables: Tables, words: Words, method: Method) -> None:
@@ -153,7 +153,7 @@ class _Reader:
         self.pending: dict[int, NDArray[Any]] = {}
 
     def take(self, i: int) -> list[Change]:
-        """What window i adds, and with the last one all that is left."""
+        """Return the updates of window i, and with the last one all that are pending."""
         window, sliding = self.job[i], self.method.sliding
         if sliding:
             self._come_in(i)
@@ -186,30 +186,30 @@ class _Reader:
         return self.rate * np.array(window.weight) * (np.array(window.goal) - 1.0 / (1.0 + np.exp(-scores)))
 
 
-def apart(tables: Tables, words: Words, method: Method, part: Part) -> None:
-    """The fast mode on one thread: job after job, window after window."""
+def run_fast(tables: Tables, words: Words, method: Method, part: Part) -> None:
+    """Train in the fast mode on one thread."""
     for job, rate in enumerate(part.rates):
-        found = windows(part, job, words, method)
-        reader = _Reader(found, float(rate), tables, words, method)
-        for i in range(len(found)):
+        result = windows(part, job, words, method)
+        reader = _Reader(result, float(rate), tables, words, method)
+        for i in range(len(result)):
             _add(tables, reader.take(i))
 
 
-def together(tables: Tables, words: Words, method: Method, part: Part) -> None:
-    """The deterministic mode: a batch of windows at every desk is worked out before a row moves."""
+def run_deterministic(tables: Tables, words: Words, method: Method, part: Part) -> None:
+    """Train deterministically: rows change after a batch of windows of every stream."""
     J = len(part.rates)
-    desks = [_batches(range(d, J, DESKS), tables, words, method, part) for d in range(DESKS)]
-    while desks:
-        worked_out = [next(desk, None) for desk in desks]
+    streams = [_batches(range(d, J, STREAMS), tables, words, method, part) for d in range(STREAMS)]
+    while streams:
+        worked_out = [next(stream, None) for stream in streams]
         for changes in worked_out:
             _add(tables, changes or [])
-        desks = [desk for desk, changes in zip(desks, worked_out, strict=True) if changes is not None]
+        streams = [stream for stream, changes in zip(streams, worked_out, strict=True) if changes is not None]
 
 
 def _batches(jobs: range, tables: Tables, words: Words, method: Method, part: Part) -> Iterator[list[Change]]:
     for job in jobs:
-        found = windows(part, job, words, method)
-        reader = _Reader(found, float(part.rates[job]), tables, words, method)
-        for start in range(0, len(found), method.batch):
-            batch = range(start, min(start + method.batch, len(found)))
+        result = windows(part, job, words, method)
+        reader = _Reader(result, float(part.rates[job]), tables, words, method)
+        for start in range(0, len(result), method.batch):
+            batch = range(start, min(start + method.batch, len(result)))
             yield [change for i in batch for change in reader.take(i)]
