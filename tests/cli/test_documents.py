@@ -114,7 +114,7 @@ def test_what_was_counted_is_kept(lines, tmp_path, monkeypatch):
 def test_mistakes_in_asking_for_documents(lines, tmp_path):
     with pytest.raises(DataError, match="there is no query text"):
         run("vectors", "documents", lines)
-    with pytest.raises(WordloomError, match="without --out nothing is kept: leave out --force"):
+    with pytest.raises(WordloomError, match="without --out nothing is written: leave out --force"):
         run("vectors", "documents", lines, "love", "--force")
     with pytest.raises(DataError, match="standard input only once; name a file"):
         run("vectors", "documents", "-", "love")

@@ -20,7 +20,7 @@ from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
 
 def chosen(**vectors):
     recipe = load_vector_recipe({"name": "t", "data": {"train": "x"}, "vectors": vectors})
-    return vector_device(recipe.vectors.flushd())
+    return vector_device(recipe.vectors.resolved())
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_one_thread_gives_the_same_vectors_and_says_so(folder, tmp_path):
         said += [line for line in heard.lines if line.startswith("running")]
     one, other = (load_vectors(tmp_path / name).vectors for name in ("one", "other"))
     assert one.tobytes() == other.tobytes()
-    assert all("on 1 thread (fast: on one thread two runs are the same)" in line for line in said)
+    assert all("on 1 thread (fast: deterministic on one thread)" in line for line in said)
 
 
 def test_the_clock_leaves_out_what_is_compiled_first():

@@ -47,7 +47,7 @@ def test_the_defaults_are_those_of_fasttexts_supervised():
     recipe = load_vector_recipe(
         {"name": "t", "data": {"train": "x"}}, ["vectors.algorithm=fasttext-supervised"]
     )
-    s, w = recipe.vectors.flushd(), recipe.words
+    s, w = recipe.vectors.resolved(), recipe.words
     assert (s.alpha, s.min_alpha, s.dim, s.epochs, s.negative) == (0.1, 0.0, 100, 5, 5)
     assert (s.loss, s.word_ngrams, s.min_n, s.max_n, s.buckets) == ("softmax", 1, 0, 0, 2_000_000)
     assert (w.split, w.lower, w.min_count) == ("whitespace", False, 1)

@@ -244,7 +244,7 @@ def test_constants_are_whose_they_are_said_to_be(constants, architecture, expect
         {"name": "t", "data": {"train": "x"}},
         [f"vectors.constants={constants}", f"vectors.architecture={architecture}"],
     )
-    s = recipe.vectors.flushd()
+    s = recipe.vectors.resolved()
     assert (s.alpha, s.min_alpha, s.sample) == pytest.approx(expected)
 
 

@@ -227,7 +227,7 @@ def test_mistakes(vectors, counted):
         TextEmbedder(vectors, "sif", a=0)
     with pytest.raises(VectorError, match="call fit first, or give components"):
         TextEmbedder(counted, "sif").encode(["x"])
-    with pytest.raises(VectorError, match="came without counts"):
+    with pytest.raises(VectorError, match="these vectors have no counts"):
         TextEmbedder(vectors, "sif", frequencies="counts")
     for counts in (np.zeros(len(vectors), np.int64), np.arange(len(vectors)) - 3):
         with pytest.raises(VectorError, match="negative or all zero"):
