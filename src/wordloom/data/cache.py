@@ -1,4 +1,4 @@
-"""Where derived and downloaded data are kept, and how one process at a time makes them."""
+"""The folder of derived and downloaded data, and locks so that one process at a time makes them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class HeldOut(Table):
 
 
 class Split(Table):
-    """How the validation part is chosen, for data that can be split in two ways."""
+    """The choice of the validation part, for data that can be split in two ways."""
 
     split: Annotated[Literal["tail", "hash"], OnlyIf("validation", (None,))] = Field(
         "tail",
@@ -68,7 +68,7 @@ class Split(Table):
 
 
 class Encoding(Table):
-    """How bytes become text."""
+    """The decoding of bytes."""
 
     encoding_errors: Literal["strict", "replace", "bytes"] = Field(
         "strict",
@@ -89,7 +89,7 @@ class DataSettings(Encoding, HeldOut, Source):
 
     @property
     def holds_out(self) -> bool:
-        """Whether there is a validation part."""
+        """True if there is a validation part."""
         return self.validation is not None or self.validation_fraction > 0
 
     @property
@@ -161,7 +161,7 @@ class TaskTokens(Table):
 
 
 class TextFiles(Table):
-    """How documents are read from files."""
+    """The reading of documents from files."""
 
     field: Annotated[str | None, OnlyIf("label_prefix", (False,))] = Field(
         None,

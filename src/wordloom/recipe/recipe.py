@@ -61,7 +61,7 @@ class Result(Table):
 
 
 class MaskingSettings(Table):
-    """How tokens are masked; see :class:`wordloom.data.Masking`."""
+    """The masking of tokens; see :class:`wordloom.data.Masking`."""
 
     kind: Literal["bert", "replace"] = Field(
         "bert",

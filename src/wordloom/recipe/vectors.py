@@ -76,7 +76,7 @@ class CorpusSettings(Table):
 
 
 class WordSettings(Table):
-    """How text is split into words, and which of them get vectors."""
+    """The splitting of text into words, and the choice of words that get vectors."""
 
     split: Literal["words", "whitespace"] = Field(
         "words", description="How text is split: into words and punctuation, or at white space."

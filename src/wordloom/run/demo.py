@@ -1,4 +1,4 @@
-"""The demonstration: the whole way through the house on text that every Python carries."""
+"""The demonstration: train, evaluate and generate with text that comes with Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEMO_PROMPT = "The function returns"
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """One line of the comparison; ``seconds`` to learn and be scored, ``signature`` of a model's score."""
+    """One line of the comparison; ``seconds`` for training and scoring, ``signature`` of a model's score."""
 
     name: str
     bits_per_byte: float
@@ -31,12 +31,12 @@ class Contender:
 
 
 def demo_folder(minutes: float) -> Path:
-    """Where the demonstration of ``minutes`` keeps its run."""
+    """Return the run folder of a demonstration of ``minutes``."""
     return Path("runs") / f"demo-{minutes:g}min"
 
 
 def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tuple[TrainResult | None, Path]:
-    """Train ``quickstart`` for ``minutes``; a finished run is taken as it is, a stopped one goes on."""
+    """Train ``quickstart`` for ``minutes``; skip a finished run, and resume a stopped one."""
     folder = demo_folder(minutes)
     if (folder / "model.safetensors").exists() and not force:
         return None, folder
@@ -53,13 +53,13 @@ def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tu
 
 
 def compare(lm: LanguageModel) -> Iterator[Contender]:
-    """The model and the two references on the same held-out documents, each as it is measured."""
+    """Yield the results of the model and of two baselines on the held-out documents."""
     began = time.perf_counter()
     held_out = list(embedded_documents("validation"))
     assert lm.tokenizer is not None
     scores = perplexity(lm.model, lm.tokenizer, held_out)
     counts = scores.counts
-    # as the references: the end of a document is a symbol to predict and a byte to divide by
+    # as for the baselines, the end of a document is a symbol to predict and a byte to divide by
     bits = counts["nats"] / math.log(2) / (counts["bytes"] + counts["documents"])
     yield Contender(
         name="this model",

@@ -34,7 +34,7 @@ AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a recipe trains on; ``validation`` is None where nothing is held out."""
+    """The tokenizer and batches of a recipe; ``validation`` is None if nothing is held out."""
 
     tokenizer: Tokenizer
     batches: CausalBatches | ContiguousBatches
@@ -55,7 +55,7 @@ class Prepared:
 
 
 def ledger_json(batches: Any, validation: Any | None) -> str:
-    """JSON of what became of the text of both parts."""
+    """Return the ledgers of both parts as JSON."""
     ledgers = {"train": batches.ledger.as_dict()}
     if validation is not None:
         ledgers["validation"] = validation.ledger.as_dict()
@@ -63,7 +63,7 @@ def ledger_json(batches: Any, validation: Any | None) -> str:
 
 
 def recipe_corpus(recipe: Recipe) -> AnyCorpus:
-    """The corpus that ``[data]`` names."""
+    """Return the corpus that ``[data]`` names."""
     d = recipe.data_as(TextData)
     if isinstance(d, CausalData) and d.label_prefix:
         return LabelledDocuments(labelled_corpus(recipe))
@@ -117,7 +117,7 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
 def causal_batches(
     recipe: Recipe, shards: TokenShards, *, rows: int, order: Order
 ) -> CausalBatches | ContiguousBatches:
-    """Windows by themselves in some ``order``, or for truncated BPTT, ``rows`` streams of them."""
+    """Return independent windows in an ``order``, or ``rows`` streams of windows for truncated BPTT."""
     d = recipe.data_as(CausalData)
     settings: dict[str, Any] = {
         "seq_len": recipe.train.seq_len,
@@ -138,7 +138,7 @@ def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgre
             f'data.encoding_errors = "bytes" reads raw bytes, which tokenizer.kind "{kind}" does not take; '
             'set tokenizer.kind = "byte", or encoding_errors to strict or replace'
         )
-    # the byte tokenizer, the only one for raw bytes, learns nothing from them
+    # only the byte tokenizer takes raw bytes, and it needs no training text
     pieces = (piece.text for piece in corpus.pieces("train") if isinstance(piece.text, str))
     further = list(corpus.tokens) if isinstance(corpus, LabelledDocuments) else []
     if recipe.masking.placeholder == "empty" and EMPTY not in (recipe.tokenizer.special_tokens or ()):

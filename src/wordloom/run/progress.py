@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere."""
+"""Report the progress of training: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class TrainingProgress:
         self._total = 0
 
     def say(self, lines: str | Iterable[str]) -> None:
-        """Lines that stay."""
+        """Print lines above the bar."""
         for line in [lines] if isinstance(lines, str) else lines:
             self.console.print(line, markup=False, soft_wrap=True)
 
     @contextmanager
     def counting(self, what: str) -> Iterator[Callable[[int], None]]:
-        """A callback that is told the words read so far: a line that moves, or plain lines elsewhere."""
+        """Yield a callback for the number of words read, shown as a moving line or as plain lines."""
         bar: Progress | None = None
         began = last = time.monotonic()
 
@@ -122,12 +122,12 @@ class TrainingProgress:
             case "vectors":
                 self._vectors(line)
             case "evaluate":
-                figures = ", ".join(
+                metrics = ", ".join(
                     f"{key} {value:.4f}"
                     for key, value in line.items()
                     if isinstance(value, float) and key != "seconds"
                 )
-                self.say(f"step {line['step']:,}: validation {figures}")
+                self.say(f"step {line['step']:,}: validation {metrics}")
             case "old_task":
                 self.say(f"step {line['step']:,}: old task loss {line['loss']:.4f}")
             case "sample":

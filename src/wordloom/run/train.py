@@ -49,7 +49,7 @@ __all__ = ["TrainResult", "train"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """Where the run is and how it ended; ``metrics`` are those of the last evaluation."""
+    """The folder of a run and how it ended; ``metrics`` are those of the last evaluation."""
 
     folder: Path
     step: int
@@ -322,29 +322,29 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
 
 
 def _check_metric(trainer: Trainer, task: Task) -> None:
-    """Raise RecipeError where an evaluation has no figure to keep the best weights by, before hours of it."""
-    figures: Any = ()
+    """Raise RecipeError now, and not after hours, if evaluations lack the metric of train.keep_best."""
+    metrics: Any = ()
     if task.evaluate is not None:
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            figures = task.evaluate(model)
-    if task.settings.best_metric not in figures:
+            metrics = task.evaluate(model)
+    if task.settings.best_metric not in metrics:
         raise RecipeError(
             f"train.best_metric {task.settings.best_metric!r} is not evaluated on the validation part of "
-            f"this run; allowed: {', '.join(figures) or 'none, since nothing is held out'}"
+            f"this run; allowed: {', '.join(metrics) or 'none, since nothing is held out'}"
         )
 
 
 def _remembering(
     evaluate: Callable[[Any], dict[str, float]], last: dict[str, float]
 ) -> Callable[[Any], dict[str, float]]:
-    """``evaluate`` without figures that are not defined; the last ones are kept in ``last``."""
+    """Wrap ``evaluate`` to leave out undefined metrics, and to keep the last ones in ``last``."""
 
     def remember(model: Any) -> dict[str, float]:
         every = evaluate(model)
-        figures = {name: value for name, value in every.items() if name == "loss" or not math.isnan(value)}
+        metrics = {name: value for name, value in every.items() if name == "loss" or not math.isnan(value)}
         last.clear()
-        last.update(figures)
-        return figures
+        last.update(metrics)
+        return metrics
 
     return remember
 
@@ -364,7 +364,7 @@ def _saver(recipe: Recipe, folder: Path, task: Task, facts: dict[str, Any]) -> C
 
 
 def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress: TrainingProgress) -> None:
-    """Leave the finished model in the run's folder itself: the last weights, their average, or the best."""
+    """Save the finished model in the run's folder: the last weights, their average, or the best."""
     save_hook = next(hook for hook in trainer.hooks if isinstance(hook, Save))
     step = (save_hook.best_step if recipe.train.keep_best else None) or trainer.step
     if recipe.train.keep_best and save_hook.best_step is None:
@@ -396,7 +396,7 @@ def _tensorboard() -> Any:
     return SummaryWriter
 
 
-# What a checkpoint says of its run, and must find again.
+# Facts in a checkpoint that must not change before the run resumes.
 _FACTS = {"data": "the training text", "tokenizer": "the tokenizer"}
 
 

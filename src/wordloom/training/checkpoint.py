@@ -174,12 +174,12 @@ def _check_values(checkpoint: Path, values: dict[str, Any]) -> None:
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    """Of every tensor, as in ``8 x 32``."""
+    """Return the shape of every tensor, such as ``8 x 32``."""
     return {name: " x ".join(map(str, tensor.shape)) or "a number" for name, tensor in tensors.items()}
 
 
 def environment(trainer: Trainer) -> dict[str, Any]:
-    """What the bits of a run depend on besides its recipe."""
+    """Return the facts that decide a run's results besides its recipe: machine, versions, threads."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -1,7 +1,7 @@
-"""What happens along the way: evaluate, sample, log, save.  Hooks run in that order after each step.
+"""Hooks that evaluate, sample, log and save, in this order, after each step.
 
-A hook that looks at the model does it with the averaged weights where there is an average, in evaluation
-mode, and draws no random number of the training run's.
+Evaluation and samples use the averaged weights if there is an average, run in evaluation mode, and leave the
+random numbers of training untouched.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ __all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
 
 @contextmanager
 def finished_weights(trainer: Trainer) -> Iterator[Any]:
-    """The model as it would be saved if training ended here, in evaluation mode: averaged where asked; under
-    L-BFGS the best point of its search, which the weights themselves have already left."""
+    """Yield the model with the weights that would be saved now, in evaluation mode.
+
+    They are the average if there is one, and under L-BFGS the best point of its search.
+    """
     model = trainer.model
     lbfgs = trainer.optimizer.lbfgs
     with evaluating(model):
@@ -46,10 +48,12 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 
 
 class Evaluate(Hook):
-    """Every ``every`` steps, and at the end, put the figures of ``function(model)`` into the record, and
-    the ``signature`` of the settings that decide them.
+    """A hook that evaluates every ``every`` steps and at the end.
 
-    Raises NonFiniteError where the loss among them is not finite.
+    The metrics that ``function(model)`` returns go into the step's record, with the ``signature`` of the
+    settings that they depend on.
+
+    Raises NonFiniteError for a loss that is not finite.
     """
 
     def __init__(
@@ -65,11 +69,11 @@ class Evaluate(Hook):
             return
         began = time.perf_counter()
         with finished_weights(trainer) as model, trainer.precision.autocast():
-            record["evaluation"] = figures = self.function(model)
-        if not math.isfinite(figures.get("loss", 0.0)):
+            record["evaluation"] = metrics = self.function(model)
+        if not math.isfinite(metrics.get("loss", 0.0)):
             grows = getattr(trainer.model.config, "cell", None) == "rnn_relu"
             raise NonFiniteError(
-                f"step {trainer.step}: the validation loss is {figures['loss']:g}. Last good checkpoint: "
+                f"step {trainer.step}: the validation loss is {metrics['loss']:g}. Last good checkpoint: "
                 f"{trainer.last_checkpoint or 'none yet'}. Lower train.learning_rate or train.clip"
                 + (", or take another model.cell: the state of rnn_relu can grow without end" * grows)
             )
@@ -78,7 +82,7 @@ class Evaluate(Hook):
 
 
 class Sample(Hook):
-    """Every ``every`` steps, put a text that the model writes into the step's record."""
+    """A hook that puts a generated text into the record of every ``every``-th step."""
 
     def __init__(self, function: Callable[[Any], str], *, every: int) -> None:
         self.function = function
@@ -91,12 +95,12 @@ class Sample(Hook):
 
 
 class Log(Hook):
-    """Writes ``metrics.jsonl`` and hands each line to ``report``.
+    """A hook that writes ``metrics.jsonl`` and passes each line to ``report``.
 
-    A train line holds the mean loss in nats since the line before, and of steps that rehearse an old task
-    their own, ``old_loss``; None where there were no such steps.  Trial steps of L-BFGS whose loss is not
-    finite are left out of the mean.  An evaluation or a sample has a line of its own.  Fields that name time,
-    memory or throughput differ between equal runs; all others agree.
+    A train line holds the mean loss in nats since the previous line; ``old_loss`` is that of the steps that
+    rehearse an old task.  The mean leaves out trial steps of L-BFGS with a loss that is not finite.  An
+    evaluation and a sample have lines of their own.  Equal runs differ only in fields of time, memory and
+    throughput.
     """
 
     def __init__(
@@ -112,7 +116,7 @@ class Log(Hook):
         self.path = path
         self.every = every
         self.report = report
-        self.work = work  # of so many steps
+        self.work = work  # of a number of steps
         self.peak_flops = peak_flops
         self.writer = writer  # a TensorBoard SummaryWriter
         self.total, self.count = 0.0, 0
@@ -177,7 +181,7 @@ class Log(Hook):
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
         except OSError as error:
-            self._file = None  # what it still holds cannot be written either
+            self._file = None  # its buffer cannot be written either
             raise CheckpointError(
                 f"could not write {self.path}: {error.strerror}; the last good checkpoint is "
                 f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
@@ -189,7 +193,7 @@ class Log(Hook):
         self.report(line)
 
     def sync(self) -> None:
-        """Make what has been written survive a power cut."""
+        """Write buffered lines to the disk."""
         if self._file is not None and not self._file.closed:
             os.fsync(self._file.fileno())
 
@@ -209,10 +213,10 @@ class Log(Hook):
 
 
 class Save(Hook):
-    """Every ``every`` steps, at a new best, when stopped and at the end: ``function(trainer, best)``.
+    """A hook that saves every ``every`` steps, at a new best metric, when stopped and at the end.
 
-    ``best`` is the step whose ``best_metric`` was the best on the validation part so far, of equal ones the
-    first, or None where none is kept.
+    It calls ``function(trainer, best)``.  ``best`` is the step with the best ``best_metric`` so far, the
+    first of equal ones, or None if none is kept.
     """
 
     def __init__(
@@ -240,7 +244,7 @@ class Save(Hook):
             self._save(trainer)
 
     def on_end(self, trainer: Trainer) -> None:
-        # the stop may have been asked for after after_step looked
+        # a stop may arrive between after_step and here
         if self._saved != trainer.step and trainer.step > 0:
             self._save(trainer)
 
@@ -261,7 +265,7 @@ class Save(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best_step = state["best_step"]
-        # checkpoints of before there was a choice of figure call it best_loss
+        # earlier checkpoints, which had no choice of metric, call it best_loss
         self.best_value = state.get("best_value", state.get("best_loss"))
 
 

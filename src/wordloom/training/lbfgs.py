@@ -28,7 +28,7 @@ _SHORTEST = 1e-10  # a step below this share of the direction finds nothing any 
 
 
 class _Numbers(NamedTuple):
-    """What is remembered besides vectors."""
+    """The scalar state between two steps."""
 
     evaluations: float = 0.0
     pairs: float = 0.0  # ever kept
@@ -81,7 +81,7 @@ class LBFGS:
 
     @property
     def searching(self) -> bool:
-        """Whether there is a point to return to, so that a step may be too long without harm."""
+        """True if there is a point to return to, so that a step that is too long can be shortened."""
         return bool(self._numbers.evaluations)
 
     @property
@@ -129,7 +129,7 @@ class LBFGS:
         self._go(now._replace(slope=float(direction @ gradient), length=length))
 
     def _accepted(self, value: float, gradient: Tensor, now: _Numbers) -> bool:
-        """Whether the loss fell enough; where rounding hides that, whether the slope says so."""
+        """Return whether the loss fell enough, judged by the slope where rounding hides the change."""
         if value <= now.loss + _SUFFICIENT * now.length * now.slope:
             return True
         # Hager and Zhang 2005, equation 4.1

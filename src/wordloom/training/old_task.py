@@ -1,4 +1,4 @@
-"""What a model that learns a new task still knows of its old one: measured, and gone on with."""
+"""Measure the loss on an old task while a new one is trained, and train on both."""
 
 from __future__ import annotations
 

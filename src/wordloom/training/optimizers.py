@@ -128,17 +128,17 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """What the last step used: of AdamW's part, or the step length that L-BFGS found."""
+        """The learning rate of the last step: that of AdamW's part, or the step length of L-BFGS."""
         return float(self.groups[0]["lr"])
 
     @property
     def converged(self) -> bool:
-        """Whether more steps would change nothing; only L-BFGS can tell."""
+        """True if L-BFGS has converged; always False for the other optimizers."""
         return self.lbfgs is not None and self.lbfgs.converged
 
     @property
     def shortens(self) -> bool:
-        """Whether a loss that is not finite only shortens the step: within a search of L-BFGS."""
+        """True if a loss that is not finite only shortens the step, as within a search of L-BFGS."""
         return self.lbfgs is not None and self.lbfgs.searching
 
     def step(self, loss: float) -> None:

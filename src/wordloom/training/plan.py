@@ -1,4 +1,4 @@
-"""What a run will take, before it starts: parameters, memory, operations, and time from a few timed steps."""
+"""Predict the parameters, memory, operations and time of a run, from a few timed steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Costs", "Plan", "Work", "check_fits", "make_plan", "measure_peak_flo
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What a sample takes: operations to train on a token of it, and how many tokens it has."""
+    """The cost of a sample: operations per token in training, and tokens."""
 
     flops_per_token: int
     tokens_per_sample: float
@@ -35,13 +35,13 @@ class Costs:
     longer: tuple[float, Costs] | None = None  # what they are in the last steps, this share of them all
 
     def of_step(self, batch_size: int) -> Work:
-        """Of a step of ``batch_size`` samples; not of the longer ones."""
+        """Return the work of a step of ``batch_size`` samples of the first length."""
         tokens = round(batch_size * self.tokens_per_sample)
         return Work(tokens, float(self.flops_per_token * tokens))
 
 
 class Work(NamedTuple):
-    """What steps read and compute."""
+    """Tokens read and operations computed by a number of steps."""
 
     tokens: int
     flops: float
@@ -68,7 +68,7 @@ class Plan:
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
 
     def work(self, step: int) -> Work:
-        """Of the first ``step`` steps of ``total_steps``."""
+        """Return the work of the first ``step`` steps of ``total_steps``."""
         each, longer = self.costs.of_step(self.batch_size), self.costs.longer
         if longer is None or self.total_steps is None:
             return Work(step * each.tokens, step * each.flops)
@@ -269,7 +269,7 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
 
 
 def _forget(trainer: Trainer) -> None:
-    """What the objective kept of batches that do not count."""
+    """Return the state that the objective kept from batches that do not count."""
     if isinstance(trainer.objective, TruncatedBPTT):
         trainer.objective.reset()
 

@@ -1,4 +1,4 @@
-"""Which device, which precision, compiled or not: decided once, by what the machine has."""
+"""Choose the device, the precision and compilation once, by the machine's abilities."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def choose_device(name: str) -> torch.device:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """How numbers are held while training."""
+    """The dtypes of weights and arithmetic in training."""
 
     device: torch.device
     # fp32, bf16 (autocast), bf16-pure (bf16 weights, float32 master copies), bf16-head (lm_head's products)
@@ -55,7 +55,7 @@ class Precision:
 
     @property
     def fastest_dtype(self) -> torch.dtype:
-        """Of any product, by whose pace a step's is told: with "bf16-head" that of the head."""
+        """The fastest dtype in use; it sets the peak FLOP rate."""
         return torch.float32 if self.mode == "fp32" else torch.bfloat16
 
     @contextmanager
@@ -109,7 +109,7 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
 
 
 def _missing_compiler(device: torch.device) -> str | None:
-    """What torch.compile lacks to make code for ``device`` here, or None."""
+    """Return what torch.compile needs and lacks for ``device`` on this machine, or None."""
 
     if device.type == "cuda":
         from torch.utils._triton import has_triton

@@ -1,4 +1,4 @@
-"""A run that is told to stop finishes what it is at."""
+"""Stop a run on a signal, after the current step."""
 
 from __future__ import annotations
 

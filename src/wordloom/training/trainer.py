@@ -1,9 +1,9 @@
-"""THE training loop.
+"""The training loop; there is no second one.
 
-Variation enters as an objective, a batcher, a hook, or surgery on the model before it comes here; there
-is no second loop.  A step is a pure function of (weights, optimizer state, seed, step): the batch is cut
-by the number of samples drawn, dropout is seeded from (seed, step, micro-step), and hooks have generators
-of their own.  So a run that is killed and resumed ends with the bits of one left alone.
+Runs differ in their objective, batches, hooks and model.  A step is a pure function of (weights, optimizer
+state, seed, step): the number of samples drawn decides the batch, dropout is seeded by (seed, step,
+micro-step), and hooks have generators of their own.  A run that is killed and resumed therefore ends with
+the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ StepRecord = dict[str, Any]
 
 
 class Batches(Protocol):
-    """Where samples come from: a pure function of their global numbers."""
+    """A source of samples, each a pure function of its global number."""
 
     samples_per_epoch: int
 
@@ -44,7 +44,7 @@ class Batches(Protocol):
 
 
 class Hook:
-    """What happens along the way; each method may be left out."""
+    """A set of callbacks of the training loop; each method may be left out."""
 
     def on_start(self, trainer: Trainer) -> None: ...
     def after_step(self, trainer: Trainer, record: StepRecord) -> None: ...
@@ -98,7 +98,7 @@ class Trainer:
     # -- the loop ------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Train to the end, or until told to stop; hooks see every step."""
+        """Train to the end or until a stop is requested, and call the hooks after every step."""
         for hook in self.hooks:
             hook.on_start(self)
         with stop_on_signals(self._stop):
@@ -119,11 +119,11 @@ class Trainer:
         return self._stop.is_set() or self.step >= self.total_steps
 
     def train_step(self) -> StepRecord:
-        """One optimizer step over ``batch_size`` samples; returns what happened as plain numbers."""
+        """Take one optimizer step over ``batch_size`` samples, and return its record."""
         began = time.perf_counter()
         s = self.settings
         micro = s.micro_batch_size or s.batch_size
-        # all micro-batches first: each one's gradient is divided by the count of the whole
+        # all micro-batches are read first: each gradient is divided by the count over all
         cuts = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
         parts = [
             to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in cuts
@@ -160,11 +160,10 @@ class Trainer:
         }
 
     def _accumulate(self, parts: Sequence[Any]) -> tuple[float, float, int]:
-        """Gradients of the summed loss over the global count; returns (loss, nats, items scored).
+        """Accumulate gradients of the summed loss over the global count; return (loss, nats, items scored).
 
-        Of a loss of several terms, each over its own global count, the nats are those of the first term's
-        items that make the same mean.  A small batch may have no item at all, where words are drawn to be
-        hidden: its loss is 0.
+        Each term of a loss of several terms has its own global count; the nats are then the mean loss times
+        the count of the first term.  A small batch may have no masked word, and its loss is 0.
         """
         scored = (scored_items(self.objective, part) for part in parts)
         counts = [sum(each) for each in zip(*scored, strict=True)]
@@ -195,7 +194,7 @@ class Trainer:
             torch.manual_seed(seed)
 
     def _clip(self) -> float:
-        """The norm of all gradients, which are scaled down to ``clip`` when above it."""
+        """Scale the gradients down to norm ``clip`` if they are larger, and return their norm before that."""
         parameters = [p for group in self.optimizer.groups for p in group["params"]]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         size, clip = float(norm), self.settings.clip
@@ -219,7 +218,7 @@ class Trainer:
     # -- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything but the model's weights: (tensors, plain values)."""
+        """Return all state but the model's weights: (tensors, plain values)."""
         tensors = self.optimizer.state_tensors()
         if self.average is not None:
             tensors.update(self.average.state_tensors())
@@ -235,7 +234,7 @@ class Trainer:
         return tensors, values
 
     def load_state_dict(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`; raises CheckpointError for a carried state that does not fit."""
+        """Restore :meth:`state_dict`'s state; raise CheckpointError for a carried state that does not fit."""
         self.optimizer.load_state_tensors(tensors)
         if self.average is not None:
             self.average.load_state_tensors(tensors)
@@ -251,7 +250,7 @@ class Trainer:
 
 
 def scored_items(objective: Objective, batch: Any) -> list[int]:
-    """Items of ``batch`` that count towards each term of its loss: as the objective says, or by targets."""
+    """Return the number of items of ``batch`` that each term of the loss is divided by."""
     if counted := getattr(objective, "counts", None):
         said: list[int] = counted(batch)
         return said

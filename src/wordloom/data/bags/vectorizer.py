@@ -162,7 +162,7 @@ class BagVectorizer:
     # -- counting ----------------------------------------------------------------------------------------
 
     def counts(self, texts: Iterable[str]) -> Any:
-        """How often each term occurs in each of N texts: CSR [N, V] int32."""
+        """Return the count of each term in each of N texts: CSR [N, V] int32."""
         return self.count(texts).rows
 
     def count(self, texts: Iterable[str]) -> Counted:

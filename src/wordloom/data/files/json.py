@@ -160,7 +160,7 @@ def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> lis
 
 
 def _why(error: json.JSONDecodeError) -> str:
-    """What json says is wrong; of some mistakes it ends with the "at" of a place."""
+    """Return the json module's message, without a trailing "at"."""
     return error.msg.removesuffix(" at")
 
 

@@ -1,4 +1,4 @@
-"""Bytes of a file, decompressed, in bounded blocks, with every failure told in one line."""
+"""Read the decompressed bytes of a file in bounded blocks, and report every failure in one line."""
 
 from __future__ import annotations
 

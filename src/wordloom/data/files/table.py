@@ -129,7 +129,7 @@ def _fields(n: int) -> str:
 
 
 def _place(column: str | int, first: list[str], file: Source, columns: Columns) -> int:
-    """Which field of a row ``column`` is."""
+    """Return the number of the field that ``column`` names."""
     if isinstance(column, int):
         if not 1 <= column <= len(first):
             raise DataError(
@@ -194,7 +194,7 @@ def _holds(value: Any, name: str) -> bool:
 
 
 def _value(value: Any, name: str) -> Any:
-    """What :func:`_holds` found."""
+    """Return the value that :func:`_holds` checks for."""
     first, _, rest = name.partition(".")
     return value[name] if name in value else _value(value[first], rest)
 

@@ -55,7 +55,7 @@ CORPORA: dict[str, DatasetInfo] = {
             for part in ("train", "valid", "test")
         },
         **_TEXT,
-        notes="one sentence per line; word-level figures count each line's end as <eos>",
+        notes="one sentence per line; word-level perplexity counts each line's end as <eos>",
     ),
     "wikitext-2": DatasetInfo(
         title="WikiText-2, word level with <unk>",

@@ -42,7 +42,7 @@ class Fetched(NamedTuple):
 
 
 def names_dataset(given: str) -> bool:
-    """Whether ``given`` is ``NAME`` or ``NAME/PART`` of a known set."""
+    """Return whether ``given`` is ``NAME`` or ``NAME/PART`` of a known data set."""
     name, _, part = given.partition("/")
     return name in DATASETS and "/" not in part
 
@@ -111,7 +111,7 @@ def _local(given: str, file: DatasetFile, cache: str | os.PathLike[str] | None) 
 
 
 def download_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """Where :func:`fetch` keeps what it downloads."""
+    """Return the folder of downloads."""
     return cache_folder(cache) / "datasets"
 
 
@@ -126,7 +126,7 @@ def _find(file: DatasetFile, cache: str | os.PathLike[str] | None) -> Path | Non
 
 
 def is_here(given: str, *, cache: str | os.PathLike[str] | None = None) -> bool:
-    """Whether all files of ``NAME/PART`` are in ``$WORDLOOM_DATA`` or downloaded."""
+    """Return whether all files of ``NAME/PART`` are in ``$WORDLOOM_DATA`` or downloaded."""
     return all(file.made_here or _find(file, cache) is not None for file in files_of(given)[2])
 
 

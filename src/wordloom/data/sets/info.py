@@ -32,7 +32,7 @@ class DatasetFile:
 
     @property
     def download_name(self) -> str:
-        """Where a download is kept, below the download folder."""
+        """The path of a download below the download folder."""
         stem, suffix = os.path.splitext(self.path)
         return stem if suffix in UNPACKED and not (self.url or "").endswith(suffix) else self.path
 

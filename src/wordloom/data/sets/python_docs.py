@@ -186,7 +186,7 @@ def _docstrings(tree: ast.AST) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """What blank lines separate, without doctest examples; indentation is kept."""
+    """Return the paragraphs between blank lines, without doctest examples, with their indentation."""
     text = _TRAILING_SPACE.sub("", _NOT_TEXT.sub("", text))
     for block in _BLANK_LINES.split(text):
         paragraph = _DOCTEST.sub("", block).strip("\n")

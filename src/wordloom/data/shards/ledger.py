@@ -1,4 +1,4 @@
-"""What became of a corpus: how much was read, dropped, cut and packed."""
+"""The account of a corpus: how much was read, dropped, truncated and packed."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class _PairWriter:
         return True
 
     def _stays(self, *sizes: int) -> bool:
-        """Whether a pair of texts of these numbers of tokens is kept; what is dropped or cut is counted."""
+        """Return whether a pair of these lengths is kept, and count pairs that are dropped or truncated."""
         if 0 in sizes:
             self._tally.dropped["pair(s) with a side that gives no token"] += 1
             return False

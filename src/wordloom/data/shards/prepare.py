@@ -42,7 +42,7 @@ End: TypeAlias = Literal["eos", "sep", "none"]
 
 
 class CorpusTokenizer(Protocol):
-    """What preparing asks of a tokenizer; :class:`wordloom.text.Tokenizer` has it."""
+    """The methods of a tokenizer that preparing needs, as :class:`wordloom.text.Tokenizer` has them."""
 
     kind: str
     vocab_size: int
@@ -59,7 +59,7 @@ class CorpusTokenizer(Protocol):
 
 
 class Progress(NamedTuple):
-    """How far preparing is: bytes read from disk of all there are, and what came of them so far."""
+    """The progress of preparing: bytes read, bytes in all, and the counts so far."""
 
     bytes_read: int
     bytes_total: int

@@ -34,7 +34,7 @@ _HASHED = 1 << 16  # characters (bytes) at the start of a document that decide i
 
 @dataclass
 class Tally:
-    """What reading a part dropped and cut, by reason."""
+    """Counts of documents that reading a part dropped or truncated, by reason."""
 
     dropped: Counter[str] = field(default_factory=Counter)
     cut: Counter[str] = field(default_factory=Counter)
@@ -286,7 +286,7 @@ def _hashed(found: Iterator[Piece], fraction: float, part: Part) -> Iterator[Pie
 
 
 def _position(head: list[Piece]) -> float:
-    """Where in [0, 1) the hash of a document falls."""
+    """Return the hash of a document as a number in [0, 1)."""
     texts: list[Any] = [piece.text for piece in head]
     content: Any = type(texts[0])().join(texts)[:_HASHED]
     raw = content.encode() if isinstance(content, str) else content

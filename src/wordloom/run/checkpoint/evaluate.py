@@ -24,6 +24,7 @@ from wordloom.data.rows.tagged import tagged_texts, word_columns
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
+from wordloom.files import write_text
 from wordloom.inspect.confusion import draw_confusion
 from wordloom.recipe.data import (
     CausalData,
@@ -382,7 +383,7 @@ def evaluate_translation(
             translator, pairs, batch_size=batch_size or 32, progress=progress, **search
         )
     if translations is not None:
-        translations.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+        write_text(translations, "".join(f"{line}\n" for line in written))
         reporter.say(f"wrote {translations}")
     return scores
 

@@ -51,7 +51,7 @@ class UnsupportedRulesError(ValueError):
 
 
 class _Plan(NamedTuple):
-    """What the steps of one map need, user-defined symbols aside."""
+    """The parts of the steps of one map, without user-defined symbols."""
 
     charsmap: str  # base64
     singles: frozenset[str]  # characters that are keys
