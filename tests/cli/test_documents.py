@@ -116,7 +116,7 @@ def test_mistakes_in_asking_for_documents(lines, tmp_path):
         run("vectors", "documents", lines)
     with pytest.raises(WordloomError, match="without --out nothing is written: leave out --force"):
         run("vectors", "documents", lines, "love", "--force")
-    with pytest.raises(DataError, match="standard input only once; name a file"):
+    with pytest.raises(DataError, match="standard input only once; give a file"):
         run("vectors", "documents", "-", "love")
     with pytest.raises(DataError, match="half a character"):
         run("vectors", "documents", lines, "caf\udcff")
@@ -124,7 +124,7 @@ def test_mistakes_in_asking_for_documents(lines, tmp_path):
         run("vectors", "documents", lines, "love", "--field", "²")
     with pytest.raises(DataError, match=r"no file or named data set '.*none/x.txt'"):
         run("vectors", "documents", "none/x.txt", "love")
-    with pytest.raises(WordloomError, match="the tokenizer decides what words are: leave out --cased"):
+    with pytest.raises(WordloomError, match="the tokenizer splits texts: leave out --cased"):
         run("vectors", "documents", lines, "love", "--tokenizer", tmp_path, "--cased")
 
 
