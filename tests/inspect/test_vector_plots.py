@@ -126,7 +126,7 @@ def test_a_name_walled_in_by_the_others_is_placed_before_them():
     sizes = np.random.default_rng(0).uniform((10, 8), (70, 12), size=(5, 2))
     area = (-80, -80, 480, 380)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("wordloom.inspect.labels._TURNS", 1)
+        patched.setattr("wordloom.inspect.labels._TRIALS", 1)
         assert place_labels(points, sizes, np.full(5, 3.0), area) is None
     corners = place_labels(points, sizes, np.full(5, 3.0), area)
     found = np.concatenate([corners, corners + sizes], axis=1)

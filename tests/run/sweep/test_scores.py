@@ -84,16 +84,16 @@ def test_settings_without_a_median_are_told(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "wordloom.run.sweep.sweep._scores_before_training", lambda recipe: ["loss", "spearman"]
     )
-    arguments = ["sweep", str(recipe), "train.l2=0.0,0.1", "seed=1,2", "--metric", "spearman",
+    arguments = ["sweep", str(recipe), "train.weight_decay=0.0,0.1", "seed=1,2", "--metric", "spearman",
                  "--median", "seed", "--out", str(tmp_path / "out")]  # fmt: skip
     for _ in range(2):  # the second time nothing is left to train
         told = CliRunner().invoke(app, arguments)
         assert told.exit_code == 0, told.output
         lines = [line for line in told.output.splitlines() if "left out" in line]
         assert lines == [
-            "left out: train.l2=0.0: spearman is undefined in 1 of 2 runs, which leaves no median"
+            "left out: train.weight_decay=0.0: spearman is undefined in 1 of 2 runs, which leaves no median"
         ]
-        assert f"best: {tmp_path}/out/l2=0.1,seed=1" in told.output.replace("\n", "")
+        assert f"best: {tmp_path}/out/weight_decay=0.1,seed=1" in told.output.replace("\n", "")
 
 
 def other_rows(tmp_path: Path) -> str:
