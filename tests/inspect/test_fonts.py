@@ -70,8 +70,8 @@ def test_what_has_no_font_is_told_in_one_line(no_fonts, tmp_path, caplog):
     said = record.getMessage()
     assert record.levelno == logging.WARNING
     for part in (
-        "the Chinese, Japanese or Korean characters of '国王'",
-        "the Devanagari characters of 'नमस्ते'",
+        "the Chinese, Japanese or Korean of '国王'",
+        "the Devanagari of 'नमस्ते'",
         "the Thai of 'สวัสดี'",
         "the emoji or symbols of '🦄'",
         "install Noto Sans CJK, Noto Sans Devanagari, Noto Sans Thai, Symbola",
@@ -127,7 +127,7 @@ def test_every_picture_warns_once_of_characters_that_no_font_has(no_fonts, tmp_p
         warnings.simplefilter("error")
         draw(tmp_path / "drawn.png")
     [record] = caplog.records
-    assert "the Chinese, Japanese or Korean characters of '国王'" in record.getMessage()
+    assert "the Chinese, Japanese or Korean of '国王'" in record.getMessage()
     assert "install Noto Sans CJK" in record.getMessage()
     assert (tmp_path / "drawn.png").exists()
     with pytest.raises(VectorError, match="has no ending that names a picture format"):

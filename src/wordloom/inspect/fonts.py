@@ -92,7 +92,7 @@ def cannot_be_drawn(missing: set[str], texts: Iterable[str]) -> str:
             if character in missing:
                 examples.setdefault(_script(character), text)
     fonts = [_font_of(script) for script in examples]
-    characters = " or ".join(f"the {script} characters of {text!r}" for script, text in examples.items())
+    characters = " or ".join(f"the {script} of {text!r}" for script, text in examples.items())
     names, packages = (", ".join(dict.fromkeys(column)) for column in zip(*fonts, strict=True))
     return (
         f"no installed font has {characters}, which are drawn as boxes; install {names} (Debian, Ubuntu: "
