@@ -1,8 +1,9 @@
-"""Leaves as one pass over memory on a CPU, where PyTorch's eager kernels make several.
+"""Functions that leaves call: one compiled kernel on a CPU where PyTorch's eager kernels make several passes.
 
-Each function computes what the plain expression in its docstring computes, in float32 whatever the tensors'
-dtype, and takes it wherever a program does not apply (another device, small tensors, torch.compile); the
-plain expression is the oracle of its test.  None can be differentiated twice on the fast path.
+Each function computes the plain expression in its docstring, in float32 whatever the tensors' dtype.  Where a
+kernel does not apply (another device, small tensors, tensor subclasses, torch.compile) it evaluates the plain
+expression itself.  The fast path can be differentiated once.  The kernels are in
+:mod:`wordloom.kernels.elementwise` and :mod:`wordloom.kernels.attention`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ __all__ = [
     "swiglu",
 ]
 
-# Queries a head: for fewer on at least as many keys, laying those out takes as long as the products do, and
-# PyTorch's forward pass is the faster one; on Zen 4 twice as fast for one query.
+# With fewer queries than this, copying the keys takes as long as the products, and PyTorch's forward pass is
+# faster: on Zen 4 twice as fast for one query.
 FEW_QUERIES = 32
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """``F.gelu(x, approximate="tanh")``; the slope is made beside the value, so backward is one product."""
+    """``F.gelu(x, approximate="tanh")``; forward also computes the slope, so backward is one product."""
     if fits(x):
         return _GeluTanh.apply(x)  # type: ignore[no-untyped-call]
     return F.gelu(x, approximate="tanh")
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """``F.silu(gate) * up`` (Shazeer 2020, arXiv:2002.05202), keeping nothing but its two inputs."""
+    """``F.silu(gate) * up`` (Shazeer 2020, arXiv:2002.05202); backward keeps only the two inputs."""
     if fits(gate, up):
         return _SwiGLU.apply(gate, up)  # type: ignore[no-untyped-call]
     return F.silu(gate) * up
@@ -66,7 +67,7 @@ def _float32(t: Tensor, shape: torch.Size) -> bool:
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """``F.dropout(x, p, training)``, which keeps no mask; PyTorch's generator seeds a hash instead."""
+    """``F.dropout(x, p, training)`` without a mask in memory: PyTorch's generator seeds a hash."""
     if training and 0.0 < p < 1.0 and fits(x):
         return _Dropout.apply(x, p)  # type: ignore[no-untyped-call]
     return F.dropout(x, p, training)
@@ -111,7 +112,10 @@ def _class_numbers(targets: Tensor, shape: torch.Size) -> bool:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn element i of each head with i + E/2: x [B, H, T, E], cos and sin [B or 1, T, E/2] float32."""
+    """Rotate elements i and i + E/2 of each head (Su et al. 2021, arXiv:2104.09864).
+
+    x [B, H, T, E]; cos and sin [B or 1, T, E/2] float32 -> [B, H, T, E].
+    """
     heads_last = x.transpose(1, 2)  # [B, T, H, E], as projections lie in memory
     B, _, T, E = x.shape
     rows = cos.shape[0] if cos.dim() == 3 else 0
@@ -125,14 +129,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) -> bool:
-    """Whether :func:`attention` takes these: alike, on the CPU, rows dense and apart, worth it."""
+    """Return whether :func:`attention` accepts these and is the faster path."""
     if torch.compiler.is_compiling() or q.numel() < programs.MINIMUM_ELEMENTS:
         return False
     if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3] or k.shape != v.shape or q.shape[1] % k.shape[1]:
         return False
     if is_causal and q.shape[2] != k.shape[2]:
         return False
-    if q.shape[2] < FEW_QUERIES <= k.shape[2] and not _learns(q, k, v):
+    if q.shape[2] < FEW_QUERIES <= k.shape[2] and not _needs_gradients(q, k, v):
         return False
     for t in (q, k, v):
         if t.device.type != "cpu" or t.dtype != q.dtype:
@@ -140,26 +144,26 @@ def attention_fits(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool = False) 
         if not plain(t):
             fall_back("attention", f"queries, keys or values are a {type(t).__name__}")
             return False
-        if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # BLAS takes no rows that lie over one another
+        if t.stride(3) != 1 or t.stride(2) < t.shape[3]:  # the BLAS takes no overlapping rows
             return False
     return attention_program(q.dtype, q.shape[3])
 
 
-def _learns(*tensors: Tensor) -> bool:
+def _needs_gradients(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def attention_program(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether there is a program for attention in ``dtype`` on this CPU, and no better one in PyTorch."""
+    """Return whether there is a kernel for attention in ``dtype`` here, and no better one in PyTorch."""
     if dtype == torch.bfloat16 and has_amx():
-        return False  # PyTorch's kernel uses that arithmetic; AVX512's it uses too, at half our speed
+        return False  # PyTorch's kernel uses AMX; with AVX512 alone it has half our speed
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     return _own_products(head_dim) or programs.sgemm() != 0
 
 
 def _own_products(head_dim: int) -> bool:
-    """Whether attention's products are our own: for head sizes of whole vectors, where MKL is no faster."""
+    """Return whether attention uses our own products: for whole vectors, where MKL is not faster."""
     return head_dim % 16 == 0 and mkl_is_a_guest() and programs.ready()
 
 
@@ -176,8 +180,8 @@ def attention(
     """``F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=True, ...)``, where it fits.
 
     q [B, H, T, E]; k, v [B, K, S, E], head h of q with head h // (H / K) of k -> [B, H, T, E].
-    ``keys`` [B or 1, S] is True for keys that may be seen, None: all; a query that may see none gets zeros.
-    ``dropout`` of the weights keeps no mask; PyTorch's generator seeds a hash instead.
+    ``keys`` [B or 1, S] is True for visible keys; None means all.  A query without visible keys gives zeros.
+    ``dropout`` of the weights keeps no mask in memory: PyTorch's generator seeds a hash.
     """
     seed = int(torch.randint(1 << 62, ())) if dropout else 0
     return _Attention.apply(q, k, v, keys, scale, is_causal, dropout, seed)  # type: ignore[no-untyped-call]
@@ -270,7 +274,7 @@ class _Rotate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _rotated(grad, cos, -sin), None, None  # the transpose of a turn is the turn back
+        return _rotated(grad, cos, -sin), None, None  # the transpose of a rotation is its inverse
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The head of a language model: a logit for every token of the vocabulary, and the loss over them.
 
-The loss is fused: logits of a chunk of rows are made, turned into their gradient, and dropped.
+The loss is fused: logits of a chunk of rows are computed, turned into their gradient, and dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wordloom.nn.unmodified import modification
 __all__ = ["IGNORE_INDEX", "Head", "head_loss", "linear_cross_entropy"]
 
 IGNORE_INDEX = -100  # a target that is not scored
-CHUNK_BYTES = 64 << 20  # logits made at once, whatever the vocabulary and the precision
+CHUNK_BYTES = 64 << 20  # of logits computed at once, whatever the vocabulary and the precision
 
 
 class Head(Linear):
@@ -32,7 +32,7 @@ class Head(Linear):
     product_dtype: torch.dtype | None = None
 
     def loss(self, hidden: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Sum of cross-entropies of the logits of ``hidden`` [N, D] against ``targets`` [N], float32.
+        """Return the summed cross-entropy of the logits of ``hidden`` [N, D] with ``targets`` [N], float32.
 
         The fused loss reads the weights and does not call the layer.  A modified head (a subclass, hooks, a
         parametrization, a weight that is no plain tensor) is called instead.
@@ -71,13 +71,13 @@ def linear_cross_entropy(
     dtype: torch.dtype | None = None,
     smoothing: float = 0.0,
 ) -> Tensor:
-    """Sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``, logits never whole.
+    """Return the sum of cross-entropies of ``hidden @ weight.T + bias`` against ``targets``.
 
     hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE_INDEX is not scored) -> scalar
-    float32.  Rows are taken in chunks; a chunk's gradient is made while its logits are at hand, so
-    neither pass holds more than one chunk and nothing is computed twice.  The matrix products run in
-    ``dtype``, or where that is None, the autocast precision; log-softmax in float32.  Of each target's
-    probability ``smoothing`` is spread evenly over the vocabulary.
+    float32.  Rows are taken in chunks, and a chunk's gradient is computed together with its logits.  So
+    neither pass holds more than one chunk of logits, and nothing is computed twice.  The matrix products run
+    in ``dtype`` (None: the autocast precision), log-softmax in float32.  ``smoothing`` is the share of each
+    target's probability that is spread evenly over the vocabulary.
     """
     dtype = dtype or product_dtype(hidden)
     return _LinearCrossEntropy.apply(hidden, weight, bias, targets, dtype, smoothing)  # type: ignore[no-untyped-call]
@@ -96,14 +96,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         N, V = hidden.shape[0], weight.shape[0]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        wide = torch.float32 if widens(hidden.device, dtype) else dtype  # what the products are made in
+        wide = torch.float32 if widens(hidden.device, dtype) else dtype  # dtype of the products
         chunks = max(1, -(-N * V * wide.itemsize // CHUNK_BYTES))
-        rows = max(1, -(-N // chunks))  # alike: a short one at the end costs nearly as much as a whole one
+        rows = max(1, -(-N // chunks))  # equal: a short last chunk costs nearly as much as a full one
         w = weight.to(dtype).to(wide)
         b = None if bias is None else bias.to(dtype).to(wide)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-        # one chunk hands over its product; several are summed in float32
+        # a single chunk keeps the dtype of its product; several are summed in float32
         grad_weight: Tensor | None = None
         grad_bias = torch.zeros(V, dtype=torch.float32, device=hidden.device) if wants_bias else None
         with torch.autocast(hidden.device.type, enabled=False):
@@ -129,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     product = g.T @ h
                     grad_weight = product.float() if grad_weight is None else grad_weight.add_(product)
                 if grad_bias is not None:
-                    grad_bias += g.sum(0)  # asked for float32, in which it sums, PyTorch widens all of g
+                    grad_bias += g.sum(0)  # with dtype=float32 PyTorch would widen all of g first
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = (weight.dtype, None if bias is None else bias.dtype)
         return total
@@ -141,7 +141,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_dtype, bias_dtype = ctx.dtypes
 
         def scaled(grad: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
-            # not in place: a second backward through a retained graph must find the same numbers
+            # not in place: a second backward through a retained graph must find the same values
             return None if grad is None else (grad * scale).to(dtype)
 
         return (

@@ -1,10 +1,10 @@
-"""Recurrent layers over whole sequences on a CPU: the steps of :mod:`wordloom.nn.recurrent`, without autograd
-between them.
+"""Recurrent layers over whole sequences on a CPU, without autograd between the steps.
 
-What x brings to all steps is one product, and so are the gradients of all weights, after the last step back;
-between two steps stands one product with U and one program for everything else
-(:mod:`wordloom.kernels.recurrent`).  PyTorch has a kernel of such a kind for the LSTM alone, whose
-backward pass in bfloat16 takes three times what its products do; its other cells go step by step.
+The steps are those of :mod:`wordloom.nn.recurrent`, which is the slow twin.  The product of all inputs with
+W is one call, and so is the gradient of each weight, after the last step backward.  One step is one product
+with U and one kernel for everything else (:mod:`wordloom.kernels.recurrent`).  PyTorch has a whole-sequence
+kernel for the LSTM alone, whose backward pass in bfloat16 takes three times as long as its products; its
+other cells run step by step.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Sequence", "fits", "run_sequence"]
 
 
 class Sequence(NamedTuple):
-    """What :func:`run_sequence` computes; shapes and equations as in :mod:`wordloom.nn.recurrent`.
+    """The arguments of :func:`run_sequence`; shapes and equations as in :mod:`wordloom.nn.recurrent`.
 
     Attributes:
         hidden_dim, state_dim: H and R.
         x: ``[B, T, D]``.
         state: h ``[B, R]`` and, in an LSTM, c ``[B, H]``.
-        w, u, bias: of all gates, one under another; ``bias`` may be None.
-        candidate_bias: of n, in a GRU with the reset gate behind the product; or None.
+        w, u, bias: those of all gates, stacked; ``bias`` may be None.
+        candidate_bias: the bias of n in a GRU whose reset gate follows the product; or None.
         peephole: ``[gates but g, H]`` or None.
         projection: ``[R, H]`` or None.
         attend, starts: ``[B, T]`` or None.
@@ -53,7 +53,7 @@ class Sequence(NamedTuple):
 
 
 def fits(x: Tensor, hidden_dim: int) -> bool:
-    """Whether there are programs for steps of x [B, T, D], and enough to do for them."""
+    """Return whether there are kernels for x [B, T, D] and enough work for them to win."""
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return False
     if not plain(x):
@@ -65,31 +65,27 @@ def fits(x: Tensor, hidden_dim: int) -> bool:
 
 
 def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """(h of every step [B, T, R], the state after the last); where :func:`fits` says so.
+    """Return h of every step [B, T, R] and the state after the last; only where :func:`fits` says so.
 
-    Where 16-bit products are better made in float32, all of it is, and h is rounded.
+    Where 16-bit products are better computed in float32, everything is, and h is rounded.
     """
     h, *c = s.state
     dtype = product_dtype(s.x)
-    outputs, *state = _RunSequence.apply(  # type: ignore[no-untyped-call]
-        s.cell,
-        s.hidden_dim,
-        s.state_dim,
-        torch.float32 if widens(s.x.device, dtype) else dtype,
-        s.x.transpose(0, 1),
-        h,
-        c[0] if c else None,
-        s.w,
-        s.u,
-        s.bias,
-        s.candidate_bias,
-        s.peephole,
-        s.projection,
-        None if s.attend is None else s.attend.t()[:, :, None],
-        None if s.starts is None else s.starts.t()[:, :, None],
-    )
-    last, *rest = state  # h; and of an LSTM c, which is float32
-    return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *rest)
+    inside = torch.float32 if widens(s.x.device, dtype) else dtype
+    cell = _Cell(s.cell, s.hidden_dim, s.state_dim, inside)
+    masks = [None if mask is None else mask.t()[:, :, None] for mask in (s.attend, s.starts)]  # [T, B, 1]
+    weights = (s.w, s.u, s.bias, s.candidate_bias, s.peephole, s.projection)
+    x = s.x.transpose(0, 1)  # [T, B, D]
+    outputs, *state = _RunSequence.apply(cell, *masks, x, h, c[0] if c else None, *weights)  # type: ignore[no-untyped-call]
+    last, *cells = state  # h; and, in an LSTM, c, which is float32
+    return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *cells)
+
+
+class _Cell(NamedTuple):
+    name: str
+    hidden_dim: int
+    state_dim: int
+    dtype: torch.dtype  # of everything inside but c and gradients of states
 
 
 class _RunSequence(torch.autograd.Function):
@@ -97,32 +93,15 @@ class _RunSequence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        cell: str,
-        hidden_dim: int,
-        state_dim: int,
-        dtype: torch.dtype,
-        x: Tensor,
-        h0: Tensor,
-        c0: Tensor | None,
-        w: Tensor,
-        u: Tensor,
-        bias: Tensor | None,
-        candidate_bias: Tensor | None,
-        peephole: Tensor | None,
-        projection: Tensor | None,
-        attend: Tensor | None,
-        starts: Tensor | None,
+        ctx: Any, cell: _Cell, attend: Tensor | None, starts: Tensor | None, *tensors: Tensor | None
     ) -> tuple[Tensor, ...]:
+        x, h0, c0, *weights = tensors
+        assert x is not None
+        assert h0 is not None
         with torch.autocast("cpu", enabled=False):
-            pass_ = _Pass(
-                cell, hidden_dim, state_dim, dtype, x, w, u, bias, candidate_bias, peephole, projection,
-                attend, starts,
-            )  # fmt: skip
-            outputs, state = pass_.forward(h0, c0)
-        ctx.run = pass_
-        given = (x, h0, c0, w, u, bias, candidate_bias, peephole, projection)
-        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in given]
+            ctx.run = _Pass(cell, x, attend, starts, *weights)
+            outputs, state = ctx.run.forward(h0, c0)
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
         return outputs, *state
 
     @staticmethod
@@ -130,35 +109,35 @@ class _RunSequence(torch.autograd.Function):
     def backward(ctx: Any, d_outputs: Tensor, *d_state: Tensor) -> tuple[Any, ...]:
         with torch.autocast("cpu", enabled=False):
             found = ctx.run.backward(d_outputs, *d_state)
-        made = [
+        gradients = [
             None if gradient is None or dtype is None else gradient.to(dtype)
             for gradient, dtype in zip(found, ctx.dtypes, strict=True)
         ]
-        return None, None, None, None, *made, None, None
+        return None, None, None, *gradients
 
 
 class _Pass:
-    """One pass forward, and what it keeps for the one back."""
+    """One forward pass, and what it keeps for the backward pass."""
 
     def __init__(
         self,
-        cell: str,
-        hidden_dim: int,
-        state_dim: int,
-        dtype: torch.dtype,
+        cell: _Cell,
         x: Tensor,
-        w: Tensor,
-        u: Tensor,
+        attend: Tensor | None,
+        starts: Tensor | None,
+        w: Tensor | None,
+        u: Tensor | None,
         bias: Tensor | None,
         candidate_bias: Tensor | None,
         peephole: Tensor | None,
         projection: Tensor | None,
-        attend: Tensor | None,
-        starts: Tensor | None,
     ) -> None:
-        self.cell, self.dtype = cell, dtype
-        # the only setting of a step's kernel: of Elman's network, and of an LSTM
-        self.variant = cell == "rnn_relu" if cell.startswith("rnn") else cell == "lstm"
+        assert w is not None
+        assert u is not None
+        self.cell, self.H, self.R, self.dtype = cell
+        dtype = self.dtype
+        # the only setting of a step's kernel: ReLU in Elman's network, the forget gate in an LSTM
+        self.variant = self.cell == "rnn_relu" if self.cell.startswith("rnn") else self.cell == "lstm"
         self.T, self.B, _ = x.shape
         self.x = x.to(dtype).contiguous()
         self.w, self.u = w.to(dtype).contiguous(), u.to(dtype).contiguous()
@@ -167,7 +146,6 @@ class _Pass:
         self.peephole = None if peephole is None else peephole.float().contiguous()
         self.projection = None if projection is None else projection.to(dtype).contiguous()
         self.attend, self.starts = attend, starts
-        self.H, self.R = hidden_dim, state_dim
 
     def _run(self, kernel: str, *arguments: Tensor | bool | None) -> None:
         run(f"recurrent.{kernel}", self.dtype, self.B, self.H, *arguments)
@@ -259,14 +237,14 @@ class _Pass:
         dc = None if d_c is None or self.c is None else d_c.float().clone()
         for t in reversed(range(T)):
             dh += d_outputs[t]
-            rest_h, rest_c = dh, dc
+            after_h, after_c = dh, dc
             if self.attend is not None:
                 dh = torch.where(self.attend[t], dh, 0.0)
                 dc = None if dc is None else torch.where(self.attend[t], dc, 0.0)
             dh = self._step_back(t, dh, dc)
             if self.attend is not None:
-                dh = torch.where(self.attend[t], dh, rest_h)
-                dc = None if dc is None or rest_c is None else torch.where(self.attend[t], dc, rest_c)
+                dh = torch.where(self.attend[t], dh, after_h)
+                dc = None if dc is None or after_c is None else torch.where(self.attend[t], dc, after_c)
             if self.starts is not None:
                 dh.masked_fill_(self.starts[t], 0.0)
                 if dc is not None:
