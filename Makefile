@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`.  Both call `make install`.
+# On a fresh machine, `make demo` and `make test` suffice: both call `make install`.
 PYTHON  ?= python3
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -11,9 +11,9 @@ PIP     := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-versi
 
 install: $(STAMP)
 
-# torch goes first, from the pinned constraints: another package would otherwise choose its build.
-# Bytecode is made now, by all cores, and of src before the tests: where PYTHONDONTWRITEBYTECODE is set, every process
-# of theirs would make its own.  Some packages carry files that are no Python of this version; nobody imports those.
+# PyTorch is installed first, from the pinned constraints: another package would otherwise choose its build.
+# All cores compile bytecode here, and that of src before the tests: with PYTHONDONTWRITEBYTECODE set, every process of
+# the tests would compile it again.  Some packages contain files for other Python versions; their errors are ignored.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch

@@ -1,4 +1,4 @@
-"""Print the `dev` dependency group of pyproject.toml, for pips that cannot read groups (before 25.1)."""
+"""Print the `dev` dependency group of pyproject.toml, for pip before 25.1, which cannot read groups."""
 
 import pathlib
 import tomllib
