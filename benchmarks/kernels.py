@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
+from entry import in_one_line
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -169,4 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line(main)
