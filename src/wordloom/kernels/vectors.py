@@ -1,4 +1,4 @@
-"""Primitives of the kernels of word vectors: random numbers, rows, products."""
+"""Primitives that the kernels of word2vec and fastText share: random numbers, rows, products."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.arithmetic import f4
 from wordloom.kernels.machine_code import exact, exact_routine, leaf
-from wordloom.kernels.memory import pointer
+from wordloom.kernels.memory import FLOAT, INT32, INT64, UINT32, pointer
 from wordloom.kernels.products import tile
 
 __all__ = [
-    "F4", "F8", "I4", "I8", "PATIENCE", "U1", "U4", "U8", "below", "negative", "products",
-    "program", "random", "rows_of", "whose",
+    "PATIENCE", "products", "program", "random", "random_below", "random_negative", "rows_of_word",
+    "thread_of_row",
 ]  # fmt: skip
 
-PATIENCE = 20_000  # looks for the other threads, some 100 microseconds: a batch takes about as long
+PATIENCE = 20_000  # polls of a barrier, about 100 microseconds, which is about the time of a batch
 
 program = exact_routine
-
-# what ``pointer`` is told the type of elements by
-I4, I8, U1, U4, U8 = np.int32(0), np.int64(0), np.uint8(0), np.uint32(0), np.uint64(0)
-F4, F8 = f4(0), np.float64(0)
 
 
 # -- random numbers: SplitMix64 (Steele, Lea and Flood 2014) ----------------------------------------------
@@ -30,7 +25,7 @@ F4, F8 = f4(0), np.float64(0)
 
 @exact
 def random(state: Any) -> Any:
-    """64 random bits; ``state`` [1] moves on."""
+    """Return 64 random bits and advance ``state`` [1]."""
     z = state[0] + np.uint64(0x9E3779B97F4A7C15)
     state[0] = z
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -39,32 +34,32 @@ def random(state: Any) -> Any:
 
 
 @exact
-def below(bits: Any, n: int) -> int:
-    """A number of 0 .. n - 1 from the upper half of 64 random bits."""
+def random_below(bits: Any, n: int) -> int:
+    """Return a number of 0 .. n - 1 from the upper half of 64 random bits."""
     number: Any = ((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)
     return np.int64(number)  # type: ignore[return-value]
 
 
 @exact
-def negative(state: Any, words: Any, V: int) -> int:
-    """A word, drawn by the table."""
+def random_negative(state: Any, words: Any, V: int) -> int:
+    """Return a negative example, drawn from the alias table of ``words`` (Walker 1977)."""
     bits = random(state)
-    word = below(bits, V)
-    if np.uint32(bits & np.uint64(0xFFFFFFFF)) < pointer(words.share, U4)[word]:
+    word = random_below(bits, V)
+    if np.uint32(bits & np.uint64(0xFFFFFFFF)) < pointer(words.share, UINT32)[word]:
         return word
-    return np.int64(pointer(words.other, U4)[word])  # type: ignore[return-value]
+    return np.int64(pointer(words.other, UINT32)[word])  # type: ignore[return-value]
 
 
 # -- rows --------------------------------------------------------------------------------------------------
 
 
 @exact
-def rows_of(word: int, words: Any, method: Any, rows: Any, n: int) -> int:
-    """Write the rows that make ``word`` behind the n that ``rows`` has; returns how many it has then."""
+def rows_of_word(word: int, words: Any, method: Any, rows: Any, n: int) -> int:
+    """Append the rows whose sum is ``word`` to the n in ``rows``; returns their new number."""
     if method.units == 0:
         rows[n] = word
         return n + 1
-    starts, units = pointer(words.unit_starts, I8), pointer(words.units, I4)
+    starts, units = pointer(words.unit_starts, INT64), pointer(words.units, INT32)
     for i in range(starts[word], starts[word + 1]):
         rows[n] = units[i]
         n += 1
@@ -72,8 +67,8 @@ def rows_of(word: int, words: Any, method: Any, rows: Any, n: int) -> int:
 
 
 @exact
-def whose(row: int, threads: int) -> int:
-    """The thread that moves ``row``: a division would cost as much as moving it."""
+def thread_of_row(row: int, threads: int) -> int:
+    """Return the thread that updates ``row``, without a division, which would cost as much as the update."""
     mixed = (np.uint64(row) * np.uint64(0x9E3779B9)) & np.uint64(0xFFFFFFFF)
     return np.int64((mixed * np.uint64(threads)) >> np.uint64(32))  # type: ignore[return-value]
 
@@ -85,19 +80,19 @@ _four_by_two, _two_by_four, _one_by_four = tile(4, 2), tile(2, 4), tile(1, 4)
 
 @leaf
 def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
-    """g [m, n] = x [m, S] t [n, S]^T, all by address."""
+    """g [m, n] = x [m, S] t [n, S]^T; all are addresses."""
     r = 0
     while r + 4 <= m:
         for c in range(0, n, 2):
             place = g + 4 * (r * n + c)
-            _four_by_two(F4, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _four_by_two(FLOAT, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 4
     if r + 2 <= m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _two_by_four(F4, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _two_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
         r += 2
     if r < m:
         for c in range(0, n, 4):
             place = g + 4 * (r * n + c)
-            _one_by_four(F4, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+            _one_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)

@@ -25,7 +25,7 @@ from wordloom.kernels.machine_code import program
 
 __all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
 
-PATIENCE = 200  # looks for the other threads before another program may have the core: some microseconds
+PATIENCE = 200  # polls of a barrier before other programs get the core: some microseconds
 
 
 class Weights(NamedTuple):
@@ -127,7 +127,7 @@ def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> No
         project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         barrier(team, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
-    _hand_back(room, h, team, thread)
+    _replace_x(room, h, team, thread)
 
 
 @program
@@ -146,7 +146,7 @@ def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> Non
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         barrier(team, threads, PATIENCE)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
-    _hand_back(room, h, team, thread)
+    _replace_x(room, h, team, thread)
 
 
 @program
@@ -160,18 +160,18 @@ def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None
     for i in range(memory.layers.shape[0]):
         _self_attention(room, h, w, i, memory, team, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
-        _hand_back(room, h, team, thread)
+        _replace_x(room, h, team, thread)
         project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
         barrier(team, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
         barrier(team, threads, PATIENCE)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
-        _hand_back(room, h, team, thread)
+        _replace_x(room, h, team, thread)
 
 
 @program
-def _hand_back(room: Room, h: Any, team: Any, thread: int) -> None:
+def _replace_x(room: Room, h: Any, team: Any, thread: int) -> None:
     """x = h, once every thread has read the old x; each writes the columns that it alone adds to."""
     threads = room.normed.shape[0]
     barrier(team, threads, PATIENCE)

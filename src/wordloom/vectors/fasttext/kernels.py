@@ -22,23 +22,17 @@ from numpy.typing import NDArray
 from wordloom.kernels.arithmetic import exp, f4
 from wordloom.kernels.barrier import barrier
 from wordloom.kernels.machine_code import exact, leaf
-from wordloom.kernels.memory import pointer, ticket
+from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT64, pointer, ticket
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.kernels.vectors import (
-    F4,
-    F8,
-    I4,
-    I8,
     PATIENCE,
-    U1,
-    U8,
-    below,
-    negative,
     products,
     program,
     random,
-    rows_of,
-    whose,
+    random_below,
+    random_negative,
+    rows_of_word,
+    thread_of_row,
 )
 from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, aligned
 
@@ -138,7 +132,7 @@ def allocate_scratch(number: int, method: Method) -> Scratch:
 @exact
 def scratch_at(table: Any, d: int) -> Any:
     """Return the addresses of part d."""
-    row = pointer(table + d * 8 * 13, I8)
+    row = pointer(table + d * 8 * 13, INT64)
     return Scratch(
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10], row[11],
         row[12],
@@ -173,7 +167,7 @@ def _add_targets(
         for i in range(n_labels):
             goal[labels[i]] = f4(1.0)
         return L
-    label = labels[below(random(state), n_labels)]
+    label = labels[random_below(random(state), n_labels)]
     if method.loss == SOFTMAX:
         for c in range(L):
             goal[c] = f4(0.0)
@@ -181,8 +175,8 @@ def _add_targets(
         return L
     k = 0
     if method.loss == HS:
-        starts = pointer(known.path_starts, I8)
-        nodes, codes = pointer(known.path_nodes, I4), pointer(known.path_codes, U1)
+        starts = pointer(known.path_starts, INT64)
+        nodes, codes = pointer(known.path_nodes, INT32), pointer(known.path_codes, UINT8)
         for i in range(starts[label], starts[label + 1]):
             targets[k], goal[k] = nodes[i], f4(codes[i])  # fastText's codes are the opposite of word2vec's
             k += 1
@@ -190,9 +184,9 @@ def _add_targets(
     targets[0], goal[0], k = label, f4(1.0), 1
     if L > 1:
         for _ in range(method.negative):
-            drawn = negative(state, known, L)
+            drawn = random_negative(state, known, L)
             while drawn == label:
-                drawn = negative(state, known, L)
+                drawn = random_negative(state, known, L)
             targets[k], goal[k] = drawn, f4(0.0)
             k += 1
     return k
@@ -208,14 +202,14 @@ def _plan_line(
     if listed:
         max_listed = max_targets
     at_inputs, at_targets = scratch.inputs + 8 * slot * max_inputs, scratch.targets + 8 * slot * max_listed
-    inputs, targets = pointer(at_inputs, I8), pointer(at_targets, I8)
-    goal = pointer(scratch.goal + 4 * slot * max_targets, F4)
+    inputs, targets = pointer(at_inputs, INT64), pointer(at_targets, INT64)
+    goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
     hashes, labels, sizes = (
-        pointer(scratch.hashes, U8),
-        pointer(scratch.labels, I8),
-        pointer(scratch.sizes, I8),
+        pointer(scratch.hashes, UINT64),
+        pointer(scratch.labels, INT64),
+        pointer(scratch.sizes, INT64),
     )
-    ids, ends, of_words = pointer(part.ids, I4), pointer(part.ends, I8), pointer(known.hashes, U8)
+    ids, ends, of_words = pointer(part.ids, INT32), pointer(part.ends, INT64), pointer(known.hashes, UINT64)
     V, L = method.words, method.labels
     n = T = n_labels = k = 0
     for i in range(ends[line - 1] if line else 0, ends[line]):
@@ -226,13 +220,13 @@ def _plan_line(
         else:
             hashes[T] = of_words[word]
             T += 1
-            n = rows_of(word, known, method, inputs, n)
+            n = rows_of_word(word, known, method, inputs, n)
     if n_labels == 0:
         n = 0
     else:
         n = _add_word_ngrams(hashes, T, method, inputs, n)
     if n:
-        k = _add_targets(labels, n_labels, pointer(scratch.random, U8), known, method, targets, goal)
+        k = _add_targets(labels, n_labels, pointer(scratch.random, UINT64), known, method, targets, goal)
         fetch_rows(tables.inputs, at_inputs, min(n, _MAX_PREFETCH), method.stride)
         if listed:
             fetch_rows(tables.outputs, at_targets, min(k, _MAX_PREFETCH), method.stride)
@@ -276,12 +270,12 @@ def _compute_step(
 ) -> None:
     """Compute the step of a planned line: x, g and change, from the current rows."""
     slot, (max_inputs, max_targets), S = line & 1, limits, method.stride
-    sizes, stats = pointer(scratch.sizes, I8), pointer(scratch.stats, F8)
+    sizes, stats = pointer(scratch.sizes, INT64), pointer(scratch.stats, DOUBLE)
     n, k = sizes[4 * slot], sizes[4 * slot + 1]
     if n == 0:
         return
-    x, change, g = pointer(scratch.x, F4), pointer(scratch.change, F4), pointer(scratch.g, F4)
-    goal = pointer(scratch.goal + 4 * slot * max_targets, F4)
+    x, change, g = pointer(scratch.x, FLOAT), pointer(scratch.change, FLOAT), pointer(scratch.g, FLOAT)
+    goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
     share = f4(1.0) / f4(n)
     sum_rows(scratch.x, tables.inputs, scratch.inputs + 8 * slot * max_inputs, n, S)
     for e in range(S):
@@ -296,7 +290,7 @@ def _compute_step(
         _softmax(g, goal, k, rate, stats, with_loss)
     else:
         _logistic(g, goal, k, rate, stats, with_loss)
-    add_rows(F4, scratch.change, t, k, S, scratch.g, 1, S)
+    add_rows(FLOAT, scratch.change, t, k, S, scratch.g, 1, S)
     for e in range(S):
         change[e] *= share
     stats[1] += 1
@@ -309,7 +303,7 @@ def _apply_step(
     scratch: Scratch, tables: Tables, method: Method, limits: Any, thread: int, threads: int
 ) -> None:
     """Apply the last computed step to the rows that this thread owns."""
-    at, sizes, S = pointer(scratch.at, I8), pointer(scratch.sizes, I8), method.stride
+    at, sizes, S = pointer(scratch.at, INT64), pointer(scratch.sizes, INT64), method.stride
     if at[3] == 0:
         return
     slot, (max_inputs, max_targets) = (at[1] - 1) & 1, limits
@@ -317,18 +311,18 @@ def _apply_step(
     if n == 0:
         return
     listed = method.loss == HS or method.loss == NS
-    targets = pointer(scratch.targets + 8 * slot * (max_targets if listed else 1), I8)
+    targets = pointer(scratch.targets + 8 * slot * (max_targets if listed else 1), INT64)
     for c in range(k):
         row = targets[c] if listed else c
-        if whose(row, threads) == thread:
-            add_rows(F4, tables.outputs + 4 * S * row, scratch.x, 1, S, scratch.g + 4 * c, 1, S)
+        if thread_of_row(row, threads) == thread:
+            add_rows(FLOAT, tables.outputs + 4 * S * row, scratch.x, 1, S, scratch.g + 4 * c, 1, S)
     at_inputs = scratch.inputs + 8 * slot * max_inputs
     if threads == 1:
         spread(tables.inputs, at_inputs, n, scratch.change, S)
         return
-    inputs = pointer(at_inputs, I8)
+    inputs = pointer(at_inputs, INT64)
     for i in range(n):
-        if whose(inputs[i], threads) == thread:
+        if thread_of_row(inputs[i], threads) == thread:
             spread(tables.inputs, at_inputs + 8 * i, 1, scratch.change, S)
 
 
@@ -340,10 +334,10 @@ def _start_job(
     job: int, scratch: Scratch, tables: Tables, known: Known, method: Method, limits: Any, part: Part
 ) -> None:
     """Start job number ``job``, and plan its first line."""
-    at, jobs, ends = pointer(scratch.at, I8), pointer(part.jobs, I8), pointer(part.ends, I8)
+    at, jobs, ends = pointer(scratch.at, INT64), pointer(part.jobs, INT64), pointer(part.ends, INT64)
     first, last = jobs[job], jobs[job + 1]
-    pointer(scratch.random, U8)[0] = pointer(part.seeds, U8)[job]
-    pointer(scratch.stats, F8)[0] += ends[last - 1] - (ends[first - 1] if first else 0)
+    pointer(scratch.random, UINT64)[0] = pointer(part.seeds, UINT64)[job]
+    pointer(scratch.stats, DOUBLE)[0] += ends[last - 1] - (ends[first - 1] if first else 0)
     at[0], at[1], at[2] = job, first, last
     _plan_line(first, scratch, tables, known, method, limits, part)
 
@@ -351,11 +345,11 @@ def _start_job(
 @exact
 def _advance(scratch: Scratch, tables: Tables, known: Known, method: Method, limits: Any, part: Part) -> None:
     """Plan the line after next, and compute the step of the next one."""
-    at = pointer(scratch.at, I8)
-    line, rate = at[1], pointer(part.rates, F4)[at[0]]
+    at = pointer(scratch.at, INT64)
+    line, rate = at[1], pointer(part.rates, FLOAT)[at[0]]
     if line + 1 < at[2]:
         _plan_line(line + 1, scratch, tables, known, method, limits, part)
-    with_loss = ((line - pointer(part.jobs, I8)[at[0]]) & _LOSS_MASK) == 0
+    with_loss = ((line - pointer(part.jobs, INT64)[at[0]]) & _LOSS_MASK) == 0
     _compute_step(line, scratch, tables, method, limits, rate, with_loss)
     at[1], at[3] = line + 1, 1
 
@@ -370,7 +364,7 @@ def run_fast(
     ``table`` is the address of layout.scratch_table's array; ``team`` counts jobs.
     """
     scratch, counter = scratch_at(table, thread), team.ctypes.data
-    at = pointer(scratch.at, I8)
+    at = pointer(scratch.at, INT64)
     job = ticket(counter)
     while job < jobs:
         _start_job(job, scratch, tables, known, method, limits, part)
@@ -387,13 +381,13 @@ def run_deterministic(
 ) -> None:  # fmt: skip
     """Train deterministically: stream d has the jobs d, d + STREAMS, ...; rows change after each line."""
     for d in range(thread, STREAMS, threads):
-        at = pointer(scratch_at(table, d).at, I8)
+        at = pointer(scratch_at(table, d).at, INT64)
         at[0], at[1], at[2] = d - STREAMS, 0, 0
     working = True
     while working:
         for d in range(thread, STREAMS, threads):
             scratch = scratch_at(table, d)
-            at = pointer(scratch.at, I8)
+            at = pointer(scratch.at, INT64)
             at[3] = 0
             if at[1] >= at[2]:
                 at[0] += STREAMS
@@ -406,5 +400,5 @@ def run_deterministic(
         for d in range(STREAMS):
             scratch = scratch_at(table, d)
             _apply_step(scratch, tables, method, limits, thread, threads)
-            working = working or pointer(scratch.at, I8)[0] < jobs
+            working = working or pointer(scratch.at, INT64)[0] < jobs
         barrier(team, threads, PATIENCE)

@@ -23,24 +23,17 @@ import numpy as np
 from wordloom.kernels.arithmetic import exp, f4
 from wordloom.kernels.barrier import barrier
 from wordloom.kernels.machine_code import exact, leaf
-from wordloom.kernels.memory import pointer, ticket
+from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT32, UINT64, pointer, ticket
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
 from wordloom.kernels.vectors import (
-    F4,
-    F8,
-    I4,
-    I8,
     PATIENCE,
-    U1,
-    U4,
-    U8,
-    below,
-    negative,
     products,
     program,
     random,
-    rows_of,
-    whose,
+    random_below,
+    random_negative,
+    rows_of_word,
+    thread_of_row,
 )
 from wordloom.vectors.word2vec.layout import STREAMS, Method, Part, Scratch, Tables, Words, scratch_at
 
@@ -59,11 +52,19 @@ _MAX_PREFETCH = 24  # rows prefetched at most; a core queues more memory request
 @exact
 def _start_job(scratch: Scratch, part: Part, job: int, words: Words) -> None:
     """Copy the words of job number ``job`` to the scratch memory, without those that subsampling skips."""
-    state, at, stats = pointer(scratch.random, U8), pointer(scratch.at, I8), pointer(scratch.stats, F8)
-    kept, first, stop = pointer(scratch.kept, I4), pointer(scratch.first, I4), pointer(scratch.stop, I4)
-    ids, ends, jobs = pointer(part.ids, I4), pointer(part.ends, I8), pointer(part.jobs, I8)
-    keep = pointer(words.keep, U4)
-    state[0] = pointer(part.seeds, U8)[job]
+    state, at, stats = (
+        pointer(scratch.random, UINT64),
+        pointer(scratch.at, INT64),
+        pointer(scratch.stats, DOUBLE),
+    )
+    kept, first, stop = (
+        pointer(scratch.kept, INT32),
+        pointer(scratch.first, INT32),
+        pointer(scratch.stop, INT32),
+    )
+    ids, ends, jobs = pointer(part.ids, INT32), pointer(part.ends, INT64), pointer(part.jobs, INT64)
+    keep = pointer(words.keep, UINT32)
+    state[0] = pointer(part.seeds, UINT64)[job]
     n = 0
     for piece in range(jobs[job], jobs[job + 1]):
         head = n
@@ -83,7 +84,7 @@ def _start_job(scratch: Scratch, part: Part, job: int, words: Words) -> None:
 @exact
 def _row_count(word: int, words: Words) -> int:
     """Return the number of rows of ``word``."""
-    starts = pointer(words.unit_starts, I8)
+    starts = pointer(words.unit_starts, INT64)
     return starts[word + 1] - starts[word]
 
 
@@ -95,8 +96,8 @@ def _add_targets(
     if method.negative:
         targets[k], goal[k], weight[k] = word, f4(1.0), f4(1.0)
         return k + 1
-    starts = pointer(words.path_starts, I8)
-    nodes, codes = pointer(words.path_nodes, I4), pointer(words.path_codes, U1)
+    starts = pointer(words.path_starts, INT64)
+    nodes, codes = pointer(words.path_nodes, INT32), pointer(words.path_codes, UINT8)
     for i in range(starts[word], starts[word + 1]):
         targets[k], goal[k], weight[k] = nodes[i], f4(1 - codes[i]), f4(1.0)
         k += 1
@@ -107,22 +108,26 @@ def _add_targets(
 def _plan_window(i: int, scratch: Scratch, tables: Tables, words: Words, method: Method, limits: Any) -> None:
     """List the input rows of window i, and its target rows with their goals and weights."""
     slot, (max_inputs, max_targets) = i & 1, limits
-    state, kept, sizes = pointer(scratch.random, U8), pointer(scratch.kept, I4), pointer(scratch.sizes, I8)
+    state, kept, sizes = (
+        pointer(scratch.random, UINT64),
+        pointer(scratch.kept, INT32),
+        pointer(scratch.sizes, INT64),
+    )
     at_inputs, at_targets = scratch.inputs + 8 * slot * max_inputs, scratch.targets + 8 * slot * max_targets
-    inputs, targets = pointer(at_inputs, I8), pointer(at_targets, I8)
-    goal = pointer(scratch.goal + 4 * slot * max_targets, F4)
-    weight = pointer(scratch.weight + 4 * slot * max_targets, F4)
+    inputs, targets = pointer(at_inputs, INT64), pointer(at_targets, INT64)
+    goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
+    weight = pointer(scratch.weight + 4 * slot * max_targets, FLOAT)
     window = method.window
-    less = below(random(state), window)
-    lowest = max(np.int64(pointer(scratch.first, I4)[i]), i - window + less)
-    highest = min(np.int64(pointer(scratch.stop, I4)[i]), i + window + 1 - less)
+    less = random_below(random(state), window)
+    lowest = max(np.int64(pointer(scratch.first, INT32)[i]), i - window + less)
+    highest = min(np.int64(pointer(scratch.stop, INT32)[i]), i + window + 1 - less)
     n = k = divisor = 0
     ring = 2 * window + 2
     if method.sliding:
         _prefetch_entering(i, slot, scratch, tables, words, method)
     if highest - lowest > 1:
         if method.from_centre:
-            n = rows_of(kept[i], words, method, inputs, 0)
+            n = rows_of_word(kept[i], words, method, inputs, 0)
         else:
             k = _add_targets(kept[i], words, method, targets, goal, weight, 0)
         for j in range(lowest, highest):
@@ -135,10 +140,10 @@ def _plan_window(i: int, scratch: Scratch, tables: Tables, words: Words, method:
                 n += 1
                 divisor += _row_count(kept[j], words)
             else:
-                n = rows_of(kept[j], words, method, inputs, n)
+                n = rows_of_word(kept[j], words, method, inputs, n)
         wanted = k
         for _ in range(method.negative):
-            drawn = negative(state, words, method.vocabulary)
+            drawn = random_negative(state, words, method.vocabulary)
             against = wanted
             for j in range(wanted):  # a word is not a negative of itself
                 against -= targets[j] == drawn
@@ -161,9 +166,9 @@ def _prefetch_entering(
 ) -> None:
     """Prefetch the rows of the word that enters with window i."""
     entering = i + method.window
-    if entering < pointer(scratch.at, I8)[2]:
+    if entering < pointer(scratch.at, INT64)[2]:
         place = scratch.rows + 8 * slot * method.units
-        n = rows_of(pointer(scratch.kept, I4)[entering], words, method, pointer(place, I8), 0)
+        n = rows_of_word(pointer(scratch.kept, INT32)[entering], words, method, pointer(place, INT64), 0)
         fetch_rows(tables.inputs, place, min(n, _MAX_PREFETCH), method.stride)
 
 
@@ -172,9 +177,9 @@ def _sum_word(p: int, place: int, scratch: Scratch, tables: Tables, words: Words
     """Sum the rows, listed at ``place``, of the word at p, and clear its update."""
     S = method.stride
     slot = p % (2 * method.window + 2)
-    n = _row_count(pointer(scratch.kept, I4)[p], words)
+    n = _row_count(pointer(scratch.kept, INT32)[p], words)
     sum_rows(scratch.sums + 4 * S * slot, tables.inputs, place, n, S)
-    pending = pointer(scratch.pending + 4 * S * slot, F4)
+    pending = pointer(scratch.pending + 4 * S * slot, FLOAT)
     for e in range(S):
         pending[e] = f4(0.0)
 
@@ -182,11 +187,11 @@ def _sum_word(p: int, place: int, scratch: Scratch, tables: Tables, words: Words
 @exact
 def _sum_entering(i: int, scratch: Scratch, tables: Tables, words: Words, method: Method) -> None:
     """Sum the rows of the word that enters with window i, and of all words in reach of the first window."""
-    n = pointer(scratch.at, I8)[2]
+    n = pointer(scratch.at, INT64)[2]
     if i == 0:
         place = scratch.rows + 16 * method.units
         for p in range(min(n, method.window)):
-            rows_of(pointer(scratch.kept, I4)[p], words, method, pointer(place, I8), 0)
+            rows_of_word(pointer(scratch.kept, INT32)[p], words, method, pointer(place, INT64), 0)
             _sum_word(p, place, scratch, tables, words, method)
     if i + method.window < n:
         _sum_word(
@@ -201,8 +206,8 @@ def _update_leaving(
     """Add the update that the windows collected to the rows of the word at p."""
     S = method.stride
     place, change = scratch.rows + 16 * method.units, scratch.pending + 4 * S * (p % (2 * method.window + 2))
-    rows = pointer(place, I8)
-    n = rows_of(pointer(scratch.kept, I4)[p], words, method, rows, 0)
+    rows = pointer(place, INT64)
+    n = rows_of_word(pointer(scratch.kept, INT32)[p], words, method, rows, 0)
     if deferred:
         _defer_rows(scratch, rows, n, change, S)
     else:
@@ -233,12 +238,12 @@ def _destination(scratch: Scratch, tables: Tables, row: int, table: int, S: int,
 @exact
 def _save_change(scratch: Scratch, values: int, S: int) -> int:
     """Save a deferred change, a copy of ``values`` (0: zeros), and return its number."""
-    at = pointer(scratch.at, I8)
+    at = pointer(scratch.at, INT64)
     change = at[3]
     at[3] = change + 1
-    kept = pointer(scratch.changes + 4 * S * change, F4)
+    kept = pointer(scratch.changes + 4 * S * change, FLOAT)
     if values:
-        given = pointer(values, F4)
+        given = pointer(values, FLOAT)
         for e in range(S):
             kept[e] = given[e]
     else:
@@ -250,7 +255,11 @@ def _save_change(scratch: Scratch, values: int, S: int) -> int:
 @exact
 def _defer(scratch: Scratch, row: int, table: int, change: int, factor: Any) -> None:
     """Defer adding ``factor`` times a saved change to ``row``."""
-    at, moved, factors = pointer(scratch.at, I8), pointer(scratch.moved, I8), pointer(scratch.factors, F4)
+    at, moved, factors = (
+        pointer(scratch.at, INT64),
+        pointer(scratch.moved, INT64),
+        pointer(scratch.factors, FLOAT),
+    )
     n = at[4]
     moved[3 * n], moved[3 * n + 1], moved[3 * n + 2], factors[n] = row, table, change, factor
     at[4] = n + 1
@@ -270,7 +279,7 @@ def _step(
 ) -> None:
     """Take the planned step of window i; if ``deferred``, save the updates for later."""
     slot, (max_inputs, max_targets), S = i & 1, limits, method.stride
-    sizes = pointer(scratch.sizes, I8)
+    sizes = pointer(scratch.sizes, INT64)
     n, k = sizes[3 * slot], sizes[3 * slot + 1]
     if n == 0:
         return
@@ -278,10 +287,10 @@ def _step(
     if method.sliding:
         read, written = scratch.sums, scratch.pending
     at_rows, at_targets = scratch.inputs + 8 * slot * max_inputs, scratch.targets + 8 * slot * max_targets
-    rows, targets = pointer(at_rows, I8), pointer(at_targets, I8)
-    goal = pointer(scratch.goal + 4 * slot * max_targets, F4)
-    weight = pointer(scratch.weight + 4 * slot * max_targets, F4)
-    x, g = pointer(scratch.x, F4), pointer(scratch.g, F4)
+    rows, targets = pointer(at_rows, INT64), pointer(at_targets, INT64)
+    goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
+    weight = pointer(scratch.weight + 4 * slot * max_targets, FLOAT)
+    x, g = pointer(scratch.x, FLOAT), pointer(scratch.g, FLOAT)
     m = n
     share = f4(1.0)
     if method.joined:
@@ -297,7 +306,7 @@ def _step(
     copy_rows(scratch.t, tables.outputs, at_targets, k, S)
     products(scratch.g, scratch.x, m, scratch.t, k, S)
     if (i & _LOSS_MASK) == 0:
-        _add_loss(g, goal, weight, m, k, pointer(scratch.stats, F8))
+        _add_loss(g, goal, weight, m, k, pointer(scratch.stats, DOUBLE))
     for r in range(m):
         for c in range(k):
             g[r * k + c] = rate * weight[c] * (goal[c] - f4(1.0) / (f4(1.0) + exp(-g[r * k + c])))
@@ -309,13 +318,13 @@ def _step(
     else:
         for c in range(k):
             place = _destination(scratch, tables, targets[c], 1, S, deferred)
-            add_rows(F4, place, scratch.x, m, S, scratch.g + 4 * c, k, S)
+            add_rows(FLOAT, place, scratch.x, m, S, scratch.g + 4 * c, k, S)
     if method.joined:
         for e in range(S):
             x[e] = f4(0.0)
         for c in range(k):
             g[c] *= share
-        add_rows(F4, scratch.x, scratch.t, k, S, scratch.g, 1, S)
+        add_rows(FLOAT, scratch.x, scratch.t, k, S, scratch.g, 1, S)
         if deferred and not method.sliding:
             _defer_rows(scratch, rows, n, scratch.x, S)
         else:
@@ -323,7 +332,7 @@ def _step(
         return
     for r in range(m):
         place = _destination(scratch, tables, rows[r], 0, S, deferred)
-        add_rows(F4, place, scratch.t, k, S, scratch.g + 4 * r * k, 1, S)
+        add_rows(FLOAT, place, scratch.t, k, S, scratch.g + 4 * r * k, 1, S)
 
 
 # -- programs ----------------------------------------------------------------------------------------------
@@ -335,7 +344,7 @@ def _train_windows(
     rate: Any, deferred: bool,
 ) -> None:  # fmt: skip
     """Train windows ``first`` to ``last`` (excluded); plan each before the step of the previous one."""
-    sliding, window, n = method.sliding, method.window, pointer(scratch.at, I8)[2]
+    sliding, window, n = method.sliding, method.window, pointer(scratch.at, INT64)[2]
     for i in range(first, last + 1):
         if i < last:
             _plan_window(i, scratch, tables, words, method, limits)
@@ -362,11 +371,11 @@ def run_fast(
     counts jobs.
     """
     scratch, counter = scratch_at(table, thread), team.ctypes.data
-    at = pointer(scratch.at, I8)
+    at = pointer(scratch.at, INT64)
     job = ticket(counter)
     while job < jobs:
         _start_job(scratch, part, job, words)
-        rate = pointer(part.rates, F4)[job]
+        rate = pointer(part.rates, FLOAT)[job]
         _train_windows(0, at[2], scratch, tables, words, method, limits, rate, False)
         job = ticket(counter)
 
@@ -378,7 +387,7 @@ def run_deterministic(
 ) -> None:  # fmt: skip
     """Train deterministically: stream d has the jobs d, d + STREAMS, ...; rows change after each batch."""
     for d in range(thread, STREAMS, threads):
-        at = pointer(scratch_at(table, d).at, I8)
+        at = pointer(scratch_at(table, d).at, INT64)
         at[0], at[1], at[2] = d - STREAMS, 0, 0
     working = True
     while working:
@@ -389,7 +398,7 @@ def run_deterministic(
         for d in range(STREAMS):
             scratch = scratch_at(table, d)
             _apply(scratch, tables, method.stride, thread, threads)
-            working = working or pointer(scratch.at, I8)[0] < jobs
+            working = working or pointer(scratch.at, INT64)[0] < jobs
         barrier(team, threads, PATIENCE)
 
 
@@ -398,7 +407,7 @@ def _train_batch(
     scratch: Scratch, tables: Tables, words: Words, method: Method, limits: Any, part: Part, jobs: int
 ) -> None:
     """Compute the next batch of windows of a stream, which may be shorter at the end of a job."""
-    at = pointer(scratch.at, I8)
+    at = pointer(scratch.at, INT64)
     at[3] = at[4] = 0
     while at[0] < jobs and at[1] >= at[2]:
         following = at[0] + STREAMS
@@ -408,7 +417,7 @@ def _train_batch(
     if at[0] < jobs:
         first = at[1]
         last = min(at[2], first + method.batch)
-        rate = pointer(part.rates, F4)[at[0]]
+        rate = pointer(part.rates, FLOAT)[at[0]]
         _train_windows(first, last, scratch, tables, words, method, limits, rate, True)
         at[1] = last
 
@@ -416,15 +425,15 @@ def _train_batch(
 @exact
 def _apply(scratch: Scratch, tables: Tables, S: int, thread: int, threads: int) -> None:
     """Apply the deferred updates of the rows that this thread owns, in order."""
-    n, moved = pointer(scratch.at, I8)[4], pointer(scratch.moved, I8)
+    n, moved = pointer(scratch.at, INT64)[4], pointer(scratch.moved, INT64)
     for i in range(n):
         soon = i + _AHEAD
-        if soon < n and whose(moved[3 * soon], threads) == thread:
+        if soon < n and thread_of_row(moved[3 * soon], threads) == thread:
             rows = tables.outputs if moved[3 * soon + 1] else tables.inputs
             fetch_rows(rows, scratch.moved + 24 * soon, 1, S)
         row = moved[3 * i]
-        if whose(row, threads) == thread:
+        if thread_of_row(row, threads) == thread:
             place = (tables.outputs if moved[3 * i + 1] else tables.inputs) + 4 * S * row
             add_rows(
-                F4, place, scratch.changes + 4 * S * moved[3 * i + 2], 1, S, scratch.factors + 4 * i, 1, S
+                FLOAT, place, scratch.changes + 4 * S * moved[3 * i + 2], 1, S, scratch.factors + 4 * i, 1, S
             )
