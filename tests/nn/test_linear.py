@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from wordloom.models import config_from, skeleton
 from wordloom.nn import Attention, Linear, linear, set_attention_backend
 from wordloom.nn.head import linear_cross_entropy
+from wordloom.nn.visibility import Visibility
 
 both = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 
@@ -176,12 +177,11 @@ def test_masked_attention_is_widened_when_it_is_trained(bare, monkeypatch):
         lambda q, *args, **kw: (seen.append(q.dtype), own(q, *args, **kw))[1],
     )
     layer, x = Attention(dim=32, n_heads=4).bfloat16(), torch.randn(2, 9, 32).bfloat16()
-    mask = torch.rand(2, 1, 9, 9) > 0.4
-    mask |= torch.eye(9, dtype=torch.bool)
-    layer(x, mask=mask).float().square().sum().backward()
+    visibility = Visibility(documents=torch.randint(0, 2, (2, 9)))  # a dense mask
+    layer(x, visibility=visibility).float().square().sum().backward()
     assert seen == [torch.float32]
     wide = Attention(dim=32, n_heads=4)
     wide.load_state_dict(layer.state_dict())
-    wide(x.float(), mask=mask).square().sum().backward()
+    wide(x.float(), visibility=visibility).square().sum().backward()
     for a, b in zip(layer.parameters(), wide.parameters(), strict=True):
         assert (a.grad.float() - b.grad).norm() < 0.03 * b.grad.norm()
