@@ -25,7 +25,8 @@ from entry import in_one_line
 from turns import in_turns
 
 from wordloom.generate import Sampling, steps
-from wordloom.generate.fast import accelerate, one_thread
+from wordloom.generate.fast import accelerate
+from wordloom.kernels.threads import one_thread
 from wordloom.models import PRESETS, build
 from wordloom.weights import save_model
 

@@ -162,7 +162,7 @@ def test_dropout_is_off_and_the_mode_comes_back(model: TinyPair) -> None:
     ("prefixes", "said"),
     [
         ([[0]] * 3, "3 prefixes for 4 sources; give one for each"),
-        ([[0], [0, 1], [0], [0]], "prefixes of 1 and of 2 tokens; those of one batch have one length"),
+        ([[0], [0, 1], [0], [0]], "prefixes of 1 and of 2 tokens; prefixes of one batch have one length"),
         ([[0], [0], [23], [0]], "prompt 2 has id 23, but the model's vocabulary is 0 to 22"),
         ([[]] * 4, "prompt 0 has no tokens"),
     ],

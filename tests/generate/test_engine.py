@@ -11,8 +11,9 @@ import torch
 from tests.generate.tiny_models import FAMILIES, tiny_model
 
 from wordloom.errors import GenerationError
-from wordloom.generate import engine
-from wordloom.generate.engine import generate, next_logits, steps
+from wordloom.generate import decoder
+from wordloom.generate.decoder import next_logits
+from wordloom.generate.engine import generate, steps
 from wordloom.generate.sampling import Sampling
 
 CPU = torch.device("cpu")
@@ -25,7 +26,7 @@ DRAWN = Sampling(temperature=1.0, seed=5, max_new_tokens=20)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Everything holds on both paths."""
     if request.param == "modules":
-        monkeypatch.setattr(engine, "accelerate", lambda model: model)
+        monkeypatch.setattr(decoder, "accelerate", lambda model: model)
     return str(request.param)
 
 
@@ -44,7 +45,7 @@ def test_a_prompt_in_a_batch_gets_the_tokens_it_gets_alone(model: Any, sampling:
 
 def test_logits_of_unequal_prompts_are_those_alone(model: Any) -> None:
     with torch.no_grad():
-        reader = engine.accelerate(model)
+        reader = decoder.accelerate(model)
         together = next_logits(reader, PROMPTS, device=CPU, cache=reader.new_cache(len(PROMPTS), 20))
         for row, prompt in enumerate(PROMPTS):
             alone = model(torch.tensor([prompt]))[:, -1]
@@ -53,7 +54,7 @@ def test_logits_of_unequal_prompts_are_those_alone(model: Any) -> None:
 
 def test_logits_of_unequal_rows_stay_those_alone_while_decoding(model: Any) -> None:
     with torch.no_grad():
-        reader = engine.accelerate(model)
+        reader = decoder.accelerate(model)
         cache = reader.new_cache(len(PROMPTS), 20)
         next_logits(reader, PROMPTS, device=CPU, cache=cache)
         rows = [list(prompt) for prompt in PROMPTS]
@@ -226,7 +227,7 @@ def test_a_long_prompt_passes_in_pieces(model: Any, monkeypatch: pytest.MonkeyPa
         return forward(tokens, **where)
 
     monkeypatch.setattr(model, "hidden", watched)
-    monkeypatch.setattr(engine, "PREFILL_TOKENS", 12)
+    monkeypatch.setattr(decoder, "PREFILL_TOKENS", 12)
     pieces = generate(model, PROMPTS, DRAWN, fast=False)
     assert lengths[:3] == [3, 3, 1]
     assert [g.ids for g in pieces] == [g.ids for g in whole]

@@ -20,7 +20,8 @@ from transformers.generation.logits_process import (
 )
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import generate, next_logits
+from wordloom.generate.decoder import next_logits
+from wordloom.generate.engine import generate
 from wordloom.generate.sampling import (
     Sampling,
     draw,

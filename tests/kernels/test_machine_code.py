@@ -81,6 +81,18 @@ def test_an_edit_of_an_inlined_file_compiles_anew(package):
     assert answers() == ((8, 8, 8), 3)
 
 
+def test_a_type_that_is_renamed_compiles_anew(package):
+    kernel = (
+        "from typing import NamedTuple\n\nfrom wordloom.kernels.machine_code import compiled\n\n\n"
+        "class Before(NamedTuple):\n    x: int\n\n\n@compiled()\ndef first(pair):\n    return pair.x\n\n\n"
+        "def answer():\n    return first(Before(4))\n"
+    )
+    for text in (kernel, kernel.replace("Before", "After")):
+        (package / "renamed.py").write_text(text, encoding="utf-8")
+        forget()
+        assert importlib.import_module("kernel_package.renamed").answer() == 4
+
+
 def test_where_nothing_can_be_written_it_is_compiled_all_the_same(package, monkeypatch):
     def nowhere(*_given):
         raise RuntimeError("cannot cache function: no locator available")

@@ -1,14 +1,17 @@
-"""Generation: from a trained model and a prompt to text, and what the model thinks of given text.
+"""Generation: from a trained model and a prompt to text, and the probabilities of given text.
 
-sampling  pure functions on logits, and the settings        engine   ids in, ids out, any model and cache
-text      strings in and out, streamed, scored              scoring  log-probabilities of ids
-settings  what was asked, the checkpoint's, our defaults    beam     beam search, any model and cache
-conditioned  a SequenceToSequence with its sources read, as the engine and beam search take it
+decoder      rows that join, step and leave: one decoding loop for any model and cache
+engine       sampling: ids in, ids out              beam      beam search
+sampling     the settings, and functions on logits  settings  those asked for, the checkpoint's, the defaults
+text         strings in and out, streamed           scoring   log-probabilities of ids
+conditioned  a SequenceToSequence with its sources read, which decodes as a CausalLM does
+fast         compiled programs for CPUs
 """
 
 from wordloom.generate.beam import Hypothesis, beam_search
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.engine import Generation, Step, generate, steps
+from wordloom.generate.decoder import Decoder
+from wordloom.generate.engine import Engine, Generation, Step, generate, steps
 from wordloom.generate.sampling import Sampling
 from wordloom.generate.scoring import next_logprobs, score_ids, score_targets
 from wordloom.generate.settings import Settings, settings
@@ -29,6 +32,8 @@ from wordloom.generate.text import (
 __all__ = [
     "Completion",
     "Conditioned",
+    "Decoder",
+    "Engine",
     "Generation",
     "Hypothesis",
     "NextToken",

@@ -1,25 +1,25 @@
-"""Beam search: a prompt's likeliest beginnings go on side by side, and the best of those that end are kept.
+"""Beam search: continue the likeliest beginnings of each prompt together, and keep the best that end.
 
-The rules are those of transformers' ``generate(num_beams=...)``, whose hypotheses these are.  A step takes
-the ``beams * (1 + eos ids)``, at least ``2 * beams``, likeliest one-token continuations of all beams.  Those
-that end are hypotheses if they are among the first ``beams``; the first ``beams`` that do not end go on.  A
-hypothesis scores ``logprob / length ** length_penalty``, its length counted in new tokens with its end, and
-the best ``beams`` are kept.  A prompt is done when these are full and ``early_stopping`` says so:
+The rules are those of transformers' ``generate(num_beams=...)`` and give its hypotheses.  A step takes the
+``beams * (1 + eos ids)``, at least ``2 * beams``, likeliest one-token continuations of all beams.
+Continuations that end are hypotheses if they are among the first ``beams``.  The first ``beams``
+continuations that do not end are the next beams.  A hypothesis scores ``logprob / length ** length_penalty``,
+its length counted in new tokens with its end, and the best ``beams`` are kept.  A prompt is done when it has
+that many hypotheses and ``early_stopping`` agrees:
 
     True      at once
     False     when the best beam, scored at its present length, is no better than the worst hypothesis
-    "never"   the same, but scored at the limit where length_penalty is above 0: nothing better is missed
+    "never"   the same, but scored at the limit if length_penalty is above 0, so that nothing better is missed
 
-What is at its limit counts as ended there.  Among equals the lowest beam goes first, then the lowest id, and
-what ended first.  Unlike transformers, which fills up with copies where a vocabulary has too few ids to go
-on with, no hypothesis is found twice.
+A beam at its limit counts as ended.  Ties go to the lowest beam, then to the lowest id, and to the
+hypothesis that ended first.  Where a vocabulary has too few ids, transformers fills up with copies; here no
+hypothesis is found twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,25 +27,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import (
-    check_finite,
-    check_known,
-    damaged,
-    new_token_limits,
-    next_hidden,
-)
-from wordloom.generate.fast import Accelerated, accelerate, one_thread
+from wordloom.generate.decoder import Decoder
+from wordloom.generate.fast import Accelerated
+from wordloom.generate.limits import check_finite, check_known, new_token_limits, not_finite
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 
 __all__ = ["Hypothesis", "beam_search"]
 
 STEEPEST = 10.0  # length penalties whose powers float32 holds
-FIRST_ROOM = 32  # new tokens: caches are copied at each step, so they begin small and double
+FIRST_ROOM = 32  # new tokens: the modules' caches are copied at each step, so they begin small and double
 
 
 class Hypothesis(NamedTuple):
-    """A continuation.  ``ids`` are its new tokens, the one that ended it included."""
+    """A continuation.  ``ids`` are its new tokens, with the token that ended it."""
 
     ids: list[int]
     score: float
@@ -63,7 +58,7 @@ class _Rules(NamedTuple):
 
     @property
     def candidates(self) -> int:
-        """How many continuations a step looks at: so many that ``beams`` of them do not end."""
+        """The number of continuations in a step, of which at least ``beams`` do not end."""
         return max(2, 1 + len(self.eos_ids)) * self.beams
 
 
@@ -82,18 +77,31 @@ def beam_search(
     vocab_size: int | None = None,
     fast: bool = True,
 ) -> list[list[Hypothesis]]:
-    """The ``n_best`` best hypotheses of each prompt, the best first; fewer where no more were found.
+    """Return the ``n_best`` best hypotheses of each prompt, the best first; fewer where no more were found.
 
-    ``model`` is any :class:`wordloom.models.CausalLM`, or a SequenceToSequence with what it has read as
-    :class:`wordloom.generate.Conditioned`.  The prompts are one batch, which those that are done leave; each
-    finds what it finds alone.  With ``beams=1`` the first end is the end: greedy.  ``max_new_tokens`` None is
-    the engine's limit.  ``forced_eos_id`` takes the last place of what reaches its limit, at no cost in
-    log-probability; ``forbidden_ids``, and ids from ``vocab_size`` on, are never chosen, and the others keep
-    the probability they have beside them (transformers' ``forced_eos_token_id``, ``bad_words_ids`` of one
-    token).  ``fast`` as in :func:`wordloom.generate.steps`.
+    The prompts are one batch, which a prompt leaves when it is done; each gets the hypotheses that it gets
+    alone.
 
-    Raises GenerationError before anything is computed: a setting out of range, a prompt that ``model`` cannot
-    go on from, or more tokens than ``max_seq_len`` holds.
+    Args:
+        model: Any :class:`wordloom.models.CausalLM`, or a SequenceToSequence with its sources as
+            :class:`wordloom.generate.Conditioned`.
+        prompts: Lists of ids.
+        beams: The number of beams.  With one beam the search ends at the first end: greedy decoding.
+        length_penalty: 0 is off; above 0 favours long hypotheses.
+        early_stopping: When a prompt is done; see the module docstring.
+        max_new_tokens: None: the engine's limit.
+        n_best: The number of hypotheses returned, up to ``beams``.
+        eos_ids: Ids that end a hypothesis.
+        forced_eos_id: The last token of a hypothesis that reaches its limit, whose log-probability does not
+            count (transformers' ``forced_eos_token_id``).
+        forbidden_ids: Ids that are never chosen; the others keep their probability (transformers'
+            ``bad_words_ids`` of one token).
+        vocab_size: Ids from here on are never chosen.
+        fast: False runs the model's modules where a compiled program could.
+
+    Raises:
+        GenerationError: Before anything is computed: a setting out of range, a prompt that ``model`` cannot
+            continue, or more tokens than ``max_seq_len`` holds.
     """
     _check(beams, n_best, max_new_tokens, length_penalty, early_stopping)
     rules = _Rules(
@@ -111,51 +119,47 @@ def beam_search(
     limits = new_token_limits(model, prompts, max_new_tokens, window=window, advice="shorten the prompt")
     if not prompts:
         return []
-    model = accelerate(model) if fast else model
     with evaluating(model), torch.inference_mode():
-        return [found[:n_best] for found in _search(model, prompts, limits, rules)]
+        return [found[:n_best] for found in _search(Decoder(model, fast=fast), prompts, limits, rules)]
 
 
 def _search(
-    model: Any, prompts: Sequence[Sequence[int]], limits: list[int], rules: _Rules
+    decoder: Decoder, prompts: Sequence[Sequence[int]], limits: list[int], rules: _Rules
 ) -> list[list[Hypothesis]]:
-    device = next(model.parameters()).device
-    quick = isinstance(model, Accelerated)
-    new_tokens = max(limits) if quick else min(max(limits), FIRST_ROOM)
-    cache = model.new_cache(len(prompts), max(map(len, prompts)) + new_tokens)
-    hidden = next_hidden(model, prompts, device=device, cache=cache)
-    beams = _Beams(limits, rules, device)
-    alone = one_thread if quick else nullcontext
+    new_tokens = max(limits)
+    if not isinstance(decoder.model, Accelerated):
+        new_tokens = min(new_tokens, FIRST_ROOM)
+    decoder.admit(prompts, new_tokens=new_tokens)
+    beams = _Beams(limits, rules, decoder.device)
     for length in range(1, max(limits) + 1):
-        values, ids = _likeliest(model, hidden, beams, alone)
-        with alone():
+        values, ids = _likeliest(decoder, beams)
+        with decoder.between_steps():
             rows, ids = beams.step(values, ids, length)
             if not len(rows):
                 break
-            cache.select(rows)
-        hidden = model.hidden(ids, cache=cache)[:, -1]
+            decoder.select(rows.tolist())
+        decoder.append(ids[:, 0].tolist())
     return beams.found
 
 
-def _likeliest(
-    model: Any, hidden: Tensor, beams: _Beams, alone: Callable[[], AbstractContextManager[None]]
-) -> tuple[Tensor, Tensor]:
-    """As :meth:`_Beams.likeliest`; by the model's program, where it has one that needs no logits."""
-    find, rules = getattr(model, "likeliest", None), beams.rules
-    if find is not None:
-        given = {"forbidden_ids": rules.forbidden_ids, "vocab_size": rules.vocab_size}
-        found: tuple[Tensor, Tensor] | None = find(hidden, rules.candidates, **given)
+def _likeliest(decoder: Decoder, beams: _Beams) -> tuple[Tensor, Tensor]:
+    """See :meth:`_Beams.likeliest`; a model may have a program that computes it without logits."""
+    hidden, model, rules = decoder.hidden(), decoder.model, beams.rules
+    program = getattr(model, "likeliest", None)
+    if program is not None:
+        never = {"forbidden_ids": rules.forbidden_ids, "vocab_size": rules.vocab_size}
+        found: tuple[Tensor, Tensor] | None = program(hidden, rules.candidates, **never)
         if found is not None:
             if bool(found[0].isnan().any()):
-                raise damaged()
+                raise not_finite()
             return found
     logits = model.lm_head(hidden)
-    with alone():
+    with decoder.between_steps():
         return beams.likeliest(logits)
 
 
 class _Beams:
-    """A search of B prompts with n beams each: what is found, and what goes on."""
+    """A search of B prompts with n beams each: the hypotheses found and the live beams."""
 
     def __init__(self, limits: list[int], rules: _Rules, device: torch.device) -> None:
         self.rules = rules
@@ -165,11 +169,13 @@ class _Beams:
         self.scores = torch.zeros(len(limits), 1, device=device)  # [B, n]; n is 1 before the first step
         self.history = torch.empty(len(limits), 0, dtype=torch.int64, device=device)  # [B * n, length - 1]
         self.ends = torch.tensor(rules.eos_ids, dtype=torch.int64, device=device)
-        self.room = torch.empty(0, 0, device=device)  # for the log-probabilities of a step
+        self.buffer = torch.empty(0, 0, device=device)  # for the log-probabilities of a step
 
     def step(self, values: Tensor, ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """``values`` and ``ids`` as :meth:`likeliest` finds them -> the rows that go on, and token number
-        ``length`` of each [B * n, 1]."""
+        """Take one step; ``values`` and ``ids`` are those of :meth:`likeliest`.
+
+        Returns the rows to continue [B * n], and token number ``length`` of each [B * n, 1].
+        """
         n, rules = self.scores.shape[1], self.rules
         last = torch.tensor([self.limits[prompt] == length for prompt in self.live], device=values.device)
         values, ids = self._forced(last, values, ids)
@@ -190,18 +196,20 @@ class _Beams:
         return rows, ids
 
     def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """logits [B * n, V] -> the largest log-probabilities [B * n, k] and their ids, ids ascending; k is as
-        many as a step looks at, or as there are."""
+        """logits [B * n, V] -> the k largest log-probabilities [B * n, k] and their ids, in ascending order.
+
+        k is the number of candidates of a step, or V if that is smaller.
+        """
         check_finite(logits)
-        if len(self.room) < len(logits):
-            self.room = torch.empty(logits.shape, device=logits.device)
-        logprobs = torch.log_softmax(logits.float(), dim=1, out=self.room[: len(logits)])
+        if len(self.buffer) < len(logits):
+            self.buffer = torch.empty(logits.shape, device=logits.device)
+        logprobs = torch.log_softmax(logits.float(), dim=1, out=self.buffer[: len(logits)])
         if self.rules.forbidden_ids:
             logprobs[:, self.rules.forbidden_ids] = -torch.inf
         return _top(logprobs[:, : self.rules.vocab_size], self.rules.candidates)
 
     def _forced(self, last: Tensor, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, but the forced end alone for prompts that are at their limit, ``last`` [B]."""
+        """Return both with the forced end alone for prompts that are at their limit, ``last`` [B]."""
         forced, V = self.rules.forced_eos_id, self.rules.vocab_size
         if forced is None or not bool(last.any()):
             return values, ids
@@ -213,9 +221,9 @@ class _Beams:
         return values, ids
 
     def _candidates(self, values: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The likeliest continuations of each prompt: log-probability, beam and id, [B, C], the best first.
+        """Return the C likeliest continuations of each prompt: log-probability, beam and id, [B, C].
 
-        Where there are fewer than C, those left over stand at -inf.
+        The best come first.  Where there are fewer than C, the last ones have -inf.
         """
         wanted, k = self.rules.candidates, values.shape[1]
         totals = values.view(*self.scores.shape, k) + self.scores[:, :, None]  # [B, n, k]
@@ -226,7 +234,7 @@ class _Beams:
         return totals, order // k, ids.reshape(len(totals), -1).gather(1, order)
 
     def _keep(self, ended: Tensor, totals: Tensor, parents: Tensor, ids: Tensor, length: int) -> None:
-        """Add those of the best ``beams`` candidates that ended to what was found, and leave the best."""
+        """Add the candidates that ended, of the best ``beams``, to the hypotheses; keep the best ones."""
         places, ranks = ended[:, : self.rules.beams].nonzero().unbind(dim=1)
         if not len(places):
             return
@@ -236,39 +244,39 @@ class _Beams:
         for place, *hypothesis in zip(places.tolist(), texts, scores, logprobs.tolist(), strict=True):
             found = self.found[self.live[place]]
             found.append(Hypothesis(*hypothesis))
-            found.sort(key=lambda known: -known.score)  # stable: among equals what came first
+            found.sort(key=lambda known: -known.score)  # stable: of equals, the first found stays
             del found[self.rules.beams :]
 
     def _going(self, best: Tensor, length: int) -> list[int]:
-        """The places of the prompts whose beams, the ``best`` [B] of each, may add to what was found."""
+        """Return the places of the prompts whose ``best`` beam [B] may still lead to a better hypothesis."""
         penalty = self.rules.length_penalty
-        reach = [length] * len(self.live)
+        lengths = [length] * len(self.live)
         if self.rules.early_stopping == "never" and penalty > 0:
-            reach = [self.limits[prompt] for prompt in self.live]
-        best = best / torch.tensor([float(tokens) ** penalty for tokens in reach], device=best.device)
+            lengths = [self.limits[prompt] for prompt in self.live]
+        best = best / torch.tensor([float(tokens) ** penalty for tokens in lengths], device=best.device)
         going = []
-        for place, (prompt, hope) in enumerate(zip(self.live, best.tolist(), strict=True)):
+        for place, (prompt, score) in enumerate(zip(self.live, best.tolist(), strict=True)):
             found = self.found[prompt]
             if len(found) < self.rules.beams:
-                wanted = hope > -math.inf
+                wanted = score > -math.inf
             else:
-                wanted = self.rules.early_stopping is not True and hope > found[-1].score
+                wanted = self.rules.early_stopping is not True and score > found[-1].score
             if wanted:
                 going.append(place)
         return going
 
 
 def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row [R, V] and their ids, ids ascending; among equals the lowest ids.
+    """Return the k largest of each row [R, V] and their ids, in ascending order; of equals, the lowest ids.
 
-    Ids c, c + C, c + 2C ... make column c of C.  The columns with the k largest maxima hold the k largest:
-    one quick pass finds the maxima, and the slow search for the largest is left with C and a few columns.
+    Ids c, c + C, c + 2C ... make column c of C.  The columns with the k largest maxima contain the k largest
+    logits.  One fast pass computes the maxima, so that the slow search sees only C maxima and a few columns.
     """
     V = logits.shape[1]
     if k >= V:
         return logits, torch.arange(V, device=logits.device).expand_as(logits)
-    wanted = k + 1  # one more shows whether an equal of the last one taken is left out
-    # topk takes longer over fewer than 64 * k: it sorts otherwise then (measured on Zen 4: 7 ns each, not 2)
+    wanted = k + 1  # one more shows whether an equal of the last one is left out
+    # below 64 * k elements topk uses another sort, which is slower (on Zen 4: 7 ns an element, not 2)
     height = min(math.isqrt(V // (4 * wanted)), V // (64 * wanted))
     if height < 4:
         values, ids = logits.topk(wanted, dim=1)
@@ -277,8 +285,8 @@ def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         columns = logits[:, : height * C].view(-1, height, C).amax(dim=1).topk(wanted, dim=1).indices
         down = torch.arange(0, height * C, C, device=logits.device)
         inside = (columns[:, :, None] + down).flatten(1)  # [R, wanted * height]
-        rest = torch.arange(height * C, V, device=logits.device).expand(len(logits), -1)
-        inside = torch.cat([inside, rest], dim=1)
+        others = torch.arange(height * C, V, device=logits.device).expand(len(logits), -1)
+        inside = torch.cat([inside, others], dim=1)
         values, places = logits.gather(1, inside).topk(wanted, dim=1)
         ids = inside.gather(1, places)
     tied = (values[:, k - 1] == values[:, k]) & (values[:, k] > -torch.inf)
@@ -290,11 +298,11 @@ def _top(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _lowest(logits: Tensor, values: Tensor, ids: Tensor) -> Tensor:
-    """``ids`` of the k largest ``values`` [R, k], with the lowest of all ids that equal the least of them."""
+    """Return the ids of the k largest ``values`` [R, k], with the lowest of all ids that equal the least."""
     least, V = values[:, -1:], logits.shape[1]
     every = torch.arange(V, device=logits.device)
     equal = torch.where(logits == least, every, V).topk(values.shape[1], dim=1, largest=False).values
-    above = (values > least).sum(dim=1, keepdim=True)  # these come first, and stay
+    above = (values > least).sum(dim=1, keepdim=True)  # these stay
     place = torch.arange(values.shape[1], device=logits.device) - above
     return torch.where(place < 0, ids, equal.gather(1, place.clamp(min=0)))
 

@@ -1,53 +1,42 @@
-"""A SequenceToSequence whose sources are read, seen as a CausalLM of what it writes.
+"""A SequenceToSequence with its sources read, which decodes as a CausalLM does.
 
     memory = model.encode(source, attend=attend)                          # B sources
     generate(Conditioned(model, memory), [[start]] * B, Sampling(temperature=0))
 
-Greedy, every sampling setting, streaming and beam search run on it as they run on any causal model.  A
-source is read once, however many samples or beams are written from it.
+Greedy decoding, every sampling setting, streaming and beam search work as for a causal model.  A source is
+read once, for any number of samples or beams.
 
-Prefixes are one per source and of one length: the start token, or the start token and as many forced
-tokens for every source; SequenceToSequence has no padding on the left of a prefix.  Without a number of
-new tokens the limit is ``3 * source length + 50``, or what ``max_seq_len`` leaves: nearly three times what
-any pair of languages needs, and a row that never ends costs no more than that.
+There is one prefix for each source, and all prefixes of a batch have one length: the start token, or the
+start token and as many forced tokens for every source.  Without a number of new tokens the limit is
+``3 * source length + 50``, or the room that ``max_seq_len`` leaves.  That is nearly three times the length
+that any pair of languages needs, and bounds the cost of a row that never ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.models import Memory
 from wordloom.nn.cache import Cache
+from wordloom.nn.memory import Memory
 
 __all__ = ["Conditioned", "ConditionedCache"]
 
 
 class ConditionedCache:
-    """What the model remembers of its prefixes, and the memory of each row's source; rows move together."""
+    """The cache of the model's prefixes, and the memory of each row's source; rows move together."""
 
     def __init__(self, prefixes: Cache, memory: Memory) -> None:
         self.prefixes = prefixes
         self.memory = memory
-        self.sources = torch.arange(len(memory.values))  # [B] which source each row is written from
+        self.sources = torch.arange(len(memory.values))  # [B] the source that each row is written from
 
-    @property
-    def lengths(self) -> Tensor:
-        return self.prefixes.lengths
-
-    @property
-    def longest(self) -> int:
-        return self.prefixes.longest
-
-    def layer(self, index: int) -> Any:
-        return self.prefixes.layer(index)
-
-    def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
-        self.prefixes.advance(tokens, attend)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.prefixes, name)  # lengths, layer(i), advance(tokens), truncate(lengths)
 
     def select(self, rows: Tensor) -> None:
         self.prefixes.select(rows)
@@ -55,14 +44,21 @@ class ConditionedCache:
         if not torch.equal(sources, self.sources):  # beams change places within a source at every step
             self.sources, self.memory = sources, self.memory.select(rows)
 
+    def join(self, other: Self) -> None:
+        """Add the rows of ``other``, whose model is this cache's, behind these rows."""
+        self.prefixes.join(other.prefixes)
+        self.memory = self.memory.join(other.memory)
+        new = other.sources + (int(self.sources.max()) + 1 if len(self.sources) else 0)
+        self.sources = torch.cat([self.sources, new])
+
 
 class Conditioned:
     """``model`` writing from ``memory``: row b of every prefix belongs to row b of the memory.
 
-    Everything a CausalLM has and that is not here is the model's own: ``lm_head``, ``parameters()`` ...
+    Everything else that a CausalLM has is the model's own: ``lm_head``, ``parameters()`` and so on.
 
-    ``kept`` is for several memories of one model, of which no weight changes meanwhile: what is laid out of
-    them for the first is found there by the next.
+    ``kept`` is a dict shared by several memories of one model whose weights do not change.  The compiled
+    programs store their copy of the weights in it.
     """
 
     def __init__(self, model: Any, memory: Memory, *, kept: dict[str, Any] | None = None) -> None:
@@ -74,8 +70,8 @@ class Conditioned:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
 
-    def new_cache(self, batch: int, length: int) -> ConditionedCache:
-        """An empty cache for a prefix of up to ``length`` tokens for each of the ``batch`` sources."""
+    def new_cache(self, batch: int, length: int) -> Any:
+        """Return an empty cache for a prefix of up to ``length`` tokens for each of the ``batch`` sources."""
         return ConditionedCache(self.model.new_cache(batch, length), self.memory)
 
     def hidden(self, tokens: Tensor, *, attend: None = None, cache: Any = None) -> Tensor:
@@ -84,12 +80,16 @@ class Conditioned:
             return self.model.hidden(tokens, self.memory)
         return self.model.hidden(tokens, cache.memory, cache=cache.prefixes)
 
+    def with_memory(self, memory: Memory) -> Conditioned:
+        """Return the same model writing from other sources."""
+        return Conditioned(self.model, memory, kept=self.kept)
+
     def select(self, rows: Tensor) -> Conditioned:
-        """The same model writing from these sources, in this order."""
-        return Conditioned(self.model, self.memory.select(rows))
+        """Return the same model writing from these sources, in this order."""
+        return self.with_memory(self.memory.select(rows))
 
     def check(self, prefixes: Sequence[Sequence[int]]) -> None:
-        """Raise GenerationError unless there is one prefix per source, and all are of one length."""
+        """Raise GenerationError unless there is one prefix per source, and all have one length."""
         if len(prefixes) != len(self.memory.values):
             raise GenerationError(
                 f"{len(prefixes)} prefixes for {len(self.memory.values)} sources; give one for each, and "
@@ -98,12 +98,12 @@ class Conditioned:
         lengths = sorted(set(map(len, prefixes)))
         if len(lengths) > 1:
             raise GenerationError(
-                f"prefixes of {lengths[0]} and of {lengths[-1]} tokens; those of one batch have one length: "
-                "write to their sources in batches of their own"
+                f"prefixes of {lengths[0]} and of {lengths[-1]} tokens; prefixes of one batch have one "
+                "length: write to their sources in batches of their own"
             )
 
     def usual_new_tokens(self) -> list[int]:
-        """How many tokens each source may become where nobody said: 3 times its length and 50."""
+        """Return the default limit of new tokens for each source: 3 times its length and 50."""
         B, S = self.memory.values.shape[:2]
         lengths = [S] * B if self.memory.attend is None else self.memory.attend.sum(dim=1).tolist()
         return [3 * length + 50 for length in lengths]

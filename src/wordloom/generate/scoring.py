@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from wordloom.errors import GenerationError
-from wordloom.generate.engine import check_finite, check_ids, check_known, next_logits
+from wordloom.generate.decoder import next_logits
+from wordloom.generate.limits import check_finite, check_ids, check_known
 from wordloom.models import Memory, context_limit
 from wordloom.nn.evaluating import evaluating
 

@@ -90,7 +90,7 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any], source: Path | None) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
-        self._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
+        self._cache_file = _CacheFile(  # type: ignore[no-untyped-call]
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=stamp(source or Path(inspect.getfile(function))),
@@ -99,6 +99,16 @@ class _Cache(FunctionCache):
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         # numba's key has the variables of a closure too, which differ in each process; the stamp covers them
         return sig, codegen.magic_tuple()
+
+
+class _CacheFile(IndexDataCacheFile):
+    """An index of machine code, empty if it was written for types that no longer exist under their names."""
+
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):
+            return {}
 
 
 def stamp(file: Path) -> str:

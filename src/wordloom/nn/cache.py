@@ -7,6 +7,7 @@ of another.  Every generative family decodes through one protocol::
     cache.layer(i)                  what layer i stores: keys and values, or a hidden state
     cache.advance(tokens, attend)   new tokens have passed through every layer
     cache.select(rows)              keep these rows in this order; a row may be repeated
+    cache.empty(batch, length)      a new cache for the same model
     cache.join(other)               add the rows of another cache behind
     cache.truncate(lengths)         forget all but each row's first tokens; recurrent states refuse
 """
@@ -43,6 +44,7 @@ class Cache(Protocol):
     def longest(self) -> int: ...
     def layer(self, index: int) -> Any: ...
     def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None: ...
+    def empty(self, batch: int, length: int) -> Self: ...
     def select(self, rows: Tensor) -> None: ...
     def join(self, other: Self) -> None: ...
     def truncate(self, lengths: int | Tensor) -> None: ...
@@ -105,7 +107,7 @@ class LayerKeyValues:
         start, T = self.cache.longest, keys.shape[2]
         stop = start + T
         if self.keys is None or self.values is None or self.keys.shape[2] < stop:
-            self._grow(keys, stop)
+            self.grow(keys, stop)
         assert self.keys is not None
         assert self.values is not None
         if self.cache.uniform:
@@ -117,7 +119,8 @@ class LayerKeyValues:
             self.values[rows, :, slots] = values.transpose(1, 2)
         return self.keys[:, :, :stop], self.values[:, :, :stop]
 
-    def _grow(self, like: Tensor, needed: int) -> None:
+    def grow(self, like: Tensor, needed: int) -> None:
+        """Make room for ``needed`` tokens of keys and values like ``like`` [B, K, *, E]."""
         # doubling keeps copies amortised when the caller asked for less than it then used
         old = 0 if self.keys is None else self.keys.shape[2]
         capacity = max(self.cache.capacity, needed, 2 * old)
@@ -143,6 +146,10 @@ class KeyValueCache(RowLengths):
 
     def layer(self, index: int) -> LayerKeyValues:
         return self.layers[index]
+
+    def empty(self, batch: int, length: int) -> Self:
+        """Return an empty cache for the same model."""
+        return type(self)(n_layers=len(self.layers), batch=batch, length=length)
 
     def set_lengths(self, lengths: Tensor) -> None:
         super().set_lengths(lengths)
@@ -311,6 +318,10 @@ class RecurrentCache(RowLengths):
 
     def layer(self, index: int) -> LayerState:
         return self.layers[index]
+
+    def empty(self, batch: int, length: int) -> Self:
+        """Return an empty cache for the same model; its size does not depend on ``length``."""
+        return type(self)(n_layers=len(self.layers), batch=batch)
 
     def select(self, rows: Tensor) -> None:
         for layer in self.layers:

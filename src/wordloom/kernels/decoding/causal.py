@@ -1,7 +1,7 @@
-"""A few tokens through a whole model, one compiled program per family: read beside ``models/*.py``.
+"""A few tokens through a whole model, one compiled program per family, to be read beside ``models/*.py``.
 
-Every thread runs a program from its first line to its last.  It writes only its own share of columns or
-heads, and ``barrier`` stands wherever one thread reads what another wrote.
+Every thread runs a program from its first line to its last and writes only its own share of columns or heads.
+A ``barrier`` stands wherever a thread reads what another thread wrote.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from wordloom.kernels.decoding.leaves import (
     attend,
     layer_norm,
     project,
-    remember,
     rms_norm,
     rotate,
     share,
+    store_row,
 )
 from wordloom.kernels.machine_code import program
 
-__all__ = ["PROGRAMS", "Memory", "Room", "Weights", "head"]
+__all__ = ["PROGRAMS", "Buffers", "NewTokens", "Weights", "head"]
 
-PATIENCE = 200  # polls of a barrier before other programs get the core: some microseconds
+PATIENCE = 200  # polls of a barrier, some microseconds, before a thread yields its core to other programs
 
 
 class Weights(NamedTuple):
-    """A model as the programs see it: where its matrices lie, and small float32 copies of the rest.
+    """A model as the programs see it: the addresses of its matrices, and float32 copies of small weights.
 
-    The order of matrices and biases is q, k, v, o, up, down and, in a LLaMA, gate.  Each kind of bias is an
+    The order of matrices and biases is q, k, v, o, up, down and, in a LLaMA, gate.  Each kind of bias has an
     array of its own, as wide as the layer's output.
     """
 
@@ -49,16 +49,16 @@ class Weights(NamedTuple):
     activation: int
 
 
-class Memory(NamedTuple):
-    """Where the new tokens go: the cache, and each token's place in it."""
+class NewTokens(NamedTuple):
+    """The cache, and the place of each new token in it."""
 
     layers: np.ndarray  # [L, 2] addresses of keys and values [B, K, S, E]
     capacity: int  # S
     rows: np.ndarray  # [R, 2]: cache row, and position in it
 
 
-class Room(NamedTuple):
-    """Arrays to work in, for R tokens; ``x`` comes in as embeddings and leaves as what the head reads."""
+class Buffers(NamedTuple):
+    """Working arrays for R tokens.  A program reads the embeddings from ``x`` and leaves the head's input."""
 
     x: np.ndarray  # [R, D]
     q: np.ndarray  # [R, H*E]
@@ -72,117 +72,121 @@ class Room(NamedTuple):
 
 
 @program
-def _self_attention(room: Room, h: Any, w: Weights, i: int, memory: Memory, team: Any, thread: int) -> None:
-    """x += attention(h) in layer i; ends with all threads together."""
-    threads, H, K, E = room.normed.shape[0], w.heads, w.kv_heads, w.head_dim
-    q, k, v, rows = room.q, room.k, room.v, memory.rows
+def _self_attention(
+    buffers: Buffers, h: Any, w: Weights, i: int, new: NewTokens, counters: Any, thread: int
+) -> None:
+    """x += attention(h) in layer i; ends with a barrier."""
+    threads, H, K, E = buffers.normed.shape[0], w.heads, w.kv_heads, w.head_dim
+    q, k, v, rows = buffers.q, buffers.k, buffers.v, new.rows
     matrix, bias = w.matrices[i], w.biases
     project(q, h, matrix[0], bias[0][i], False, w.like, thread, threads)
     project(k, h, matrix[1], bias[1][i], False, w.like, thread, threads)
     project(v, h, matrix[2], bias[2][i], False, w.like, thread, threads)
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
 
-    keys, values = memory.layers[i, 0], memory.layers[i, 1]
+    keys, values = new.layers[i, 0], new.layers[i, 1]
     for item in range(thread, rows.shape[0] * K, threads):
         r, group = item // K, item % K
         if w.rotary.shape[1]:
             rotate(k, r, group * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        place = ((rows[r, 0] * K + group) * memory.capacity + rows[r, 1]) * E
-        remember(w.like, keys, place, k, r, group * E, E)
-        remember(w.like, values, place, v, r, group * E, E)
-    barrier(team, threads, PATIENCE)
+        place = ((rows[r, 0] * K + group) * new.capacity + rows[r, 1]) * E
+        store_row(w.like, keys, place, k, r, group * E, E)
+        store_row(w.like, values, place, v, r, group * E, E)
+    barrier(counters, threads, PATIENCE)
 
     for item in range(thread, rows.shape[0] * H, threads):
         r, head = item // H, item % H
         if w.rotary.shape[1]:
             rotate(q, r, head * E, w.rotary[0, rows[r, 1]], w.rotary[1, rows[r, 1]])
-        first = (rows[r, 0] * K + head // (H // K)) * memory.capacity * E * w.like.itemsize
+        first = (rows[r, 0] * K + head // (H // K)) * new.capacity * E * w.like.itemsize
         attend(
-            room.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
-            room.scores[thread], w.like,
+            buffers.mixed, q, r, head, E, keys + first, values + first, 0, rows[r, 1] + 1, w.scale,
+            buffers.scores[thread], w.like,
         )  # fmt: skip
-    barrier(team, threads, PATIENCE)
-    project(room.x, room.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
+    project(buffers.x, buffers.mixed, matrix[3], bias[3][i], True, w.like, thread, threads)
+    barrier(counters, threads, PATIENCE)
 
 
 @program
-def _llama(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, gate, up = room.x, room.normed[thread], room.gate, room.wide
-    threads = room.normed.shape[0]
+def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
+    x, h, gate, up = buffers.x, buffers.normed[thread], buffers.gate, buffers.wide
+    threads = buffers.normed.shape[0]
     first, last = share(gate.shape[1], thread, threads)
-    L = memory.layers.shape[0]
+    L = new.layers.shape[0]
     for i in range(L):
         rms_norm(h, x, w.gains[i, 0], w.eps)
-        _self_attention(room, h, w, i, memory, team, thread)
+        _self_attention(buffers, h, w, i, new, counters, thread)
         rms_norm(h, x, w.gains[i, 1], w.eps)
         project(gate, h, w.matrices[i, 6], w.biases[6][i], False, w.like, thread, threads)
         project(up, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(gate, w.activation, first, last)
         for r in range(x.shape[0]):
-            mine, other = gate[r, first:last], up[r, first:last]
+            g, u = gate[r, first:last], up[r, first:last]
             for f in range(last - first):
-                mine[f] *= other[f]
-        barrier(team, threads, PATIENCE)
+                g[f] *= u[f]
+        barrier(counters, threads, PATIENCE)
         project(x, gate, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
     rms_norm(h, x, w.gains[L, 0], w.eps)
-    _replace_x(room, h, team, thread)
+    _replace_x(buffers, h, counters, thread)
 
 
 @program
-def _gpt2(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, wide = room.x, room.normed[thread], room.wide
-    threads = room.normed.shape[0]
+def _gpt2(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
+    x, h, wide = buffers.x, buffers.normed[thread], buffers.wide
+    threads = buffers.normed.shape[0]
     first, last = share(wide.shape[1], thread, threads)
-    L = memory.layers.shape[0]
+    L = new.layers.shape[0]
     for i in range(L):
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
-        _self_attention(room, h, w, i, memory, team, thread)
+        _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
-    _replace_x(room, h, team, thread)
+    _replace_x(buffers, h, counters, thread)
 
 
 @program
-def _gpt(w: Weights, memory: Memory, room: Room, team: Any, thread: int) -> None:
-    x, h, wide = room.x, room.normed[thread], room.wide
-    threads = room.normed.shape[0]
+def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
+    x, h, wide = buffers.x, buffers.normed[thread], buffers.wide
+    threads = buffers.normed.shape[0]
     first, last = share(wide.shape[1], thread, threads)
     for r in range(x.shape[0]):
         for d in range(x.shape[1]):
             h[r, d] = x[r, d]
-    for i in range(memory.layers.shape[0]):
-        _self_attention(room, h, w, i, memory, team, thread)
+    for i in range(new.layers.shape[0]):
+        _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
-        _replace_x(room, h, team, thread)
+        _replace_x(buffers, h, counters, thread)
         project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
         activate(wide, w.activation, first, last)
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
         project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
-        _replace_x(room, h, team, thread)
+        _replace_x(buffers, h, counters, thread)
 
 
 @program
-def _replace_x(room: Room, h: Any, team: Any, thread: int) -> None:
-    """x = h, once every thread has read the old x; each writes the columns that it alone adds to."""
-    threads = room.normed.shape[0]
-    barrier(team, threads, PATIENCE)
+def _replace_x(buffers: Buffers, h: Any, counters: Any, thread: int) -> None:
+    """x = h, after every thread has read the old x; each writes the columns that it alone adds to."""
+    threads = buffers.normed.shape[0]
+    barrier(counters, threads, PATIENCE)
     first, last = share(h.shape[1], thread, threads)
     for r in range(h.shape[0]):
         for d in range(first, last):
-            room.x[r, d] = h[r, d]
+            buffers.x[r, d] = h[r, d]
 
 
 @program
-def head(like: Any, address: int, bias: Any, out: Any, x: Any, threads: int, team: Any, thread: int) -> None:
+def head(
+    like: Any, address: int, bias: Any, out: Any, x: Any, threads: int, counters: Any, thread: int
+) -> None:
     """out [R, V] = x [R, D] @ lm_head^T + bias."""
     project(out, x, address, bias, False, like, thread, threads)
 

@@ -1,14 +1,14 @@
-"""A token of every row through the whole decoder of a Transformer, compiled: read beside
+"""One token of every row through the whole decoder of a Transformer, to be read beside
 ``models/transformer.py``.
 
-A row needs nothing of another one, so each thread takes a share of the rows from the first layer to the last
-and meets nobody.  Many rows are computed at once (the beams of a batch), so products count more than memory:
-their weights are laid out anew for each search, :func:`pack`, and multiplied panel by panel, each fetched
-once for all rows of a thread.  A row's sums are made in one order whatever stands beside it, so a batch
-computes each of its rows as alone, bit for bit.
+No row depends on another row, so each thread takes a share of the rows from the first layer to the last
+without a barrier.  Many rows are computed at once (the beams of a batch), so arithmetic costs more than
+memory: :func:`pack` copies the weights into panels, and each panel is fetched once for all rows of a thread.
+The sums of a row are computed in one order, whatever the number of rows, so a batch computes each row bit for
+bit as it is computed alone.
 
-Keys and values stay where they were written: beams that change places exchange the addresses of their
-tokens' keys, ``Step.places``, and the beams of a source share its keys.
+Keys and values stay where they were written.  Beams that change slots exchange the addresses of their
+tokens' slots, ``Step.slots``, and the beams of a source share its keys.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from wordloom.kernels.decoding.leaves import (
     activate,
     attend,
     layer_norm,
-    remember,
     rotate,
     share,
     softmax,
+    store_row,
 )
 from wordloom.kernels.machine_code import compiled, exact_routine, leaf, program, routine
 from wordloom.kernels.memory import FLOAT, load, pointer, prefetch_far
@@ -36,10 +36,20 @@ from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import dot_at, mix_at
 
 __all__ = [
-    "LANES", "PANEL", "Choice", "Head", "Room", "Step", "Weights", "decode", "likeliest", "logits", "pack",
+    "LANES",
+    "PANEL",
+    "Buffers",
+    "Choice",
+    "Head",
+    "Step",
+    "Weights",
+    "decode",
+    "likeliest",
+    "logits",
+    "pack",
 ]  # fmt: skip
 
-VECTORS = 4 if LANES == 16 else 2  # of a panel: beside 4 rows, as many as registers hold sums of
+VECTORS = 4 if LANES == 16 else 2  # of a panel: as many as fit into registers beside 4 rows
 PANEL = VECTORS * LANES  # columns
 LINE = 64  # bytes that come from memory at once
 LOWEST = np.float32(-3e38)
@@ -79,16 +89,15 @@ class Weights(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What the rows stand at."""
+    """The position of each row."""
 
-    places: np.ndarray  # [R, T] addresses of each token's keys and values [L, 2, D], the new ones' last
-    sources: np.ndarray  # [R, 3] which source a row reads, its first real token and the one after its last
-    crossing: np.ndarray  # [L, 2] addresses of the sources' keys and values [N, H, S, E]
-    source_length: int  # S
+    slots: np.ndarray  # [R, T] addresses of each token's keys and values [L, 2, D]
+    lengths: np.ndarray  # [R] number of the row's new token, whose slot is still empty
+    sources: np.ndarray  # [R, 3] address of the row's source, keys and values [L, 2, H, S, E]; S; real tokens
 
 
-class Room(NamedTuple):
-    """Arrays to work in, for R rows; ``x`` comes in as embeddings and leaves as what the head reads."""
+class Buffers(NamedTuple):
+    """Working arrays for R rows.  A program reads the embeddings from ``x`` and leaves the head's input."""
 
     x: np.ndarray  # [R, D]
     normed: np.ndarray  # [R, D]
@@ -104,7 +113,7 @@ class Room(NamedTuple):
 
 @routine
 def _multiply(out: int, out_row: int, x: int, R: int, K: int, matrix: int, N: int) -> None:
-    """out [R, N] += x [R, K] times panels of N columns; by address.  The next panel is fetched meanwhile."""
+    """out [R, N] += x [R, K] times panels of N columns; by address.  Prefetches the next panel."""
     one, width = np.float32(1), _panel_width(N)
     whole = R - R % 4
     lines = 4 * K * width // LINE
@@ -148,72 +157,76 @@ def project(out: Any, x: Any, matrix: int, bias: Any, add: bool) -> None:
 
 
 @routine
-def _look_back(mixed: Any, qkv: Any, places: Any, offset: int, w: Weights, weights: Any) -> None:
-    """Every row's new query on its own tokens' keys; the new token's are written first."""
+def _self_attention(
+    mixed: Any, qkv: Any, slots: Any, lengths: Any, offset: int, w: Weights, weights: Any
+) -> None:
+    """Write every row's new keys and values, and attend with its new query to all its tokens."""
     R, D = mixed.shape
-    T, H, E, like = places.shape[1], w.heads, w.head_dim, mixed[0, :0]
+    H, E, like = w.heads, w.head_dim, mixed[0, :0]
     whole = E - E % LANES
     for r in range(R):
+        T = lengths[r] + 1
         if w.rotary.shape[1]:
             for head in range(2 * H):  # of queries and keys
                 rotate(qkv, r, head * E, w.rotary[0, T - 1], w.rotary[1, T - 1])
-        remember(like, places[r, T - 1] + offset, 0, qkv, r, D, 2 * D)
-        query, out, there = qkv[r].ctypes.data, mixed[r].ctypes.data, places[r].ctypes.data
+        store_row(like, slots[r, T - 1] + offset, 0, qkv, r, D, 2 * D)
+        query, out, there = qkv[r].ctypes.data, mixed[r].ctypes.data, slots[r].ctypes.data
         for h in range(H):
             head = weights[h]
             at, factors = 4 * h * E, head.ctypes.data
             dot_at(factors, there, T, offset + at, query + at, whole)
             for e in range(h * E + whole, (h + 1) * E):
                 for t in range(T):
-                    head[t] += qkv[r, e] * load(pointer(places[r, t] + offset, like), e)
+                    head[t] += qkv[r, e] * load(pointer(slots[r, t] + offset, like), e)
             softmax(head, T, w.scale)
             mix_at(out + at, there, T, offset + 4 * D + at, factors, whole)
             for e in range(h * E + whole, (h + 1) * E):
                 mixed[r, e] = np.float32(0)
                 for t in range(T):
-                    mixed[r, e] += head[t] * load(pointer(places[r, t] + offset + 4 * D, like), e)
+                    mixed[r, e] += head[t] * load(pointer(slots[r, t] + offset + 4 * D, like), e)
 
 
 @program
-def _read(mixed: Any, queries: Any, step: Step, sources: Any, i: int, w: Weights, weights: Any) -> None:
-    """Every row's query on the keys of its source in layer i."""
-    H, E, S, like = w.heads, w.head_dim, step.source_length, mixed[0, :0]
-    keys, values = step.crossing[i, 0], step.crossing[i, 1]
+def _cross_attention(mixed: Any, queries: Any, sources: Any, i: int, w: Weights, weights: Any) -> None:
+    """Attend with every row's query to the keys of its source in layer i."""
+    H, E, like = w.heads, w.head_dim, mixed[0, :0]
     for r in range(mixed.shape[0]):
+        head_size = 4 * sources[r, 1] * E  # bytes
+        keys = sources[r, 0] + 2 * i * H * head_size
         for h in range(H):
-            at = 4 * (sources[r, 0] * H + h) * S * E
+            at = keys + h * head_size
             attend(
-                mixed, queries, r, h, E, keys + at, values + at, sources[r, 1], sources[r, 2], w.scale,
-                weights[h], like,
-            )  # fmt: skip
+                mixed, queries, r, h, E, at, at + H * head_size, 0, sources[r, 2], w.scale, weights[h], like
+            )
 
 
 @program
-def decode(w: Weights, step: Step, room: Room, team: Any, thread: int) -> None:
+def decode(w: Weights, step: Step, buffers: Buffers, counters: Any, thread: int) -> None:
     """x [R, D] through all layers; this thread's share of the rows."""
-    first, last = share(step.places.shape[0], thread, room.weights.shape[0])
+    first, last = share(step.slots.shape[0], thread, buffers.weights.shape[0])
     if first == last:
         return
-    x, normed, qkv = room.x[first:last], room.normed[first:last], room.qkv[first:last]
-    queries, mixed, wide = room.queries[first:last], room.mixed[first:last], room.wide[first:last]
-    places, sources, weights = step.places[first:last], step.sources[first:last], room.weights[thread]
+    x, normed, qkv = buffers.x[first:last], buffers.normed[first:last], buffers.qkv[first:last]
+    queries, mixed, wide = buffers.queries[first:last], buffers.mixed[first:last], buffers.wide[first:last]
+    slots, lengths, weights = step.slots[first:last], step.lengths[first:last], buffers.weights[thread]
+    sources = step.sources[first:last]
     D, L, pre = x.shape[1], w.matrices.shape[0], w.pre_norm
-    given = normed if pre else x  # what a layer reads; its norm stands before it, or after the one before it
+    inputs = normed if pre else x  # of a layer: its norm comes before it, or after the layer before it
     for i in range(L):
         matrix, bias, gains, offsets = w.matrices[i], w.biases, w.gains[i], w.offsets[i]
         if pre:
-            layer_norm(given, x, gains[0], offsets[0], w.eps)
-        project(qkv, given, matrix[0], bias[0][i], False)
-        _look_back(mixed, qkv, places, 8 * i * D, w, weights)
+            layer_norm(inputs, x, gains[0], offsets[0], w.eps)
+        project(qkv, inputs, matrix[0], bias[0][i], False)
+        _self_attention(mixed, qkv, slots, lengths, 8 * i * D, w, weights)
         project(x, mixed, matrix[1], bias[1][i], True)
         norm = 1 if pre else 0
-        layer_norm(given, x, gains[norm], offsets[norm], w.eps)
-        project(queries, given, matrix[2], bias[2][i], False)
-        _read(mixed, queries, step, sources, i, w, weights)
+        layer_norm(inputs, x, gains[norm], offsets[norm], w.eps)
+        project(queries, inputs, matrix[2], bias[2][i], False)
+        _cross_attention(mixed, queries, sources, i, w, weights)
         project(x, mixed, matrix[3], bias[3][i], True)
         norm += 1
-        layer_norm(given, x, gains[norm], offsets[norm], w.eps)
-        project(wide, given, matrix[4], bias[4][i], False)
+        layer_norm(inputs, x, gains[norm], offsets[norm], w.eps)
+        project(wide, inputs, matrix[4], bias[4][i], False)
         activate(wide, w.activation, 0, wide.shape[1])
         project(x, wide, matrix[5], bias[5][i], True)
         if not pre:
@@ -226,15 +239,15 @@ def decode(w: Weights, step: Step, room: Room, team: Any, thread: int) -> None:
 
 
 class Head(NamedTuple):
-    """What turns hidden vectors into logits, its ids filled up to whole panels."""
+    """The head, whose ids are padded to whole panels."""
 
     matrix: np.ndarray  # [V / PANEL, D, PANEL]
-    bias: np.ndarray  # [V], -inf for what is no id
-    forbidden: np.ndarray  # [V] bool: ids that are not chosen
+    bias: np.ndarray  # [V], -inf for padding
+    forbidden: np.ndarray  # [V] bool: ids that are never chosen
 
 
 class Choice(NamedTuple):
-    """The k likeliest ids of each row and what is needed to find them."""
+    """The k likeliest ids of each row, and working arrays."""
 
     values: np.ndarray  # [R, k] log-probabilities
     ids: np.ndarray  # [R, k] ascending
@@ -244,7 +257,7 @@ class Choice(NamedTuple):
 
 
 @program
-def logits(head: Head, hidden: Any, out: Any, threads: int, team: Any, thread: int) -> None:
+def logits(head: Head, hidden: Any, out: Any, threads: int, counters: Any, thread: int) -> None:
     """out [R, V] = the logits of hidden [R, D]; this thread's share of the rows."""
     first, last = share(out.shape[0], thread, threads)
     R, K = last - first, hidden.shape[1]
@@ -257,8 +270,8 @@ def logits(head: Head, hidden: Any, out: Any, threads: int, team: Any, thread: i
 
 
 @program
-def likeliest(head: Head, hidden: Any, choice: Choice, team: Any, thread: int) -> None:
-    """Logits, their softmax and its largest in one pass: panel by panel, none kept; a share of the rows."""
+def likeliest(head: Head, hidden: Any, choice: Choice, counters: Any, thread: int) -> None:
+    """Find the k largest log-probabilities in one pass over the panels; this thread's share of the rows."""
     first, last = share(hidden.shape[0], thread, choice.tiles.shape[0])
     R, K, k, tile = last - first, hidden.shape[1], choice.values.shape[1], choice.tiles[thread]
     values, ids = choice.values[first:last], choice.ids[first:last]
@@ -293,7 +306,7 @@ def _add_exponentials(logits: Any, top: Any, largest: Any, total: Any, r: int) -
 
 @program
 def _choose(logits: Any, before: int, forbidden: Any, values: Any, ids: Any) -> None:
-    """Put what is above the least of ``values`` among them, the largest first, of equals the lowest id."""
+    """Insert larger logits into ``values``, the largest first; of equal ones the lowest id comes first."""
     k = values.shape[0]
     for c in range(PANEL):
         value = logits[c]
@@ -307,7 +320,7 @@ def _choose(logits: Any, before: int, forbidden: Any, values: Any, ids: Any) -> 
 
 @program
 def _finish(values: Any, ids: Any, largest: Any, total: Any) -> None:
-    """Make log-probabilities of logits, NaN where none is finite, and put them in the order of their ids."""
+    """Turn logits into log-probabilities, NaN where none is finite, and sort them by id."""
     base = largest + np.float32(math.log(total))
     if largest == LOWEST:
         base = np.float32(np.nan)

@@ -1,12 +1,12 @@
-"""The leaves of fast decoding, compiled by numba: what a few tokens pass through, on a team of threads.
+"""The layers of the decoding programs: products, norms, activations, rotation, softmax and attention.
 
-One token reads every weight once, so decoding is bound by memory: these kernels read a model's own
-tensors where they lie, in float32 or bfloat16, and compute in float32.  Every thread runs the same
-program on its share of the output rows and meets the others (:mod:`wordloom.kernels.barrier`); one call does
-a whole token, so nothing is scheduled, allocated or traced in between.
+One token reads every weight once, so decoding is bound by memory.  These kernels read a model's own tensors,
+in float32 or bfloat16, and compute in float32.  Every thread runs the same program on its share of the output
+rows and waits at barriers (:mod:`wordloom.kernels.barrier`).  One call computes a whole token, so nothing is
+scheduled or allocated in between.
 
-Letters as in :mod:`wordloom.nn`; R is the number of tokens computed at once, one row each.  ``like`` is an
-empty array whose type tells how weights and cache are stored: float32, or uint16 for the bits of bfloat16.
+Letters are those of :mod:`wordloom.nn`; R is the number of tokens computed at once, one row each.  ``like``
+is an empty array whose type says how weights and cache are stored: float32, or uint16 for bfloat16's bits.
 """
 
 from __future__ import annotations
@@ -25,8 +25,19 @@ from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import add_rows
 
 __all__ = [
-    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project",
-    "remember", "rms_norm", "rotate", "share", "softmax",
+    "GELU",
+    "GELU_TANH",
+    "RELU",
+    "SILU",
+    "activate",
+    "attend",
+    "layer_norm",
+    "project",
+    "rms_norm",
+    "rotate",
+    "share",
+    "softmax",
+    "store_row",
 ]  # fmt: skip
 
 RELU, GELU, GELU_TANH, SILU = range(4)
@@ -34,14 +45,15 @@ RELU, GELU, GELU_TANH, SILU = range(4)
 
 @exact_routine
 def share(n: int, thread: int, threads: int) -> tuple[int, int]:
-    """The part of range(n) that is this thread's; bounds are multiples of four, as rows are computed."""
+    """Return the bounds of this thread's part of range(n): multiples of four, the rows of one product."""
     fours = (n + 3) // 4
     return min(n, 4 * (fours * thread // threads)), min(n, 4 * (fours * (thread + 1) // threads))
 
 
-# How many rows of the weight go beside four tokens: with AVX512 there are 32 registers to hold sums in, else
-# 16.  Two leave time in which to fetch what comes next; so do eight tokens, which pays where a vector of the
-# weight is half as many bytes (bfloat16: a tenth more tokens a second on Zen 4; float32: a fifth fewer).
+# The number of weight rows that are multiplied with four tokens at once.  AVX512 has 32 registers for the
+# sums, older processors 16.  Two rows leave time to prefetch the next ones.  Eight tokens do so too, and pay
+# off in bfloat16, whose vectors are half as many bytes: a tenth more tokens a second on Zen 4, but a fifth
+# fewer in float32.
 _WIDE = LANES == 16
 _BESIDE_FOUR = 4 if _WIDE else 2
 _eights, _fours = tile(8, 2, ahead=1024), tile(4, 4) if _WIDE else tile(4, 2, ahead=1024)
@@ -54,9 +66,9 @@ def project(
 ) -> None:
     """out [R, N] = (out +) x [R, K] @ weight [N, K]^T + bias [N or 0]; this thread's share of the columns.
 
-    Four rows of the weight are read at once, a quarter of the share apart: each is then one long stream,
-    which the processor fetches ahead of us.  Short rows side by side share pages, and Zen 4 seems to follow
-    only one stream in a page: of 768 floats they arrive at half the pace, of 2,048 at two thirds.
+    Four rows of the weight are read at once, a quarter of the share apart, so that the processor prefetches
+    four long streams.  Neighbouring short rows share memory pages, and Zen 4 seems to prefetch only one
+    stream in a page: rows of 768 floats are read at half the speed, rows of 2,048 at two thirds.
     """
     R, K = x.shape
     N = out.shape[1]
@@ -95,7 +107,7 @@ def project(
 
 @routine
 def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
-    """out [R, D] = x / sqrt(mean(x^2) + eps) * gain; every thread does it all, into a buffer of its own."""
+    """out [R, D] = x / sqrt(mean(x^2) + eps) * gain; every thread computes all rows, into its own buffer."""
     R, D = x.shape
     for r in range(R):
         scale = rms_scale(pointer(x.ctypes.data, FLOAT), r * D, D, np.float32(eps))
@@ -107,7 +119,8 @@ def rms_norm(out: Any, x: Any, gain: Any, eps: float) -> None:
 def layer_norm(out: Any, x: Any, gain: Any, offset: Any, eps: float) -> None:
     """out [R, D] = (x - mean) / sqrt(var + eps) * gain + offset [D or 0]; as :func:`rms_norm`.
 
-    ``out`` may be ``x``.  It is all that is read: of two arrays that may be one, no vectors would be made.
+    ``out`` may be ``x``.  The loops read ``out`` alone, since LLVM does not vectorize over arrays that may
+    overlap.
     """
     R, D = x.shape
     copied = out.ctypes.data != x.ctypes.data
@@ -136,7 +149,7 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
     """x [R, F] = activation(x) in columns first to last, in place."""
     one, half, n = np.float32(1), np.float32(0.5), last - first
     for r in range(x.shape[0]):
-        row = x[r, first:last]  # from zero on: numba tests any other start for being negative, one by one
+        row = x[r, first:last]  # numba checks whether any start but zero is negative, in every step of a loop
         if kind == SILU:
             for f in range(n):
                 row[f] = silu(row[f])
@@ -151,18 +164,20 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
                 row[f] = half * row[f] * (one + np.float32(math.erf(row[f] * np.float32(0.70710678))))
         else:
             for f in range(n):
-                row[f] = np.float32(0) if row[f] < np.float32(0) else row[f]  # NaN stays, and max() no vector
+                row[f] = (
+                    np.float32(0) if row[f] < np.float32(0) else row[f]
+                )  # keeps NaN; max() would not be vectorized
 
 
 @exact_routine
 def rotate(x: Any, r: int, offset: int, cos: Any, sin: Any) -> None:
-    """Turn the halves of one head, x[r, offset : offset + E], by angles cos and sin [E/2]."""
+    """Rotate the halves of one head, x[r, offset : offset + E], by the angles cos and sin [E/2]."""
     row = pointer(x[r].ctypes.data, FLOAT)
     arithmetic.rotate(row, offset, cos.shape[0], cos, sin, 0, row)
 
 
 @exact_routine
-def remember(like: Any, address: int, index: int, x: Any, r: int, offset: int, E: int) -> None:
+def store_row(like: Any, address: int, index: int, x: Any, r: int, offset: int, E: int) -> None:
     """Write x[r, offset : offset + E] into the cache from element ``index`` on, rounded to nearest even."""
     cache = pointer(address, like)
     for e in range(E):
@@ -173,8 +188,8 @@ def remember(like: Any, address: int, index: int, x: Any, r: int, offset: int, E
 def softmax(weights: Any, n: int, scale: float) -> None:
     """weights [n] = softmax(weights * scale), scale > 0; ``weights`` is a whole number of vectors long.
 
-    With -inf behind the last, the loops below are vectors to their end: of few weights, as most texts have,
-    the rest of a loop would take longer than its vectors.
+    Filled up with -inf, the loops below run in whole vectors.  For the few weights of most texts, a loop over
+    the remainder would take longer than the vectors.
     """
     whole = (n + LANES - 1) // LANES * LANES
     for s in range(n, whole):
@@ -195,8 +210,8 @@ def attend(
 ) -> None:  # fmt: skip
     """out[r, head] = softmax(q[r, head] . keys * scale) values over cached positions start to stop.
 
-    ``keys`` and ``values`` are addresses of one row's [S, E] of one key head; ``weights`` is room for S, as
-    :func:`softmax` wants it.  No positions at all give zeros.
+    ``keys`` and ``values`` are the addresses of one row's [S, E] of one key head.  ``weights`` is a buffer
+    for S numbers, as :func:`softmax` needs it.  Without any positions the result is zeros.
     """
     n, size, at = stop - start, like.itemsize, head * E
     query, mixed = q.ctypes.data + 4 * (r * q.shape[1] + at), out.ctypes.data + 4 * (r * out.shape[1] + at)

@@ -1,7 +1,7 @@
-"""A token through a whole recurrent model, compiled: read beside ``nn/recurrent.py``.
+"""One token through a whole recurrent model, to be read beside ``nn/recurrent.py``.
 
-As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last,
-writes its own share of columns only, and ``barrier`` stands where one thread reads what another wrote.
+As in :mod:`wordloom.kernels.decoding.causal`, every thread runs the program from its first line to its last
+and writes only its own share of columns.  A ``barrier`` stands where a thread reads what another wrote.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ RNN_TANH, RNN_RELU, LSTM, LSTM_1997, GRU, GRU_RESET_AFTER = range(6)  # in the o
 
 
 class Weights(NamedTuple):
-    """A model as the program sees it: where its matrices lie, and small float32 copies of the rest."""
+    """A model as the program sees it: the addresses of its matrices, and float32 copies of small weights."""
 
     like: np.ndarray  # [0]: float32, or uint16 for bfloat16
     cell: int
     hidden_dim: int  # H
     matrices: np.ndarray  # [L, 3] addresses: W, U, and P or 0
     biases: np.ndarray  # [L, G * H], or [L, 0]
-    candidates: np.ndarray  # [L, H], or [L, 0]: the bias of n behind the reset gate
+    candidates: np.ndarray  # [L, H], or [L, 0]: the bias of n inside the reset gate's product
     peepholes: np.ndarray  # [L, G - 1, H], or [L, 0, 0]
 
 
 class State(NamedTuple):
-    """What B rows remember before and after a step, and arrays to work in.
+    """The states of B rows before and after a step, and working arrays.
 
     ``h`` and ``c`` are read, ``new_h`` and ``new_c`` written.
     """
 
-    x: np.ndarray  # [B, D], comes in as embeddings
+    x: np.ndarray  # [B, D] the embeddings
     h: np.ndarray  # [L, B, R]
     c: np.ndarray  # [L, B, H], or [L, B, 0]
     new_h: np.ndarray  # as h
     new_c: np.ndarray  # as c
     gates: np.ndarray  # [B, G * H]; a GRU's r and z alone [B, 2 * H]
-    inner: np.ndarray  # [B, G * H] or [B, 0]: what h brings where it does not simply add
+    inner: np.ndarray  # [B, G * H] or [B, 0]: U h, where it is not simply added
     n: np.ndarray  # [B, H] or [B, 0]: a GRU's candidate
-    wide: np.ndarray  # [B, H] what is projected to h, or r * h
+    wide: np.ndarray  # [B, H] the input of the projection to h, or r * h
 
 
 @program
-def step(w: Weights, s: State, threads: int, team: Any, thread: int) -> None:
-    """x through every layer, whose next states are new_h and new_c."""
+def step(w: Weights, s: State, threads: int, counters: Any, thread: int) -> None:
+    """Pass x through every layer and write the next states to new_h and new_c."""
     for layer in range(s.h.shape[0]):
         if w.cell == GRU:
-            _gru(w, s, layer, threads, team, thread)
+            _gru(w, s, layer, threads, counters, thread)
         elif w.cell == GRU_RESET_AFTER:
-            _gru_reset_after(w, s, layer, threads, team, thread)
+            _gru_reset_after(w, s, layer, threads, counters, thread)
         else:
-            _one_product(w, s, layer, threads, team, thread)
-        barrier(team, threads, PATIENCE)
+            _one_product(w, s, layer, threads, counters, thread)
+        barrier(counters, threads, PATIENCE)
 
 
 @program
 def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, threads: int) -> None:
-    """out [B, N] = W x + b, of the gates' rows from ``first`` on; this thread's share."""
+    """out [B, N] = W x + b, for the gates' rows from ``first`` on; this thread's share."""
     bias = w.biases[layer]
     if bias.shape[0]:
         bias = bias[first : first + out.shape[1]]
@@ -79,12 +79,12 @@ def _input(out: Any, w: Weights, s: State, layer: int, first: int, thread: int, 
 
 
 @program
-def _one_product(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+def _one_product(w: Weights, s: State, layer: int, threads: int, counters: Any, thread: int) -> None:
     """Elman's network and LSTMs, whose sums are W x + U h + b."""
     none = w.biases[layer, :0]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.gates, s.h[layer], w.matrices[layer, 1], none, True, w.like, thread, threads)
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
     if w.cell == RNN_TANH or w.cell == RNN_RELU:
         first, last = share(s.gates.shape[1], thread, threads)
         for b in range(s.gates.shape[0]):
@@ -95,14 +95,14 @@ def _one_product(w: Weights, s: State, layer: int, threads: int, team: Any, thre
     out = s.wide if w.matrices[layer, 2] else s.new_h[layer]
     _lstm(w, s, layer, out, threads, thread)
     if w.matrices[layer, 2]:
-        barrier(team, threads, PATIENCE)
+        barrier(counters, threads, PATIENCE)
         project(s.new_h[layer], s.wide, w.matrices[layer, 2], none, False, w.like, thread, threads)
 
 
 @exact_routine
 def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int) -> None:
     H = w.hidden_dim
-    forgets, sees = w.cell == LSTM, w.peepholes.shape[2] > 0
+    forgets, peephole = w.cell == LSTM, w.peepholes.shape[2] > 0
     at_g = 2 * H if forgets else H
     first, last = share(H, thread, threads)
     for b in range(s.gates.shape[0]):
@@ -110,35 +110,35 @@ def _lstm(w: Weights, s: State, layer: int, out: Any, threads: int, thread: int)
         for j in range(first, last):
             i, old = gates[j], c[j]
             kept = old
-            if sees:
+            if peephole:
                 i += w.peepholes[layer, 0, j] * old
             if forgets:
                 f = gates[H + j]
-                if sees:
+                if peephole:
                     f += w.peepholes[layer, 1, j] * old
                 kept = sigmoid(f) * old
             new = kept + sigmoid(i) * tanh(gates[at_g + j])
             o = gates[at_g + H + j]
-            if sees:
+            if peephole:
                 o += w.peepholes[layer, w.peepholes.shape[1] - 1, j] * new
             new_c[j] = new
             out[b, j] = sigmoid(o) * tanh(new)
 
 
 @program
-def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+def _gru(w: Weights, s: State, layer: int, threads: int, counters: Any, thread: int) -> None:
     """The reset gate before the product: r and z first, then n."""
     none, H = w.biases[layer, :0], w.hidden_dim
     h, new_h = s.h[layer], s.new_h[layer]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.gates, h, w.matrices[layer, 1], none, True, w.like, thread, threads)
     _input(s.n, w, s, layer, 2 * H, thread, threads)
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
     first, last = share(H, thread, threads)
     for b in range(h.shape[0]):
         for j in range(first, last):
             s.wide[b, j] = sigmoid(s.gates[b, j]) * h[b, j]
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
     of_n = w.matrices[layer, 1] + 2 * H * H * w.like.itemsize
     project(s.n, s.wide, of_n, none, True, w.like, thread, threads)
     for b in range(h.shape[0]):
@@ -148,12 +148,12 @@ def _gru(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int)
 
 
 @program
-def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, team: Any, thread: int) -> None:
+def _gru_reset_after(w: Weights, s: State, layer: int, threads: int, counters: Any, thread: int) -> None:
     none, H = w.biases[layer, :0], w.hidden_dim
     h, new_h = s.h[layer], s.new_h[layer]
     _input(s.gates, w, s, layer, 0, thread, threads)
     project(s.inner, h, w.matrices[layer, 1], none, False, w.like, thread, threads)
-    barrier(team, threads, PATIENCE)
+    barrier(counters, threads, PATIENCE)
     first, last = share(H, thread, threads)
     for b in range(h.shape[0]):
         gates, inner = s.gates[b], s.inner[b]

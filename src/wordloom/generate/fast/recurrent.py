@@ -1,6 +1,6 @@
-"""Fast decoding of recurrent models on a CPU: one compiled program for a token, as
-:mod:`wordloom.generate.fast` has for attention models.  Prompts and all else pass through the modules as
-before; those are the oracle.
+"""Fast decoding of recurrent models: one compiled program for one token through all layers.
+
+Prompts pass through the modules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wordloom.generate.fast import FastModel, compiling, stacked
+from wordloom.generate.fast.causal import FastModel
+from wordloom.generate.fast.stacking import stacked
+from wordloom.generate.fast.threads import compiling
+from wordloom.kernels.decoding import recurrent as programs
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.recurrent import CELLS
 
@@ -19,9 +22,9 @@ __all__ = ["FastRNN"]
 
 
 class WrittenState(tuple[Tensor, ...]):
-    """The state of one layer as the program wrote it: views of arrays that hold the states of all layers.
+    """The state of one layer, as views of the program's arrays, which hold the states of all layers.
 
-    Nothing writes to these arrays again, so a state may be kept, and several caches may be stepped in turns.
+    Nothing writes to these arrays again, so states can be stored and caches can be stepped in turns.
     """
 
     arrays: tuple[np.ndarray, np.ndarray]  # h [L, B, R] and c [L, B, H or 0]
@@ -29,22 +32,13 @@ class WrittenState(tuple[Tensor, ...]):
 
 
 class FastRNN(FastModel):
-    """A recurrent :class:`wordloom.models.CausalLM` that passes single new tokens through a program.
+    """A recurrent :class:`wordloom.models.CausalLM` whose single new tokens pass through a program.
 
-    The next call of ``lm_head`` overwrites what the last one returned.
+    The next call of ``lm_head`` overwrites the result of the last one.
     """
 
-    def __init__(self, model: Any) -> None:
-        from wordloom.kernels.decoding import causal as programs
-        from wordloom.kernels.decoding import recurrent as recurrent_programs
-
-        self.model = model
-        self.config = model.config
-        self.programs, self.step = programs, recurrent_programs
-        self._prepare()
-
-    def _allocate(self, cache: Any, batch: int, length: int) -> None:
-        self.room: dict[str, np.ndarray] = {}
+    def _reach(self, length: int) -> None:
+        """Do nothing: a recurrent model has no positions."""
 
     def hidden(
         self,
@@ -56,17 +50,13 @@ class FastRNN(FastModel):
         cache: Cache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
-        alone = (
-            tokens.shape[1] == 1
-            and positions is documents is attend is None
-            and len(tokens) <= self.most_rows
-        )
+        single = tokens.shape[1] == 1 and positions is documents is attend is None
         if isinstance(cache, RecurrentCache):
-            before = self._states(cache, len(tokens)) if alone else None
+            before = self._states(cache, len(tokens)) if single and len(tokens) <= self.most_rows else None
             if before is not None:
                 return self._run_step(tokens, cache, before)
             for layer in cache.layers:
-                if isinstance(layer.state, WrittenState):  # in float32, which the modules may not mix
+                if layer.state is not None:  # the program's are float32, which the modules may not mix
                     layer.state = tuple(part.to(self.dtype) for part in layer.state)
         where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
         return self.model.hidden(tokens, **where, cache=cache)
@@ -75,14 +65,14 @@ class FastRNN(FastModel):
         self, tokens: Tensor, cache: RecurrentCache, before: tuple[np.ndarray, np.ndarray]
     ) -> Tensor:
         B = len(tokens)
-        if not self.room or len(self.room["x"]) != B:
-            self.room = self._make_room(B)
-        x = torch.from_numpy(self.room["x"])
+        if B not in self.buffers:
+            self.buffers = {B: self._new_buffers(B)}
+        x = torch.from_numpy(self.buffers[B]["x"])
         x.copy_(self.model.token_embedding(tokens[:, 0]))
         after = self._new_states(B)
-        state = self.step.State(h=before[0], c=before[1], new_h=after[0], new_c=after[1], **self.room)
-        with compiling(self.step.step):
-            self.team.run(self.step.step, self.bound, state, self.team.threads)
+        state = programs.State(h=before[0], c=before[1], new_h=after[0], new_c=after[1], **self.buffers[B])
+        with compiling(programs.step):
+            self.threads.run(programs.step, self.weights, state, self.threads.count)
         views = [torch.from_numpy(array) for array in after[: len(self._state_dims())]]
         for i, layer in enumerate(cache.layers):
             layer.state = written = WrittenState(view[i] for view in views)
@@ -94,17 +84,18 @@ class FastRNN(FastModel):
         return h[:, None]
 
     def _states(self, cache: RecurrentCache, B: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return h and c of all layers: the arrays of the last step, or copies of what ``cache`` has.
+        """Return h and c of all layers: the arrays of the last step, or copies of the states in ``cache``.
 
-        None if the program may not take one new token of each of ``B`` rows; the modules say what is wrong.
+        None if the program does not apply to one new token of each of ``B`` rows; the modules raise if they
+        are wrong.
         """
         states = [layer.state for layer in cache.layers]
-        if self.bound is None or self.model.training or len(states) != self.config.n_layers:
+        if self.weights is None or self.model.training or len(states) != self.config.n_layers:
             return None
         last = states[0].arrays if isinstance(states[0], WrittenState) else None
         if last is not None and last[0].shape[1] == B:
-            kept = [state for state in states if isinstance(state, WrittenState) and state.arrays is last]
-            if [state.layer for state in kept] == list(range(len(states))):
+            written = [state for state in states if isinstance(state, WrittenState) and state.arrays is last]
+            if [state.layer for state in written] == list(range(len(states))):
                 return last
         arrays, widths = self._new_states(B), self._state_dims()
         for i, state in enumerate(states):
@@ -123,11 +114,11 @@ class FastRNN(FastModel):
         return np.empty((L, B, h), dtype=np.float32), np.empty((L, B, sum(c)), dtype=np.float32)
 
     def _state_dims(self) -> tuple[int, ...]:
-        """Components of h and, in an LSTM, of c."""
+        """Return the sizes of h and, in an LSTM, of c."""
         c = self.config
         return (c.state_dim, c.hidden_dim or c.dim) if c.cell.startswith("lstm") else (c.state_dim,)
 
-    def _make_room(self, B: int) -> dict[str, np.ndarray]:
+    def _new_buffers(self, B: int) -> dict[str, np.ndarray]:
         H, cell = self.config.hidden_dim or self.config.dim, self.config.cell
         sums = len(CELLS[cell]) * H
         widths = {
@@ -139,12 +130,12 @@ class FastRNN(FastModel):
         }
         return {name: np.zeros((B, width), dtype=np.float32) for name, width in widths.items()}
 
-    def _bind(self, length: int) -> Any:
+    def _read_weights(self) -> Any:
         blocks = self.model.blocks
         layers = [[block.input_proj, block.hidden_proj, block.state_proj] for block in blocks]
         weights = [[None if layer is None else layer.weight for layer in row] for row in layers]
-        return self.step.Weights(
-            like=np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16),
+        return programs.Weights(
+            like=self._like(),
             cell=list(CELLS).index(self.config.cell),
             hidden_dim=self.config.hidden_dim or self.config.dim,
             matrices=self._addresses(weights),

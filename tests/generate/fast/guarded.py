@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wordloom.generate import Conditioned, fast, fast_transformer
-from wordloom.generate.engine import next_logits
-from wordloom.generate.fast import Team, accelerate
+from wordloom.generate import Conditioned
+from wordloom.generate.decoder import next_logits
+from wordloom.generate.fast import accelerate, causal, transformer
+from wordloom.generate.fast.threads import Threads
 from wordloom.kernels.decoding import leaves as kernels
 from wordloom.kernels.registers import LANES
 from wordloom.models import (
@@ -75,16 +76,16 @@ class Guard:
         """Return ``cache`` with its keys and values in guarded memory."""
         if isinstance(cache, KeyValueCache):
             for layer in cache.layers:
-                layer.keys, layer.values = self.tensor(layer.keys), self.tensor(layer.values)
-        elif isinstance(cache, fast_transformer.DecoderPlaces):
-            cache.read = [(self.tensor(keys), self.tensor(values)) for keys, values in cache.read]
-            cache.crossing = np.array([(keys.data_ptr(), values.data_ptr()) for keys, values in cache.read])
+                if layer.keys is not None:
+                    layer.keys, layer.values = self.tensor(layer.keys), self.tensor(layer.values)
+        elif isinstance(cache, transformer.SlotCache):
+            cache.set_sources(self.tensor(cache.keys_values[0]), None)
             block = np.full((len(cache.sources), *cache.block_shape), np.nan, dtype=np.float32)
-            cache.spare[:] = [self.array(block) for _ in range(8)]
+            cache.free[:] = [self.array(block) for _ in range(8)]
         return cache
 
-    def run(self, team: Team, program: Any, *arguments: Any) -> None:
-        """As :meth:`Team.run`, with guarded copies of all arrays; what the program wrote is copied back."""
+    def run(self, threads: Threads, program: Any, *arguments: Any) -> None:
+        """As :meth:`Threads.run`, with guarded copies of all arrays, whose contents are copied back."""
         copies: list[tuple[np.ndarray, np.ndarray]] = []
 
         def placed(value: Any) -> Any:
@@ -96,14 +97,14 @@ class Guard:
                 return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
             return value
 
-        _run(team, program, *[placed(argument) for argument in arguments])
+        _run(threads, program, *[placed(argument) for argument in arguments])
         for original, copy in copies:
             original[...] = copy
 
 
-_run: Callable[..., None] = Team.run
-pack = fast_transformer.pack
-TEAMS = Team(1), Team(2)
+_run: Callable[..., None] = Threads.run
+pack = transformer.pack
+THREADS = Threads(1), Threads(2)
 
 SHAPE: dict[str, Any] = {"vocab_size": 37, "max_seq_len": 20, "n_layers": 2}
 WIDE = {"dim": 3 * LANES, "hidden_dim": 5 * LANES, "n_heads": 6, "share_embeddings": False, **SHAPE}
@@ -165,13 +166,13 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
         parameter.data = guard.tensor(parameter.data)
     program = accelerate(reader)
     assert program is not reader
-    fast_transformer.pack = lambda weight: guard.tensor(pack(weight))
-    Team.run = lambda *given: guard.run(*given)  # type: ignore[method-assign, assignment]
-    fast.team_of = fast_transformer.team_of = lambda _weights: TEAMS[rows > 1]
+    transformer.pack = lambda weight: guard.tensor(pack(weight))
+    Threads.run = lambda *given: guard.run(*given)  # type: ignore[method-assign, assignment]
+    causal.threads_for = transformer.threads_for = lambda _weights: THREADS[rows > 1]
     try:
         ours = logits_of(program, rows, guard.cache)
     finally:
-        Team.run, fast_transformer.pack = _run, pack  # type: ignore[method-assign]
+        Threads.run, transformer.pack = _run, pack  # type: ignore[method-assign]
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(ours, plain, rtol=0, atol=tolerance * float(plain.abs().max()))
 

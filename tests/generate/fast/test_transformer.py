@@ -9,9 +9,10 @@ import torch
 from tests.generate.tiny_models import assert_same, read
 
 from wordloom.errors import GenerationError
-from wordloom.generate import Conditioned, Sampling, beam_search, fast, generate
-from wordloom.generate.fast import Team, accelerate
-from wordloom.generate.fast_transformer import FastTransformer
+from wordloom.generate import Conditioned, Sampling, beam_search, generate
+from wordloom.generate.fast import accelerate
+from wordloom.generate.fast.threads import Threads
+from wordloom.generate.fast.transformer import FastTransformer
 from wordloom.models import BertGenerationConfig, Transformer, TransformerConfig, build
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -78,7 +79,7 @@ def logits_of(reader: Any) -> torch.Tensor:
     ("name", "threads"), [*((name, 2) for name in VARIANTS), ("rotary", 1), ("rotary", 3)]
 )
 def test_logits_are_the_modules(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wordloom.generate.fast_transformer.team_of", lambda _weights: Team(threads))
+    monkeypatch.setattr("wordloom.generate.fast.transformer.threads_for", lambda _weights: Threads(threads))
     plain = read(made(name), SOURCES)
     program = accelerate(plain)
     assert isinstance(program, FastTransformer)
@@ -183,14 +184,23 @@ def test_what_has_no_program_runs_the_modules(monkeypatch: pytest.MonkeyPatch) -
         assert accelerate(reader) is reader
     model = build(TransformerConfig(**shape)).eval()
     with torch.no_grad():
-        source, gaps = torch.ones(1, 4, dtype=torch.int64), torch.tensor([[True, False, True, True]])
-        holed = Conditioned(model, model.encode(source, attend=gaps))
+        source = torch.ones(1, 4, dtype=torch.int64)
         left = Conditioned(model, model.encode(source, attend=torch.tensor([[False, True, True, True]])))
-    assert accelerate(holed) is holed
     assert isinstance(accelerate(left), FastTransformer)
-    monkeypatch.setattr("wordloom.generate.fast_transformer.MOST_WEIGHTS", 1000)
+    monkeypatch.setattr("wordloom.generate.fast.accepts.MOST_WEIGHTS", 1000)
     assert accelerate(left) is left
-    assert fast.accelerate(model) is model  # without sources there is nothing to write from
+    assert accelerate(model) is model  # without sources there is nothing to write from
+
+
+def test_padding_between_the_tokens_of_a_source_is_never_read() -> None:
+    model = made()
+    attend = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])
+    with torch.no_grad():
+        memory = model.encode(torch.tensor([[7, 3, 9, 4, 12], [11, 5, 8, 1, 6]]), attend=attend)
+    reader = Conditioned(model, memory)
+    assert isinstance(accelerate(reader), FastTransformer)
+    ours, plain = (beam_search(reader, [[0]] * 2, **GIVEN, fast=fast) for fast in (True, False))
+    assert_same(ours, plain)
 
 
 @pytest.mark.parametrize("name", ["as the paper", "BERT's"])

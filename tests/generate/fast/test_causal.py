@@ -16,9 +16,12 @@ from tests.generate.tiny_models import FAMILIES, tiny_model
 from torch.nn.modules.module import register_module_forward_hook
 
 from wordloom.errors import GenerationError
-from wordloom.generate import Sampling, fast, generate
-from wordloom.generate.engine import next_logits
-from wordloom.generate.fast import FastModel, Team, accelerate
+from wordloom.generate import Sampling, generate
+from wordloom.generate.decoder import next_logits
+from wordloom.generate.fast import accelerate, causal
+from wordloom.generate.fast.causal import FastModel
+from wordloom.generate.fast.stacking import whole_vectors
+from wordloom.generate.fast.threads import Threads
 from wordloom.kernels import acceptance
 from wordloom.kernels.barrier import barrier
 from wordloom.kernels.decoding import leaves as kernels
@@ -50,8 +53,8 @@ VARIANTS = {
 
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"threads-{n}")
-def team_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(fast, "team_of", lambda _weights: Team(request.param))
+def n_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(causal, "threads_for", lambda _weights: Threads(request.param))
     return int(request.param)
 
 
@@ -85,7 +88,7 @@ def test_in_float32_logits_are_the_modules(variant: str, B: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_threads_share_the_work_and_change_nothing(family: str, team_size: int) -> None:
+def test_threads_share_the_work_and_change_nothing(family: str, n_threads: int) -> None:
     model = tiny_model(family)
     ours, plain = logits_of(accelerate(model), PROMPTS[:3]), logits_of(model, PROMPTS[:3])
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-5 * float(plain.abs().max()))
@@ -161,7 +164,7 @@ def test_attention_over_part_of_a_cache_is_numpys(
     q = 3 * numbers.standard_normal((2, 3 * E), dtype=np.float32)
     keys, values = (stored(numbers.standard_normal((S, E), dtype=np.float32), bfloat16) for _ in range(2))
     out = np.full((2, 3 * E), np.float32(7))
-    weights = np.zeros(fast.whole_vectors(S), dtype=np.float32)
+    weights = np.zeros(whole_vectors(S), dtype=np.float32)
     kernels.attend(
         out, q, 1, 1, E, keys.ctypes.data, values.ctypes.data, start, stop, 0.3, weights,
         np.empty(0, dtype=keys.dtype),
@@ -177,7 +180,7 @@ def test_attention_over_part_of_a_cache_is_numpys(
 def test_long_prompts_agree_through_the_programs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     plain = logits_of(model, PROMPTS)
-    monkeypatch.setattr(fast, "FLOAT32_ROWS", 10**6)
+    monkeypatch.setattr(causal, "FLOAT32_ROWS", 10**6)
     torch.testing.assert_close(logits_of(accelerate(model), PROMPTS), plain, rtol=1e-5, atol=1e-4)
 
 
@@ -349,7 +352,7 @@ def test_padding_behind_the_tokens_and_a_full_cache_change_nothing() -> None:
             )
 
 
-def test_several_threads_may_generate_at_once(team_size: int) -> None:
+def test_several_threads_may_generate_at_once(n_threads: int) -> None:
     model = tiny_model("llama")
     sampling = Sampling(seed=1, max_new_tokens=20)
     expected = [g.ids for g in generate(model, PROMPTS, sampling)]
@@ -366,8 +369,8 @@ def test_several_threads_may_generate_at_once(team_size: int) -> None:
     assert results == [expected] * 4
 
 
-def test_a_team_survives_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Team(2)
+def test_threads_survive_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(2)
 
     def program(counters: np.ndarray, thread: int) -> None:
         if thread == 0:
@@ -375,9 +378,9 @@ def test_a_team_survives_an_interrupted_start(monkeypatch: pytest.MonkeyPatch) -
         barrier(counters, 2, 200)  # would wait for ever
 
     with pytest.raises(KeyboardInterrupt):
-        team.run(program)
+        threads.run(program)
     met = []
-    team.run(lambda counters, thread: (barrier(counters, 2, 200), met.append(thread)))
+    threads.run(lambda counters, thread: (barrier(counters, 2, 200), met.append(thread)))
     assert sorted(met) == [0, 1]
 
 
@@ -391,7 +394,7 @@ def test_a_bfloat16_is_stored_as_torch_rounds_it() -> None:
     )
     stored = torch.zeros(len(values), dtype=torch.bfloat16)
     like = np.empty(0, dtype=np.uint16)
-    kernels.remember(like, stored.data_ptr(), 0, values.numpy()[None], 0, 0, len(values))
+    kernels.store_row(like, stored.data_ptr(), 0, values.numpy()[None], 0, 0, len(values))
     expected = values.to(torch.bfloat16)
     assert torch.equal(stored.isnan(), expected.isnan())
     assert torch.equal(stored[~expected.isnan()], expected[~expected.isnan()])

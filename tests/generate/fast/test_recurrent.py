@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from wordloom.errors import ConfigError
-from wordloom.generate import Sampling, fast, generate, steps
-from wordloom.generate.fast import Team, accelerate
-from wordloom.generate.fast_rnn import FastRNN
+from wordloom.generate import Sampling, generate, steps
+from wordloom.generate.fast import accelerate, causal
+from wordloom.generate.fast.recurrent import FastRNN
+from wordloom.generate.fast.threads import Threads
 from wordloom.models import RNN, RNNConfig, build
 from wordloom.nn.recurrent import CELLS
 
@@ -38,8 +39,8 @@ def made(name: str) -> RNN:
 
 
 @pytest.fixture(params=[1, 2, 3], ids=lambda n: f"threads-{n}")
-def team_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(fast, "team_of", lambda _weights: Team(request.param))
+def n_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(causal, "threads_for", lambda _weights: Threads(request.param))
     return int(request.param)
 
 
@@ -62,7 +63,7 @@ def logits_of(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_logits_are_the_modules(name: str, team_size: int) -> None:
+def test_logits_are_the_modules(name: str, n_threads: int) -> None:
     model = made(name)
     program = accelerate(model)
     assert isinstance(program, FastRNN)

@@ -1,4 +1,4 @@
-"""Which models the compiled decoding programs may stand in for."""
+"""Which models the compiled decoding programs compute exactly."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from wordloom.kernels.acceptance import fall_back
 from wordloom.models import MODELS
 from wordloom.models.fast.deviation import deviation
 
-__all__ = ["ACTIVATIONS", "accepts"]
+__all__ = ["ACTIVATIONS", "accepts", "decoder_weights"]
 
-ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels.py
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels/decoding/leaves.py
+MOST_WEIGHTS = 1 << 26  # of decoder and head, which are copied; larger ones gain little
 
 _CAUSAL = ("gpt", "gpt2", "llama", "rnn")
 _CONDITIONED = ("transformer", "bert_generation")  # families that write from a source
@@ -54,8 +55,20 @@ def _refusal(model: Any) -> str:
         return f"there is no program for activation {inner.config.activation}"
     if family == "llama" and inner.rotary.kind == "dynamic":
         return "the rotary frequencies depend on the length"
-    if family in _CONDITIONED:
-        from wordloom.generate.fast_transformer import unfit
+    return _refusal_of_sizes(inner) if family in _CONDITIONED else ""
 
-        return unfit(inner, model.memory)
+
+def _refusal_of_sizes(model: Any) -> str:
+    from wordloom.kernels.registers import LANES
+
+    if model.config.dim % LANES or model.config.ffn_dim % LANES:
+        return f"dim and hidden_dim are no multiples of {LANES}"
+    if decoder_weights(model) > MOST_WEIGHTS:
+        return "products take most of the time in a model of this size"
     return ""
+
+
+def decoder_weights(model: Any) -> int:
+    """Return the number of weights in the decoder's blocks and the head of an encoder-decoder."""
+    parameters = [*model.decoder_blocks.parameters(), *model.lm_head.parameters()]
+    return sum(p.numel() for p in parameters)

@@ -1,0 +1,238 @@
+"""The decoding loop of the engine and of beam search: rows that join, step and leave.
+
+    decoder = Decoder(model)
+    decoder.admit([[1, 2, 3], [4]], new_tokens=20)      # two rows wait for their first pass
+    logits = decoder.step()                             # [2, V]
+    decoder.append(logits.argmax(dim=-1).tolist())
+    decoder.admit([[5, 6]], new_tokens=20)              # a third row joins
+    logits = decoder.step()                             # [3, V], new rows last
+    decoder.append(logits.argmax(dim=-1).tolist())
+    decoder.evict([0])                                  # the first row leaves
+
+Each row computes what it would compute alone, up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wordloom.errors import GenerationError
+from wordloom.generate.conditioned import Conditioned
+from wordloom.generate.fast import Accelerated, accelerate
+from wordloom.kernels.threads import one_thread
+from wordloom.models import context_limit
+from wordloom.nn.evaluating import evaluating
+from wordloom.nn.memory import Memory
+
+__all__ = ["Decoder", "next_logits", "prefill"]
+
+PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
+
+
+class _Admission(NamedTuple):
+    """Rows that are admitted, and first read, together."""
+
+    reader: Any  # the model, or the model with these rows' sources
+    new_tokens: int
+
+
+class Decoder:
+    """Rows of ids that one model continues together; they are admitted and evicted between steps.
+
+    Attributes:
+        rows: The ids of each live row, the prompt included.  Rows admitted later stand behind.
+        device: The model's.
+    """
+
+    def __init__(self, model: Any, *, use_cache: bool = True, fast: bool = True) -> None:
+        """``model`` is any :class:`wordloom.models.CausalLM`, or a SequenceToSequence with its sources as
+        :class:`wordloom.generate.Conditioned`.
+
+        ``use_cache=False`` computes all tokens of a row in every step, and ``fast=False`` runs the model's
+        modules where a compiled program could (:mod:`wordloom.generate.fast`).
+        """
+        if type(model) is Conditioned and model.kept is None:
+            model = Conditioned(model.model, model.memory, kept={})  # later sources use the same programs
+        self.model = accelerate(model) if fast and use_cache else model
+        self.rows: list[list[int]] = []
+        self.window = context_limit(model.config)
+        self.device = next(model.parameters()).device
+        self.use_cache = use_cache
+        self.cache: Any = None
+        self._origins: list[tuple[_Admission, int]] = []  # of each row, with the number of its prompt
+        self._unread = 0  # rows at the end that are not in the cache
+
+    def admit(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        new_tokens: int,
+        copies: int = 1,
+        memory: Memory | None = None,
+    ) -> None:
+        """Add ``copies`` rows for each prompt behind the live rows; the next step reads the prompts.
+
+        A prompt is read once for all its copies.  ``new_tokens`` is the room to allocate; a cache grows where
+        a row needs more.  ``memory`` holds a source for each prompt.  None: the memory of the
+        :class:`~wordloom.generate.Conditioned` that the decoder was made with.
+        """
+        reader = self.model
+        if memory is not None:
+            if not isinstance(self.model, Conditioned):
+                raise GenerationError("a memory of sources belongs to a model that writes from them")
+            reader = self.model.with_memory(memory)
+        admission = _Admission(reader, new_tokens)
+        for number, prompt in enumerate(prompts):
+            self.rows += [list(prompt) for _ in range(copies)]
+            self._origins += [(admission, number)] * copies
+        self._unread += len(prompts) * copies
+
+    def append(self, ids: Sequence[int]) -> None:
+        """Append one id to each live row."""
+        for row, token in zip(self.rows, ids, strict=True):
+            row.append(token)
+
+    def evict(self, places: Collection[int]) -> None:
+        """Remove the rows at these places; the others keep their order."""
+        gone = set(places)
+        self.select([place for place in range(len(self.rows)) if place not in gone])
+
+    def select(self, places: Sequence[int]) -> None:
+        """Keep the rows at these places in this order; a row may be repeated.
+
+        Rows that no step has read yet keep their place behind the others.
+        """
+        self.rows = [list(self.rows[place]) for place in places]
+        read = len(self._origins) - self._unread
+        self._origins = [self._origins[place] for place in places]
+        cached = [place for place in places if place < read]
+        self._unread = len(places) - len(cached)
+        if self.cache is not None and not cached:
+            self.cache = None
+        elif self.cache is not None:
+            with torch.inference_mode():
+                self.cache.select(torch.tensor(cached, device=self.device))
+
+    def step(self) -> Tensor:
+        """Return the logits [B, V] float32 of each live row's next token."""
+        with self._evaluating(), torch.inference_mode():
+            return self.model.lm_head(self._hidden()).float()
+
+    def hidden(self) -> Tensor:
+        """Return the vectors [B, D] from which the head computes each live row's next token.
+
+        This passes the last token of every row through the model, and the whole prompt of new rows.  The
+        next call may overwrite the result.
+        """
+        with self._evaluating(), torch.inference_mode():
+            return self._hidden()
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        # looking through all modules takes a few percent of a step of a small model
+        return evaluating(self.model) if self.model.training else nullcontext()
+
+    def _hidden(self) -> Tensor:
+        if not self.use_cache or (self.window is not None and max(map(len, self.rows)) > self.window):
+            # a cached key was computed with tokens that have left the window: only a new pass is exact
+            self.cache, self._unread = None, len(self.rows)
+            return torch.cat([self._recompute(*part) for part in self._unread_parts()])
+        parts = [] if self.cache is None else [self._next()]
+        if self._unread:
+            parts = [part.clone() for part in parts]
+            parts += [self._prefill(*part).clone() for part in self._unread_parts()]
+            self._unread = 0
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """Return a context for operations on logits between two steps.
+
+        PyTorch's threads would compete with those of the programs for some milliseconds.
+        """
+        return one_thread() if isinstance(self.model, Accelerated) else nullcontext()
+
+    def _unread_parts(self) -> list[tuple[_Admission, list[int]]]:
+        """Return the unread rows as runs that were admitted together, with the rows' places."""
+        parts: list[tuple[_Admission, list[int]]] = []
+        for place in range(len(self.rows) - self._unread, len(self.rows)):
+            admission, _ = self._origins[place]
+            if not parts or parts[-1][0] is not admission:
+                parts.append((admission, []))
+            parts[-1][1].append(place)
+        return parts
+
+    def _reader(self, admission: _Admission, prompts: Sequence[int]) -> Any:
+        """Return the model as it reads the prompts of these numbers."""
+        if not isinstance(admission.reader, Conditioned):
+            return admission.reader
+        return admission.reader.select(torch.tensor(prompts, device=self.device))
+
+    def _next(self) -> Tensor:
+        """Pass the last token of every cached row."""
+        read = len(self.rows) - self._unread
+        tokens = torch.tensor([row[-1:] for row in self.rows[:read]], device=self.device)  # [B, 1]
+        return self.model.hidden(tokens, cache=self.cache)[:, -1]
+
+    def _recompute(self, admission: _Admission, places: list[int]) -> Tensor:
+        rows = [self.rows[place][-self.window :] if self.window else self.rows[place] for place in places]
+        reader = self._reader(admission, [self._origins[place][1] for place in places])
+        return prefill(reader, rows, device=self.device)
+
+    def _prefill(self, admission: _Admission, places: list[int]) -> Tensor:
+        """Pass the prompts of new rows, equal ones once, and join their cache to that of the rows before."""
+        prompts: dict[tuple[int, tuple[int, ...]], int] = {}
+        texts = [(self._origins[place][1], tuple(self.rows[place])) for place in places]
+        copied = [prompts.setdefault(text, len(prompts)) for text in texts]  # of each row, its prompt
+        rows = [ids for _, ids in prompts]
+        reader, length = self._reader(admission, [number for number, _ in prompts]), max(map(len, rows))
+        length += admission.new_tokens
+        if self.cache is None or isinstance(reader, Conditioned):
+            cache = reader.new_cache(len(rows), length)
+        else:
+            cache = self.cache.empty(len(rows), length)
+        hidden = prefill(reader, rows, device=self.device, cache=cache)
+        if len(copied) > len(rows):
+            index = torch.tensor(copied, device=self.device)
+            cache.select(index)
+            hidden = hidden[index]
+        if self.cache is None:
+            self.cache = cache
+        else:
+            self.cache.join(cache)
+        return hidden
+
+
+def next_logits(
+    model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Any = None
+) -> Tensor:
+    """Return the logits [B, V] of the token after each row of ids; see :func:`prefill`."""
+    return model.lm_head(prefill(model, rows, device=device, cache=cache))
+
+
+def prefill(model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Any = None) -> Tensor:
+    """Pass rows of ids and return the vectors [B, D] from which the head computes their next tokens.
+
+    Shorter rows are padded behind their tokens.  With a ``cache``, long rows pass in pieces.
+    """
+    lengths = [len(row) for row in rows]
+    T = max(lengths)
+    tokens = torch.tensor([[*row, *[0] * (T - len(row))] for row in rows], device=device)  # [B, T]
+    attend: Tensor | None = None
+    if min(lengths) < T:
+        attend = torch.arange(T, device=device) < torch.tensor(lengths, device=device)[:, None]
+    piece = T if cache is None else max(1, PREFILL_TOKENS // len(rows))
+    last: list[Tensor] = [torch.empty(0)] * len(rows)
+    for start in range(0, T, piece):
+        part = slice(start, start + piece)
+        real = None if attend is None else attend[:, part]
+        hidden = model.hidden(tokens[:, part], attend=real, cache=cache)  # [B, piece, D]
+        if attend is None:
+            continue
+        for row, length in enumerate(lengths):
+            if start < length <= start + piece:
+                last[row] = hidden[row, length - 1 - start].clone()
+    return hidden[:, -1] if attend is None else torch.stack(last)

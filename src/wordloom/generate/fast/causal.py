@@ -1,0 +1,270 @@
+"""Fast decoding of GPT, GPT-2 and LLaMA: one compiled program for a few tokens through all layers."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wordloom.generate.fast.accepts import ACTIVATIONS, accepts
+from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors, zeros
+from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
+from wordloom.kernels.decoding import causal as programs
+from wordloom.models import MODELS, GPTConfig, LlamaConfig
+from wordloom.models.checks.inputs import positions_within
+from wordloom.nn import GatedFeedForward, KeyValueCache
+from wordloom.nn.cache import Cache
+from wordloom.nn.linear import has_amx, widens
+
+__all__ = ["FastModel"]
+
+# The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
+# Zen 4, PyTorch is faster from 64 to 96 tokens in float32 and from about 32 in bfloat16; on Zen 3 from fewer.
+FLOAT32_ROWS = 32
+BFLOAT16_ROWS = 24
+AMX_BFLOAT16_ROWS = 8
+WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
+
+
+class Shape(NamedTuple):
+    """The sizes of a model's layers, as its config gives them."""
+
+    dim: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_dim: int
+
+    @classmethod
+    def of(cls, config: Any) -> Shape:
+        """Return the sizes of a GPT, a GPT-2 or a LLaMA."""
+        c = config
+        if isinstance(c, LlamaConfig):
+            return cls(c.dim, c.n_heads, c.kv_heads, c.head_width, c.ffn_dim)
+        return cls(c.dim, c.n_heads, c.n_heads, c.dim // c.n_heads, c.hidden_dim or 4 * c.dim)
+
+
+class FastModel(Accelerated):
+    """A :class:`wordloom.models.CausalLM` whose new tokens pass through a program, and long prompts through
+    the modules.
+
+    The next call of ``hidden`` or ``lm_head`` overwrites the result of the last one.
+    """
+
+    unchanged = True  # since accelerate() checked the model; a later cache checks it again
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.config = model.config
+        self._forget_weights()
+
+    def _forget_weights(self) -> None:
+        self.dtype = self.model.lm_head.weight.dtype
+        self.most_rows = self._most_rows()
+        self.length = 0  # positions for which there are rotary angles and buffers
+        self.buffers: dict[int, Any] = {}  # by the number of tokens computed at once
+        self.logits = np.empty((0, 0), dtype=np.float32)
+        self.weights: Any = None
+        self.checked: list[weakref.ref[Tensor]] = []  # the keys and values that `addresses` belong to
+        self.addresses = np.empty((0, 2), dtype=np.int64)
+
+    def _most_rows(self) -> int:
+        """Return the largest number of tokens computed at once for which a program is faster."""
+        if self.dtype == torch.float32:
+            return FLOAT32_ROWS
+        if widens(torch.device("cpu"), self.dtype):
+            return WIDENED_BFLOAT16_ROWS
+        return AMX_BFLOAT16_ROWS if has_amx() else BFLOAT16_ROWS
+
+    def _weights_read(self) -> int:
+        """Return how many weights a token reads: all, but of an untied embedding a single row."""
+        embedding = self.model.token_embedding.weight
+        unread = 0 if embedding is self.model.lm_head.weight else embedding.numel()
+        return sum(p.numel() for p in self.model.parameters()) - unread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)  # parameters(), modules(), training, eval(), ...
+
+    def new_cache(self, batch: int, length: int) -> Any:
+        """Return an empty cache of ``length`` tokens; the programs read the weights as they are now."""
+        cache = self.model.new_cache(batch, length)
+        changed, self.unchanged = not (self.unchanged or accepts(self.model)), False
+        self._forget_weights()
+        if not changed:
+            self.threads = threads_for(self._weights_read())
+            self.weights = self._read_weights()
+            head = self.model.lm_head
+            self.head, self.head_bias = head.weight.detach(), stacked([head.bias])[0]
+            self._reach(length)
+        return cache
+
+    def _reach(self, length: int) -> None:
+        """Prepare for positions below ``length``."""
+        if length <= self.length:
+            return
+        self.length = length
+        self.buffers.clear()
+        if isinstance(self.config, LlamaConfig):
+            angles = torch.stack(self.model.rotary.angles(torch.arange(length)))  # [2, length, E/2]
+            self.weights = self.weights._replace(rotary=angles.numpy())
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        positions: Tensor | None = None,
+        documents: Tensor | None = None,
+        attend: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """tokens [B, T] -> [B, T, D], float32 from a program, else the model's own dtype."""
+        if positions is None and documents is None and isinstance(cache, KeyValueCache):
+            addresses = self._cached(cache, tokens.shape)
+            if addresses is not None:
+                return self._run(tokens, attend, cache, addresses)
+        where: dict[str, Any] = {"positions": positions, "documents": documents, "attend": attend}
+        return self.model.hidden(tokens, **where, cache=cache)
+
+    def lm_head(self, hidden: Tensor) -> Tensor:
+        """hidden [.., D], as :meth:`hidden` last returned it -> logits [.., V]; float32 from the program."""
+        x = hidden.reshape(-1, hidden.shape[-1])
+        fits = self.weights is not None and not self.model.training and len(x) <= self.most_rows
+        if not fits or x.shape[1] != self.head.shape[1]:
+            return self.model.lm_head(hidden)
+        if len(x) > len(self.logits):
+            self.logits = np.empty((len(x), self.head.shape[0]), dtype=np.float32)
+        out = self.logits[: len(x)]
+        self.threads.run(
+            programs.head, self.weights.like, self.head.data_ptr(), self.head_bias, out,
+            np.ascontiguousarray(x.float().numpy()), self.threads.count,
+        )  # fmt: skip
+        return torch.from_numpy(out).view(*hidden.shape[:-1], -1)
+
+    def _cached(self, cache: KeyValueCache, shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return the addresses [L, 2] of the keys and values in ``cache``.
+
+        None if a program does not apply to new tokens of this ``shape``; the modules raise if they are wrong.
+        """
+        B, T = shape
+        if self.weights is None or self.model.training or self.most_rows < B * T:
+            return None
+        if len(cache.lengths) != B or len(cache.layers) != self.config.n_layers:
+            return None
+        needed, first = cache.longest + T, cache.layers[0].keys
+        if first is None or first.shape[2] < needed:
+            self._reserve(cache, needed)
+        stored = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        known = len(self.checked) == len(stored)
+        if not known or any(part is not ref() for part, ref in zip(stored, self.checked, strict=True)):
+            tensors = [part for part in stored if part is not None]
+            wanted = (B, self.shape.kv_heads, tensors[0].shape[2], self.shape.head_dim)
+            if any(
+                part.shape != wanted or part.dtype != self.dtype or not part.is_contiguous()
+                for part in tensors
+            ):
+                return None
+            self.checked = [weakref.ref(part) for part in tensors]
+            self.addresses = np.array([part.data_ptr() for part in tensors]).reshape(-1, 2)
+        return self.addresses
+
+    def _reserve(self, cache: KeyValueCache, needed: int) -> None:
+        """Allocate the keys and values of an empty cache, or make room for ``needed`` tokens."""
+        for layer in cache.layers:
+            if layer.keys is None:
+                shape = (
+                    len(cache.lengths),
+                    self.shape.kv_heads,
+                    max(cache.capacity, needed),
+                    self.shape.head_dim,
+                )
+                layer.keys, layer.values = zeros(shape, self.dtype), zeros(shape, self.dtype)
+            else:
+                layer.grow(layer.keys, needed)
+
+    def _run(
+        self, tokens: Tensor, attend: Tensor | None, cache: KeyValueCache, addresses: np.ndarray
+    ) -> Tensor:
+        B, T = tokens.shape
+        capacity = cache.layers[0].keys.shape[2]  # type: ignore[union-attr]
+        if cache.longest + T > self.length:
+            self._reach(capacity)
+        if B * T not in self.buffers:
+            self.buffers[B * T] = self._new_buffers(B * T)
+        buffers = self.buffers[B * T]
+        x = torch.from_numpy(buffers.x).view(B, T, -1)
+        rows = np.empty((B, T, 2), dtype=np.int64)
+        rows[:, :, 0] = np.arange(B)[:, None]
+        rows[:, :, 1] = cache.lengths.numpy()[:, None] + np.arange(T)
+        x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
+        new = programs.NewTokens(addresses, capacity, rows.reshape(B * T, 2))
+        with compiling(self.program):
+            self.threads.run(self.program, self.weights, new, buffers)
+        cache.advance(tokens, attend)
+        return x
+
+    def _embeddings(self, tokens: Tensor, positions: Tensor, highest: int) -> Tensor:
+        model = self.model
+        x = model.token_embedding(tokens).float()
+        if isinstance(self.config, LlamaConfig):
+            return x
+        if highest >= self.config.max_seq_len:
+            positions = positions_within(positions, self.config.max_seq_len)
+        if isinstance(self.config, GPTConfig):
+            return x + model.position_vectors(positions).float()
+        return x + model.position_embedding(positions).float()
+
+    def _new_buffers(self, R: int) -> Any:
+        s, gated = self.shape, isinstance(self.config, LlamaConfig)
+        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+        widths = {
+            "x": s.dim, "q": queries, "k": keys, "v": keys, "mixed": queries,
+            "wide": s.hidden_dim, "gate": s.hidden_dim * gated,
+        }  # fmt: skip
+        arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
+        normed = np.zeros((self.threads.count, R, s.dim), dtype=np.float32)
+        scores = np.zeros((self.threads.count, whole_vectors(self.length)), dtype=np.float32)
+        return programs.Buffers(**arrays, normed=normed, scores=scores)
+
+    def _read_weights(self) -> Any:
+        """Return the model as the programs see it."""
+        family = next(name for name, family in MODELS.items() if type(self.model) is family.model)
+        self.program = programs.PROGRAMS[family]
+        self.shape = s = Shape.of(self.config)
+        model, blocks = self.model, self.model.blocks
+        linears = [_linears(block) for block in blocks]
+        final = getattr(model, "final_norm", blocks[0].attention_norm)  # a GPT has none, nor reads it
+        norms = [[block.attention_norm, block.ffn_norm] for block in blocks] + [[final, final]]
+        return programs.Weights(
+            like=self._like(),
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            matrices=self._addresses([[linear.weight for linear in row] for row in linears]),
+            biases=tuple(stacked([linear.bias for linear in kind]) for kind in zip(*linears, strict=True)),
+            gains=stacked_norms(norms, "weight"),
+            offsets=stacked_norms(norms, "bias"),
+            rotary=np.zeros((2, 0, s.head_dim // 2), dtype=np.float32),
+            eps=float(self.config.norm_eps),
+            scale=float(blocks[0].attention.scale),
+            activation=ACTIVATIONS[self.config.activation],
+        )
+
+    def _like(self) -> np.ndarray:
+        """Return an empty array of the type in which the programs read the weights."""
+        return np.empty(0, dtype=np.float32 if self.dtype == torch.float32 else np.uint16)
+
+    def _addresses(self, weights: list[list[Tensor | None]]) -> np.ndarray:
+        """Return the addresses of ``weights``, 0 for None; they stay valid if the model gets others."""
+        self.held = [[None if weight is None else weight.detach() for weight in row] for row in weights]
+        return np.array([[0 if weight is None else weight.data_ptr() for weight in row] for row in self.held])
+
+
+def _linears(block: Any) -> list[nn.Linear]:
+    """Return the layers of a block in the order of ``Weights.matrices``."""
+    attention, feed_forward = block.attention, block.feed_forward
+    projections = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    gate = [feed_forward.gate_proj] if isinstance(feed_forward, GatedFeedForward) else []
+    return [*projections, feed_forward.up_proj, feed_forward.down_proj, *gate]
