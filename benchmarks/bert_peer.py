@@ -30,8 +30,8 @@ from entry import in_one_line
 from torch import nn
 
 from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.masked import masked_task
 from wordloom.training.allocator import tune_allocator
 from wordloom.training.precision import choose_device, choose_precision

@@ -41,8 +41,8 @@ from wordloom.data import IGNORE, PairBatch, PairBatches, prepare_pairs
 from wordloom.models import TransformerConfig, build
 from wordloom.nn import sinusoidal_positions
 from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import TrainSettings, load_recipe
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.translation.task import pair_corpus
 from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.training.allocator import tune_allocator

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json as json_module
 import shutil
 import textwrap
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -244,6 +242,7 @@ def prepare(
     """Tokenize a corpus into memory-mapped shards; shards that exist are reused."""
     from wordloom.data import Corpus
     from wordloom.data import prepare as prepare_shards
+    from wordloom.progress import TrainingProgress
     from wordloom.text import Tokenizer
 
     if validation:
@@ -266,9 +265,9 @@ def prepare(
     if part == "both" and not validation and validation_fraction == 0:
         parts = ("train",)
     loaded = Tokenizer.from_pretrained(tokenizer)
-    prepared = []
+    prepared, progress = [], TrainingProgress()
     for each in parts:
-        with ExitStack() as stack:
+        with progress.data(each) as show:
             shards = prepare_shards(
                 corpus,
                 loaded,
@@ -276,7 +275,7 @@ def prepare(
                 cache=cache,
                 workers=workers,
                 specials=specials,
-                progress=_bar(stack, each),
+                progress=show,
             )
         prepared.append(
             {"folder": str(shards.folder), "reused": shards.reused, "ledger": shards.ledger.as_dict()}
@@ -286,40 +285,3 @@ def prepare(
             print(f"{'reused' if shards.reused else 'written'}: {shards.folder}\n")
     if json:
         print(json_module.dumps(prepared))
-
-
-def _bar(stack: ExitStack, part: str) -> Callable[[Any], None]:
-    """Return a function that shows progress: a bar on a terminal, else a line every ten seconds."""
-    import time
-
-    console = Console(stderr=True)
-    begun = last = time.monotonic()
-    bar: Any = None
-
-    def show(progress: Any) -> None:
-        nonlocal last, bar
-        now = time.monotonic()
-        rate = progress.tokens / max(1e-9, now - begun)
-        state = f"{progress.documents:,} documents  {progress.tokens:,} tokens  {rate:,.0f} tokens/s"
-        if console.is_terminal:
-            if bar is None:
-                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-                bar = Progress(
-                    TextColumn(f"preparing {part}"),
-                    BarColumn(),
-                    TextColumn("{task.percentage:>3.0f}%  {task.fields[state]}"),
-                    TimeRemainingColumn(),
-                    console=console,
-                    transient=True,
-                )
-                stack.enter_context(bar)
-                bar.add_task("", total=progress.bytes_total, state=state)
-            bar.update(bar.task_ids[0], completed=progress.bytes_read, state=state)
-        elif now - last >= 10:
-            last = now
-            console.print(
-                f"preparing {part}: {progress.bytes_read / max(1, progress.bytes_total):.0%}  {state}"
-            )
-
-    return show

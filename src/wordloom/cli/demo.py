@@ -21,9 +21,9 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
+    from wordloom.progress import TrainingProgress
     from wordloom.run import LanguageModel, load_as
     from wordloom.run.demo import DEMO_PROMPT, compare, train_demo
-    from wordloom.run.progress import TrainingProgress
 
     out = Console(highlight=False)
     progress = TrainingProgress()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -19,11 +20,13 @@ from wordloom.cli.options import (
     TEXT_COLUMN,
     THRESHOLD,
 )
-from wordloom.cli.progress import TerminalReporter, report_truncated
 from wordloom.cli.usage import check_options, refuse
 from wordloom.errors import CheckpointError, DataError
+from wordloom.progress import TerminalReporter
 
 __all__ = ["command"]
+
+_SHOWN = 20  # numbers of truncated rows that are shown
 
 
 def command(
@@ -94,5 +97,16 @@ def command(
         print(json_module.dumps(row.facts, ensure_ascii=False) if json else row.line)
         if row.truncated:
             truncated.append(number)
-    report_truncated(prediction.rows, truncated)
+    _report_truncated(prediction.rows, truncated)
     sys.stdout.flush()
+
+
+def _report_truncated(rows: str, numbers: Sequence[int]) -> None:
+    """Report the ``numbers``, from 1, of the ``rows`` ("texts" or "questions") that were truncated."""
+    if not numbers:
+        return
+    shown = ", ".join(f"{number:,}" for number in numbers[:_SHOWN])
+    more = f" and {len(numbers) - _SHOWN:,} more" if len(numbers) > _SHOWN else ""
+    subject = f"1 {rows.removesuffix('s')} is" if len(numbers) == 1 else f"{len(numbers):,} {rows} are"
+    verb = "was" if len(numbers) == 1 else "were"
+    print(f"note: {subject} longer than the model reads and {verb} truncated: {shown}{more}", file=sys.stderr)

@@ -52,8 +52,8 @@ def command(
     """
     import logging
 
+    from wordloom.progress import TrainingProgress
     from wordloom.run.checkpoint.load import next_command
-    from wordloom.run.progress import TrainingProgress
     from wordloom.run.sweep.grid import split_settings
     from wordloom.run.sweep.sweep import sweep
 

@@ -98,6 +98,7 @@ def train(
     json: _Json = False,
 ) -> None:
     """Train a tokenizer on text."""
+    from wordloom.progress import tokenizer_progress
     from wordloom.text import Tokenizer
 
     if (out / "tokenizer.json").exists() and not force:
@@ -106,7 +107,7 @@ def train(
         )
     if special_token and no_special_tokens:
         raise TokenizerError("give --special-token or --no-special-tokens, not both")
-    with _Bar() as bar:
+    with tokenizer_progress() as show:
         tokenizer = Tokenizer.train(
             _texts(sources, field, separator, encoding_errors),
             kind=kind,
@@ -118,7 +119,7 @@ def train(
             limit_alphabet=limit_alphabet,
             sample_bytes=sample_mb << 20,
             seed=seed,
-            progress=bar.show,
+            progress=show,
         )
     tokenizer.save_pretrained(out)
     report = tokenizer.training_report
@@ -245,34 +246,6 @@ def _standard_input(tokenizer: Tokenizer) -> str | bytes:
         raise TokenizerError(
             f"standard input is not UTF-8 (byte {error.start}): convert it, or use a tokenizer of kind 'byte'"
         ) from None
-
-
-class _Bar:
-    """A progress bar on standard error; without a terminal it shows nothing."""
-
-    def __enter__(self) -> _Bar:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("reading", total=None)
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def show(self, stage: str, done: int, total: int | None) -> None:
-        """Set the bar to ``done`` of ``total`` bytes; it pulses if the total is unknown."""
-        finished = total is not None and done >= total
-        self._bar.update(
-            self._task,
-            description="training" if finished else stage,
-            completed=done,
-            total=None if finished else total,
-        )
 
 
 def _print_training(tokenizer: Tokenizer, report: TrainingReport, out: Path) -> None:

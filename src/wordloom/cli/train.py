@@ -35,10 +35,10 @@ def command(
     """Train a model from a recipe. Ctrl-C saves and stops; --resume continues with an identical result."""
     import logging
 
+    from wordloom.progress import TrainingProgress
     from wordloom.recipe.reading import refuse_repeated
     from wordloom.run import train
     from wordloom.run.checkpoint.load import next_command
-    from wordloom.run.progress import TrainingProgress
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(message)s")
     refuse_repeated(overrides or ())

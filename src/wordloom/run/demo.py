@@ -11,8 +11,8 @@ from pathlib import Path
 from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
 from wordloom.evaluate.references import KneserNey, join_documents, lzma_bits_per_byte
+from wordloom.progress import TrainingProgress
 from wordloom.run.models.language_model import LanguageModel
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.train import TrainResult, train
 
 __all__ = ["DEMO_PROMPT", "Contender", "compare", "demo_folder", "train_demo"]

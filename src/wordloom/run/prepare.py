@@ -13,9 +13,9 @@ from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData, TextData
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.recipe_rows import labelled_corpus
 from wordloom.text import TOKENIZERS, Tokenizer
 

@@ -18,11 +18,11 @@ from wordloom.cli import app
 from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.errors import CheckpointError, ConfigError, DataError, EvaluationError, GenerationError
 from wordloom.models import build, config_from
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run import Translator, load_as, translation_scores
 from wordloom.run.checkpoint.load import next_command
 from wordloom.run.models.vocabularies import Vocabularies
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.translation.scores import pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluator, pair_corpus
 from wordloom.run.tasks.translation.views import align

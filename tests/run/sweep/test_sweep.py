@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, RecipeError
-from wordloom.run.progress import TrainingProgress
+from wordloom.progress import TrainingProgress
 from wordloom.run.sweep.grid import combinations, split_settings
 from wordloom.run.sweep.sweep import sweep
 from wordloom.run.train import train

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from wordloom.cli import app
 from wordloom.errors import CheckpointError
 from wordloom.models import BertConfig, TaskConfig, build
+from wordloom.progress import TrainingProgress
 from wordloom.run import Translator, load_as, train
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.run.tasks.translation.views import align
 from wordloom.text import Tokenizer

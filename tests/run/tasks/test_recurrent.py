@@ -19,10 +19,10 @@ from wordloom.evaluate import perplexity
 from wordloom.kernels import programs
 from wordloom.models import RNNConfig, build, config_from
 from wordloom.objectives import TruncatedBPTT
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.prepare import prepare_recipe, recipe_corpus
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 
 RECIPE = """

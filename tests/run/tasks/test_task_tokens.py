@@ -18,10 +18,10 @@ from wordloom.data import choice_rows
 from wordloom.data.batches.framed import TASK_TOKENS
 from wordloom.errors import CheckpointError, DataError, RecipeError
 from wordloom.models import GPTConfig, LlamaConfig, build
+from wordloom.progress import TrainingProgress
 from wordloom.run import train
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.regression import TextRegressor
-from wordloom.run.progress import TrainingProgress
 from wordloom.weights import load_model, save_model
 
 ROWS = [("the cat sat", "a dog ran", "yes", "1"), ("it is wet", "the dog sat", "no", "0")]

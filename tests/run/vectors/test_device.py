@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from wordloom.errors import DeviceError, RecipeError, VectorError
+from wordloom.progress import TrainingProgress
 from wordloom.recipe.vectors import load_vector_recipe
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.device import vector_device
 from wordloom.run.vectors.train import train_vectors

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wordloom.errors import CheckpointError, DataError, RecipeError, VectorError
-from wordloom.run.progress import Clock, TrainingProgress
+from wordloom.progress import Clock, TrainingProgress
 from wordloom.run.vectors import memory as vector_memory
 from wordloom.run.vectors import vector_run as module
 from wordloom.run.vectors.train import train_vectors

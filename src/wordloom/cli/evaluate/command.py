@@ -26,9 +26,9 @@ from wordloom.cli.options import (
     THRESHOLD,
     parse_column,
 )
-from wordloom.cli.progress import TerminalReporter
 from wordloom.cli.usage import check_options, refuse, refuse_existing
 from wordloom.errors import WordloomError
+from wordloom.progress import TerminalReporter
 
 __all__ = ["command"]
 

@@ -81,8 +81,8 @@ def command(
 ) -> None:
     """Train word vectors on text; Ctrl-C stops and saves them, and --resume continues."""
     from wordloom.errors import RecipeError
+    from wordloom.progress import TrainingProgress
     from wordloom.recipe.reading import refuse_repeated
-    from wordloom.run.progress import TrainingProgress
     from wordloom.run.vectors.train import train_vectors
 
     options = {

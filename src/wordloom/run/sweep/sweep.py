@@ -26,9 +26,9 @@ from wordloom.errors import (
 from wordloom.files import write_text
 from wordloom.models import config_from
 from wordloom.nn.evaluating import evaluating
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run.folder import held
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.sweep.grid import Combination, combinations
 from wordloom.run.sweep.scores import (
     OLD_LOSSES,

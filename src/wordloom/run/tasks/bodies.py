@@ -16,10 +16,10 @@ from wordloom.data.batches.framed import TASK_TOKENS
 from wordloom.errors import RecipeError
 from wordloom.models import MODELS, TaskConfig, config_from, context_limit, encodes, family_of
 from wordloom.models.task_model import BODIES, SUMMARIES
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import LabelledData, TaskTokens
 from wordloom.run.prepare import recipe_tokenizer
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.text import Tokenizer
 from wordloom.weights import load_config

@@ -26,10 +26,10 @@ from wordloom.models import (
 from wordloom.nn import set_attention_backend
 from wordloom.nn.recurrent import Recurrent
 from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
 from wordloom.run.prepare import Prepared, prepare_recipe
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task

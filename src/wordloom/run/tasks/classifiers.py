@@ -13,13 +13,13 @@ from wordloom.data.bags.vectorizer import BagVectorizer, Counted, smooth_idf
 from wordloom.data.rows.labelled import CorpusPart, sorted_labels
 from wordloom.errors import RecipeError, did_you_mean
 from wordloom.models import MODELS, TaskConfig, build, config_from, family_of, skeleton
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.labelled_rows import RowFacts, rows_read
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import recipe_tokenizer
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.bodies import takes_head
 from wordloom.run.tasks.head_task import head_parts, head_task
 from wordloom.run.tasks.task import Task

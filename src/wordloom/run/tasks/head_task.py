@@ -18,10 +18,10 @@ from wordloom.models import TaskConfig, build
 from wordloom.models.building.cost import flops_per_token
 from wordloom.models.task_model import SUMMARIES
 from wordloom.nn import set_attention_backend
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.models.heads.head import Head, ReadRows
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.bodies import has_task_tokens, head_config, start_tokenizer
 from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task

@@ -31,10 +31,10 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, body_config, build, config_from, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
 from wordloom.recipe.data import MaskedData
 from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task

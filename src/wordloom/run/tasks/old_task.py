@@ -19,10 +19,10 @@ from wordloom.files import write_text
 from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
 from wordloom.run.prepare import causal_batches, recipe_corpus
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.bodies import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task

@@ -30,11 +30,11 @@ from wordloom.evaluate.reading import tokenizer_name
 from wordloom.models import build, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths, SentenceData
 from wordloom.run.models.heads.head import ReadRows, values_in
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.recipe_rows import corpus_of, parts_of
 from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
 from wordloom.run.tasks.head_task import row_parts

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from wordloom.errors import RecipeError
+from wordloom.progress import TrainingProgress
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run.folder import RunFolder, refuse_changes
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.vectors.supervised import SupervisedRun
 from wordloom.run.vectors.vector_run import VectorResult, VectorRun
 

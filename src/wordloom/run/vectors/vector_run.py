@@ -12,9 +12,9 @@ from typing import Any
 from wordloom.data import TokenShards, prepare
 from wordloom.errors import CheckpointError, DataError
 from wordloom.files import write_text
+from wordloom.progress import Clock, TrainingProgress
 from wordloom.recipe.vectors import VectorRecipe
 from wordloom.run.folder import RunFolder
-from wordloom.run.progress import Clock, TrainingProgress
 from wordloom.run.vectors.device import vector_device
 from wordloom.run.vectors.memory import check_memory, out_of_memory
 from wordloom.run.vectors.word_corpus import word_corpus

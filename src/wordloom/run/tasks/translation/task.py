@@ -30,10 +30,10 @@ from wordloom.models import (
 from wordloom.models.building.cost import flops_per_token
 from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
-from wordloom.run.progress import TrainingProgress
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.task import Task
 from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from wordloom.data import PairCorpus
+from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.prepare import recipe_tokenizer
-from wordloom.run.progress import TrainingProgress
 
 __all__ = ["recipe_vocabularies"]
 
