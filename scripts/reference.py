@@ -77,9 +77,10 @@ def recipe_keys() -> str:
 
 def _table(kind: Any, path: str = "", union: Any = None) -> Iterator[str]:
     """Yield the section of the keys of a table, and those of the tables inside it."""
-    from wordloom.recipe.table import table_of, union_of
+    from wordloom.recipe.table import descriptions, table_of, union_of
 
     kinds = [kind] if union is None else list(dict.fromkeys(union.classes.values()))
+    meanings = {name: text for each in reversed(kinds) for name, text in descriptions(each).items()}
     fields = {name: field for each in reversed(kinds) for name, field in each.model_fields.items()}
     if path:
         yield f"### [{path}]\n"
@@ -96,7 +97,7 @@ def _table(kind: Any, path: str = "", union: Any = None) -> Iterator[str]:
                 _default(field),
                 _conditions(name, field, union),
             )
-            rows.append(f"| {' | '.join(cells)} | {_cell(field.description)} |")
+            rows.append(f"| {' | '.join(cells)} | {_cell(meanings[name])} |")
     yield "\n".join([*rows, ""])
     for name, field in fields.items():
         if (inner := table_of(field)) is not None:

@@ -14,7 +14,7 @@ from wordloom.errors import RecipeError
 from wordloom.models import PRESETS, BertConfig, build
 from wordloom.recipe import DATA, Recipe, load_recipe, shipped_recipes
 from wordloom.recipe.data import TranslationData
-from wordloom.recipe.table import Table, table_of
+from wordloom.recipe.table import Table, descriptions, table_of
 from wordloom.recipe.vectors import VectorRecipe, load_vector_recipe
 from wordloom.run import train
 from wordloom.run.folder import RunFolder
@@ -365,9 +365,9 @@ def test_a_saved_recipe_of_an_earlier_version_loads(tmp_path):
 
 def test_every_key_has_a_description():
     def missing(kind: type[Table], path: str) -> list[str]:
-        names = []
+        names, meanings = [], descriptions(kind)
         for name, field in kind.model_fields.items():
-            if not field.description:
+            if not meanings.get(name):
                 names.append(path + name)
             if (inner := table_of(field)) is not None:
                 names += missing(inner, f"{path}{name}.")

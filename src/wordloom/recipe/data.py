@@ -40,41 +40,33 @@ Column = str | int
 class Source(Table):
     """The training data."""
 
-    train: str | list[str] = Field(
-        description="Training data: files, folders, globs, or the name of a data set (wordloom data list)."
-    )
+    train: str | list[str]
+    """Training data: files, folders, globs, or the name of a data set (wordloom data list)."""
 
 
 class HeldOut(Table):
     """The part of a text that is held out for validation."""
 
-    validation: str | list[str] | None = Field(
-        None,
-        description="Validation data: files, folders, globs or a data set. By default a share of data.train.",
-    )
-    validation_fraction: Annotated[float, OnlyIf("validation", (None,))] = Field(
-        0.1, ge=0.0, lt=1.0, description="Share of data.train that is held out for validation."
-    )
+    validation: str | list[str] | None = None
+    """Validation data: files, folders, globs or a data set. By default a share of data.train."""
+    validation_fraction: Annotated[float, OnlyIf("validation", (None,))] = Field(0.1, ge=0.0, lt=1.0)
+    """Share of data.train that is held out for validation."""
 
 
 class Split(Table):
     """The choice of the validation part, for data that can be split in two ways."""
 
-    split: Annotated[Literal["tail", "hash"], OnlyIf("validation", (None,))] = Field(
-        "tail",
-        description="Which part is held out: the end of the data (tail), or documents, rows or pairs chosen "
-        "by a hash of their text (hash). Translation needs hash.",
-    )
+    split: Annotated[Literal["tail", "hash"], OnlyIf("validation", (None,))] = "tail"
+    """Which part is held out: the end of the data (tail), or documents, rows or pairs chosen by a hash of
+    their text (hash). Translation needs hash."""
 
 
 class Encoding(Table):
     """The decoding of bytes."""
 
-    encoding_errors: Literal["strict", "replace", "bytes"] = Field(
-        "strict",
-        description="What to do with bytes that are not UTF-8: raise an error (strict), read U+FFFD "
-        "(replace), or keep raw bytes for a byte tokenizer (bytes; running text only).",
-    )
+    encoding_errors: Literal["strict", "replace", "bytes"] = "strict"
+    """What to do with bytes that are not UTF-8: raise an error (strict), read U+FFFD (replace), or keep raw
+    bytes for a byte tokenizer (bytes; running text only)."""
 
 
 class DataSettings(Encoding, HeldOut, Source):
@@ -102,11 +94,9 @@ class DataSettings(Encoding, HeldOut, Source):
 class Specials(Table):
     """The key for special tokens that are spelled out in the text."""
 
-    specials: Literal["refuse", "text"] = Field(
-        "refuse",
-        description="What to do where the text spells a special token: raise an error (refuse), or read it "
-        "as plain text (text).",
-    )
+    specials: Literal["refuse", "text"] = "refuse"
+    """What to do where the text spells a special token: raise an error (refuse), or read it as plain text
+    (text)."""
 
 
 class Columns(Table):
@@ -115,64 +105,46 @@ class Columns(Table):
     text_column: Annotated[
         Column | list[Column] | None,
         OnlyIf("label_prefix", instead="name the field of a text with data.field"),
-    ] = Field(
-        None,
-        description="Column of the text, by name or by number from 1; a list for rows of several texts. By "
-        "default the data set's own, else 'text'.",
-    )
-    label_column: Annotated[Column | None, OnlyIf("label_prefix")] = Field(
-        None,
-        description="Column of the label or score, by name or number. By default the data set's own, else "
-        "'label'.",
-    )
+    ] = None
+    """Column of the text, by name or by number from 1; a list for rows of several texts. By default the data
+    set's own, else 'text'."""
+    label_column: Annotated[Column | None, OnlyIf("label_prefix")] = None
+    """Column of the label or score, by name or number. By default the data set's own, else 'label'."""
 
 
 class LabelColumns(Columns):
     """The keys of labelled rows."""
 
-    header: Annotated[bool | None, OnlyIf("label_prefix")] = Field(
-        None,
-        description="Whether .csv and .tsv files begin with a row of names. By default they do if a column "
-        "is given by name.",
-    )
-    unique: Annotated[bool, OnlyIf("label_prefix")] = Field(
-        False, description="Keep only the first of rows with equal text and label."
-    )
+    header: Annotated[bool | None, OnlyIf("label_prefix")] = None
+    """Whether .csv and .tsv files begin with a row of names. By default they do if a column is given by
+    name."""
+    unique: Annotated[bool, OnlyIf("label_prefix")] = False
+    """Keep only the first of rows with equal text and label."""
 
 
 class RowLengths(Table):
     """The key for rows longer than the model reads."""
 
-    too_long: Annotated[Literal["error", "cut"], NotBagOfWords] = Field(
-        "error",
-        description="What to do with a row of more than train.seq_len tokens: raise an error, or truncate it "
-        "(cut).",
-    )
+    too_long: Annotated[Literal["error", "cut"], NotBagOfWords] = "error"
+    """What to do with a row of more than train.seq_len tokens: raise an error, or truncate it (cut)."""
 
 
 class TaskTokens(Table):
     """The key for the tokens that mark a task's rows."""
 
-    task_tokens: bool = Field(
-        False,
-        description="Add a start, a delimiter and an end token around the texts that a causal model reads "
-        "(Radford et al. 2018).",
-    )
+    task_tokens: bool = False
+    """Add a start, a delimiter and an end token around the texts that a causal model reads (Radford et al.
+    2018)."""
 
 
 class TextFiles(Table):
     """The reading of documents from files."""
 
-    field: Annotated[str | None, OnlyIf("label_prefix", (False,))] = Field(
-        None,
-        description="Field of the text in .jsonl and .parquet files. By default the data set's own, else "
-        "'text'.",
-    )
-    separator: Annotated[str | None, OnlyIf("label_prefix", (False,))] = Field(
-        None,
-        description="What ends a document of a .txt file: line, blank-line, file, or the line that stands "
-        "between two documents.",
-    )
+    field: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
+    """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
+    separator: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
+    """What ends a document of a .txt file: line, blank-line, file, or the line that stands between two
+    documents."""
 
 
 class TextData(Specials, TextFiles, Split, DataSettings):
@@ -182,22 +154,17 @@ class TextData(Specials, TextFiles, Split, DataSettings):
 class CausalData(LabelColumns, TextData):
     """Running text for a model that predicts the next token."""
 
-    order: Annotated[Literal["permutation", "random"], OnlyIf("train.objective", ("causal_lm",))] = Field(
-        "permutation",
-        description="Order of the windows: each once per epoch (permutation), or drawn with replacement "
-        "(random).",
+    order: Annotated[Literal["permutation", "random"], OnlyIf("train.objective", ("causal_lm",))] = (
+        "permutation"
     )
-    document_mask: bool = Field(
-        False, description="Keep attention within a document, and restart positions at each document."
-    )
-    mask_document_starts: bool | None = Field(
-        None, description="Leave the first token of a document unscored. By default as data.document_mask."
-    )
-    label_prefix: bool = Field(
-        False,
-        description="Read labelled rows as text: each text follows a special token of its label, such as "
-        "<Italian>, so that a label can be generated from.",
-    )
+    """Order of the windows: each once per epoch (permutation), or drawn with replacement (random)."""
+    document_mask: bool = False
+    """Keep attention within a document, and restart positions at each document."""
+    mask_document_starts: bool | None = None
+    """Leave the first token of a document unscored. By default as data.document_mask."""
+    label_prefix: bool = False
+    """Read labelled rows as text: each text follows a special token of its label, such as <Italian>, so that
+    a label can be generated from."""
 
 
 class MaskedData(TextData):
@@ -205,33 +172,27 @@ class MaskedData(TextData):
 
     sentences: Annotated[
         Literal["punctuation", "line"], OnlyIf("train.objective", ("masked_lm+next_sentence",))
-    ] = Field("punctuation", description="Where a sentence ends: at punctuation, or at the end of a line.")
+    ] = "punctuation"
+    """Where a sentence ends: at punctuation, or at the end of a line."""
 
 
 class LabelledData(TaskTokens, RowLengths, LabelColumns, Split, DataSettings):
     """Rows of one text or two with a label or a number."""
 
-    both_orders: Annotated[bool, FineTuned] = Field(
-        False,
-        description="Let a causal model read the two texts of a row in both orders, and add up the two "
-        "results (Radford et al. 2018).",
-    )
+    both_orders: Annotated[bool, FineTuned] = False
+    """Let a causal model read the two texts of a row in both orders, and add up the two results (Radford et
+    al. 2018)."""
 
 
 class SentenceData(RowLengths, LabelColumns, Split, DataSettings):
     """Rows of texts for sentence embeddings."""
 
-    positive: Annotated[str | float | None, OnlyIf("train.objective", ("contrastive",))] = Field(
-        None,
-        description="Label of rows whose texts belong together, or their lowest score. By default all rows "
-        "are used.",
-    )
+    positive: Annotated[str | float | None, OnlyIf("train.objective", ("contrastive",))] = None
+    """Label of rows whose texts belong together, or their lowest score. By default all rows are used."""
     score_range: Annotated[list[float] | None, OnlyIf("train.objective", ("cosine_similarity",))] = Field(
-        None,
-        min_length=2,
-        max_length=2,
-        description="Scores that mean cosines of 0 and 1. By default the lowest and highest training scores.",
+        None, min_length=2, max_length=2
     )
+    """Scores that mean cosines of 0 and 1. By default the lowest and highest training scores."""
 
 
 class ChoiceData(TaskTokens, RowLengths, DataSettings):
@@ -241,57 +202,45 @@ class ChoiceData(TaskTokens, RowLengths, DataSettings):
 class TokenLabelData(Columns, DataSettings):
     """Texts whose words have labels."""
 
-    too_long: Literal["error", "window", "cut"] = Field(
-        "error",
-        description="What to do with a text of more than train.seq_len tokens: raise an error, read it in "
-        "overlapping windows, or truncate it (cut).",
-    )
+    too_long: Literal["error", "window", "cut"] = "error"
+    """What to do with a text of more than train.seq_len tokens: raise an error, read it in overlapping
+    windows, or truncate it (cut)."""
 
 
 class QuestionData(RowLengths, DataSettings):
     """Questions about texts, in SQuAD's format."""
 
-    doc_stride: int = Field(
-        128, ge=1, description="Distance in tokens between the starts of two windows of one long text."
-    )
-    max_query: int = Field(64, ge=1, description="Longest question in tokens; the rest is truncated.")
-    misplaced: Literal["error", "nearest"] = Field(
-        "error",
-        description="What to do with an answer that is not at its answer_start: raise an error, or take the "
-        "nearest occurrence.",
-    )
-    no_answer: bool = Field(False, description="Whether a question may have no answer (SQuAD v2).")
+    doc_stride: int = Field(128, ge=1)
+    """Distance in tokens between the starts of two windows of one long text."""
+    max_query: int = Field(64, ge=1)
+    """Longest question in tokens; the rest is truncated."""
+    misplaced: Literal["error", "nearest"] = "error"
+    """What to do with an answer that is not at its answer_start: raise an error, or take the nearest
+    occurrence."""
+    no_answer: bool = False
+    """Whether a question may have no answer (SQuAD v2)."""
 
 
 class TranslationData(Specials, Split, DataSettings):
     """Pairs of a source and a target sentence."""
 
-    targets: str | list[str] | None = Field(
-        None, description="Files of the target side, line by line parallel to data.train."
-    )
-    validation_targets: str | list[str] | None = Field(
-        None, description="Files of the target side, parallel to data.validation."
-    )
-    source_column: Column | None = Field(
-        None, description="Column or language of the source in tables and data sets, by name or number."
-    )
-    target_column: Column | None = Field(
-        None, description="Column or language of the target in tables and data sets, by name or number."
-    )
-    header: bool | None = Field(
-        None,
-        description="Whether .csv and .tsv files begin with a row of names. By default they do if a column "
-        "is given by name.",
-    )
-    max_source_tokens: int | None = Field(
-        None, ge=1, description="Longest source in tokens. By default the longest that the model reads."
-    )
-    max_target_tokens: int | None = Field(
-        None, ge=1, description="Longest target in tokens. By default the longest that the model reads."
-    )
-    overlong: Literal["drop", "cut"] = Field(
-        "drop", description="What to do with a pair that has a longer side: drop the pair, or truncate (cut)."
-    )
+    targets: str | list[str] | None = None
+    """Files of the target side, line by line parallel to data.train."""
+    validation_targets: str | list[str] | None = None
+    """Files of the target side, parallel to data.validation."""
+    source_column: Column | None = None
+    """Column or language of the source in tables and data sets, by name or number."""
+    target_column: Column | None = None
+    """Column or language of the target in tables and data sets, by name or number."""
+    header: bool | None = None
+    """Whether .csv and .tsv files begin with a row of names. By default they do if a column is given by
+    name."""
+    max_source_tokens: int | None = Field(None, ge=1)
+    """Longest source in tokens. By default the longest that the model reads."""
+    max_target_tokens: int | None = Field(None, ge=1)
+    """Longest target in tokens. By default the longest that the model reads."""
+    overlong: Literal["drop", "cut"] = "drop"
+    """What to do with a pair that has a longer side: drop the pair, or truncate (cut)."""
 
 
 #: The class of ``[data]`` for each ``train.objective``.

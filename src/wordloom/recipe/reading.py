@@ -74,8 +74,8 @@ _OF_ALL_DEVICES = {
 
 def shipped_recipes(folder: str = "recipes") -> dict[str, Path]:
     """Return the files of the recipes in a ``folder`` of the package, by name."""
-    place = Path(str(resources.files("wordloom"))) / folder
-    return {path.stem: path for path in sorted(place.glob("*.toml"))}
+    package = Path(str(resources.files("wordloom")))
+    return {path.stem: path for path in sorted((package / folder).glob("*.toml"))}
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=Table)

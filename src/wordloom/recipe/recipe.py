@@ -37,18 +37,23 @@ AnyTable = TypeVar("AnyTable", bound=Table)
 class Result(Table):
     """The result that a recipe of the package reproduces."""
 
-    metric: str = Field(description="Name of the metric, and the data it is measured on.")
-    reference: float | None = Field(None, description="Number that the result is compared with.")
-    reference_kind: Literal["published", "baseline", "bound"] | None = Field(
-        None,
-        description="Origin of the reference: a published result, a baseline that was run for comparison, or "
-        "the project's own bound.",
-    )
-    source: str = Field("", description="Source of the reference.")
-    measured: float | None = Field(None, description="Measured result. Absent until the recipe has been run.")
-    machine: str = Field("", description="Machine and time of the measurement.")
-    command: str = Field("", description="Commands that reproduce the result.")
-    note: str = Field("", description="Further results, and how they were measured.")
+    metric: str
+    """Name of the metric, and the data it is measured on."""
+    reference: float | None = None
+    """Number that the result is compared with."""
+    reference_kind: Literal["published", "baseline", "bound"] | None = None
+    """Origin of the reference: a published result, a baseline that was run for comparison, or the project's
+    own bound."""
+    source: str = ""
+    """Source of the reference."""
+    measured: float | None = None
+    """Measured result. Absent until the recipe has been run."""
+    machine: str = ""
+    """Machine and time of the measurement."""
+    command: str = ""
+    """Commands that reproduce the result."""
+    note: str = ""
+    """Further results, and how they were measured."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,35 +68,27 @@ class Result(Table):
 class MaskingSettings(Table):
     """The masking of tokens; see :class:`wordloom.data.Masking`."""
 
-    kind: Literal["bert", "replace"] = Field(
-        "bert",
-        description="bert: a share of the tokens is chosen, and most of them become the mask token. replace: "
-        "a share of the words is masked, and another share replaced.",
-    )
-    share: Annotated[float, _Bert] = Field(
-        0.15, gt=0, le=1, description="Share of the tokens that is chosen."
-    )
-    mask_share: Annotated[float, _Bert] = Field(
-        0.8, ge=0, le=1, description="Share of the chosen tokens that becomes the mask token."
-    )
-    random_share: Annotated[float, _Bert] = Field(
-        0.1, ge=0, le=1, description="Share of the chosen tokens that becomes a random token."
-    )
-    whole_words: Annotated[bool, _Bert] = Field(False, description="Choose words with all their pieces.")
-    mask_words: Annotated[float, _Replace] = Field(
-        0.1, ge=0, le=1, description="Share of the words that is masked."
-    )
-    substitute_words: Annotated[float, _Replace] = Field(
-        0.0, ge=0, le=1, description="Share of the words that is replaced by other words."
-    )
-    scored: Annotated[Literal["changed", "all"], _Replace] = Field(
-        "changed", description="Tokens that are scored: the changed ones, or all."
-    )
-    placeholder: Literal["mask", "empty"] = Field(
-        "mask",
-        description="Token in place of a masked one: the mask token, or [EMPTY], whose vector is zero.",
-    )
-    dynamic: bool = Field(True, description="Mask other tokens at every visit of a row.")
+    kind: Literal["bert", "replace"] = "bert"
+    """bert: a share of the tokens is chosen, and most of them become the mask token. replace: a share of the
+    words is masked, and another share replaced."""
+    share: Annotated[float, _Bert] = Field(0.15, gt=0, le=1)
+    """Share of the tokens that is chosen."""
+    mask_share: Annotated[float, _Bert] = Field(0.8, ge=0, le=1)
+    """Share of the chosen tokens that becomes the mask token."""
+    random_share: Annotated[float, _Bert] = Field(0.1, ge=0, le=1)
+    """Share of the chosen tokens that becomes a random token."""
+    whole_words: Annotated[bool, _Bert] = False
+    """Choose words with all their pieces."""
+    mask_words: Annotated[float, _Replace] = Field(0.1, ge=0, le=1)
+    """Share of the words that is masked."""
+    substitute_words: Annotated[float, _Replace] = Field(0.0, ge=0, le=1)
+    """Share of the words that is replaced by other words."""
+    scored: Annotated[Literal["changed", "all"], _Replace] = "changed"
+    """Tokens that are scored: the changed ones, or all."""
+    placeholder: Literal["mask", "empty"] = "mask"
+    """Token in place of a masked one: the mask token, or [EMPTY], whose vector is zero."""
+    dynamic: bool = True
+    """Mask other tokens at every visit of a row."""
 
     @model_validator(mode="after")
     def _shares(self) -> MaskingSettings:
@@ -112,28 +109,24 @@ class OldTask(Specials, TextFiles, Split, Encoding, HeldOut):
     others.
     """
 
-    train: str | list[str] | None = Field(None, description="Text that the run trains on beside its own.")
-    validation_fraction: Annotated[float, OnlyIf("validation", (None,))] = Field(
-        0.1, gt=0, lt=1, description="Share of old_task.train whose loss is measured."
-    )
-    document_mask: bool = Field(False, description="As data.document_mask, for the old text.")
-    mask_document_starts: bool | None = Field(
-        None, description="As data.mask_document_starts, for the old text."
-    )
-    masking: MaskingSettings = Field(
-        default_factory=lambda: MaskingSettings.model_validate({}),
-        description="As [masking], for the old text of an encoder.",
-    )
-    seed: int = Field(
-        1337, ge=0, description="Seed of the masked tokens that are measured; equal to that of the first run."
-    )
-    seq_len: int | None = Field(
-        None, ge=1, description="Length of the old text's windows. By default train.seq_len."
-    )
-    evaluate_windows: int | None = Field(
-        None, ge=1, description="Windows per measurement. By default the whole text."
-    )
-    every_evaluation: bool = Field(False, description="Measure at every evaluation of the new task, too.")
+    train: str | list[str] | None = None
+    """Text that the run trains on beside its own."""
+    validation_fraction: Annotated[float, OnlyIf("validation", (None,))] = Field(0.1, gt=0, lt=1)
+    """Share of old_task.train whose loss is measured."""
+    document_mask: bool = False
+    """As data.document_mask, for the old text."""
+    mask_document_starts: bool | None = None
+    """As data.mask_document_starts, for the old text."""
+    masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings.model_validate({}))
+    """As [masking], for the old text of an encoder."""
+    seed: int = Field(1337, ge=0)
+    """Seed of the masked tokens that are measured; equal to that of the first run."""
+    seq_len: int | None = Field(None, ge=1)
+    """Length of the old text's windows. By default train.seq_len."""
+    evaluate_windows: int | None = Field(None, ge=1)
+    """Windows per measurement. By default the whole text."""
+    every_evaluation: bool = False
+    """Measure at every evaluation of the new task, too."""
 
     @model_validator(mode="after")
     def _some_text(self) -> OldTask:
@@ -147,35 +140,26 @@ class OldTask(Specials, TextFiles, Split, Encoding, HeldOut):
 class TokenizerSettings(Table):
     """A tokenizer to train on the training text (``kind``), or one to read (``path``)."""
 
-    kind: Literal["word", "char", "byte", "bpe", "wordpiece", "unigram"] | None = Field(
-        None, description="Kind of tokenizer to train on the training text."
-    )
-    path: str | None = Field(None, description="Tokenizer to read: a folder or a file, in place of kind.")
-    vocab_size: Annotated[int | None, _Trained] = Field(
-        None,
-        ge=1,
-        description="Size of the vocabulary, with the special tokens. The default depends on the kind.",
-    )
-    lower: Annotated[bool, _Trained] = Field(False, description="Lower-case the text.")
-    min_frequency: Annotated[int | None, _Trained] = Field(
-        None, ge=1, description="Lowest count of a word, or of a pair to merge, in the training text."
-    )
-    special_tokens: Annotated[list[str] | None, _Trained] = Field(
-        None, description="Special tokens. By default those of the kind."
-    )
-    split: Annotated[str | None, _Trained] = Field(
-        None,
-        description="How text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word).",
-    )
-    separate: Annotated[bool, _Translation, _Trained] = Field(
-        False, description="Train one tokenizer for the sources and one for the targets."
-    )
-    source_vocab_size: Annotated[int | None, _Translation, OnlyIf("separate")] = Field(
-        None, ge=1, description="Vocabulary size of the sources' tokenizer. By default tokenizer.vocab_size."
-    )
-    source_path: Annotated[str | None, _Translation, OnlyIf("path")] = Field(
-        None, description="Tokenizer of the sources to read, if tokenizer.path is for the targets alone."
-    )
+    kind: Literal["word", "char", "byte", "bpe", "wordpiece", "unigram"] | None = None
+    """Kind of tokenizer to train on the training text."""
+    path: str | None = None
+    """Tokenizer to read: a folder or a file, in place of kind."""
+    vocab_size: Annotated[int | None, _Trained] = Field(None, ge=1)
+    """Size of the vocabulary, with the special tokens. The default depends on the kind."""
+    lower: Annotated[bool, _Trained] = False
+    """Lower-case the text."""
+    min_frequency: Annotated[int | None, _Trained] = Field(None, ge=1)
+    """Lowest count of a word, or of a pair to merge, in the training text."""
+    special_tokens: Annotated[list[str] | None, _Trained] = None
+    """Special tokens. By default those of the kind."""
+    split: Annotated[str | None, _Trained] = None
+    """How text is split first: gpt2 or llama3 (bpe, unigram), words or whitespace (word)."""
+    separate: Annotated[bool, _Translation, _Trained] = False
+    """Train one tokenizer for the sources and one for the targets."""
+    source_vocab_size: Annotated[int | None, _Translation, OnlyIf("separate")] = Field(None, ge=1)
+    """Vocabulary size of the sources' tokenizer. By default tokenizer.vocab_size."""
+    source_path: Annotated[str | None, _Translation, OnlyIf("path")] = None
+    """Tokenizer of the sources to read, if tokenizer.path is for the targets alone."""
 
     @model_validator(mode="after")
     def _one_source(self) -> TokenizerSettings:
@@ -187,34 +171,30 @@ class TokenizerSettings(Table):
 class Recipe(Table):
     """A recipe of a model; see the module docstring."""
 
-    name: FolderName = Field(
-        description="Name of the run, whose folder is runs/NAME. A file's own name if left out."
-    )
-    description: str = Field("", description="What the recipe is for.")
-    seed: int = Field(1337, ge=0, description="Seed of initialisation, data order, dropout and masking.")
-    start_from: str | None = Field(
-        None, description="Checkpoint whose weights and tokenizer the run starts from (--from)."
-    )
-    result: Result | None = Field(None, description="Result that the recipe reproduces.")
-    train: TrainSettings = Field(description="Training loop.")
-    data: Annotated[SerializeAsAny[DataSettings], OneOf("train.objective", DATA)] = Field(
-        description="Training and validation data."
-    )
-    tokenizer: TokenizerSettings = Field(
-        default_factory=TokenizerSettings.model_construct,
-        description="Tokenizer. Left out if the run starts from a checkpoint, which has one.",
-    )
-    model: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Model: family or preset, and settings of the family's config.",
-    )
+    name: FolderName
+    """Name of the run, whose folder is runs/NAME. A file's own name if left out."""
+    description: str = ""
+    """What the recipe is for."""
+    seed: int = Field(1337, ge=0)
+    """Seed of initialisation, data order, dropout and masking."""
+    start_from: str | None = None
+    """Checkpoint whose weights and tokenizer the run starts from (--from)."""
+    result: Result | None = None
+    """Result that the recipe reproduces."""
+    train: TrainSettings
+    """Training loop."""
+    data: Annotated[SerializeAsAny[DataSettings], OneOf("train.objective", DATA)]
+    """Training and validation data."""
+    tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings.model_construct)
+    """Tokenizer. Left out if the run starts from a checkpoint, which has one."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Model: family or preset, and settings of the family's config."""
     masking: Annotated[MaskingSettings, OnlyIf("train.objective", MASKED)] = Field(
-        default_factory=lambda: MaskingSettings.model_validate({}),
-        description="Masking of tokens.",
+        default_factory=lambda: MaskingSettings.model_validate({})
     )
-    old_task: Annotated[OldTask | None, OnlyIf("train.objective", excluded=("translation",))] = Field(
-        None, description="Text of the starting checkpoint, to measure or prevent forgetting."
-    )
+    """Masking of tokens."""
+    old_task: Annotated[OldTask | None, OnlyIf("train.objective", excluded=("translation",))] = None
+    """Text of the starting checkpoint, to measure or prevent forgetting."""
 
     @model_validator(mode="before")
     @classmethod
@@ -247,29 +227,26 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _something_to_rehearse(self) -> Recipe:
         s, old = self.train, self.old_task
-        if (
-            s.language_model_weight
-            and s.language_model_texts == "task"
-            and s.objective not in WITH_LANGUAGE_MODEL
-        ):
+        weight, texts = s.language_model_weight, s.language_model_texts
+        if weight and texts == "task" and s.objective not in WITH_LANGUAGE_MODEL:
             raise ValueError(
                 f"train.language_model_weight is not a setting of train.objective {s.objective!r} with "
                 'train.language_model_texts "task"; leave it out'
             )
-        given = "train.rehearsal_share" if s.rehearsal_share is not None else None
-        if s.language_model_texts == "old" and s.language_model_weight:
-            if given is not None:
+        key = "train.rehearsal_share" if s.rehearsal_share is not None else None
+        if weight and texts == "old":
+            if key is not None:
                 raise ValueError(
                     'train.rehearsal_share and train.language_model_texts "old" both train on the old task; '
                     "give one of them"
                 )
-            given = 'train.language_model_texts "old"'
-        if given is not None:
+            key = 'train.language_model_texts "old"'
+        if key is not None:
             if old is None or old.train is None:
-                raise ValueError(f"{given} needs old text: name it as old_task.train")
+                raise ValueError(f"{key} needs old text: name it as old_task.train")
             if s.objective == "truncated_bptt" or s.long_seq_len is not None:
                 why = "train.long_seq_len" if s.long_seq_len else f"train.objective '{s.objective}'"
-                raise ValueError(f"{given} does not go with {why}; leave one of them out")
+                raise ValueError(f"{key} does not go with {why}; leave one of them out")
         return self
 
     @model_validator(mode="after")
@@ -287,9 +264,8 @@ class Recipe(Table):
         if self.tokenizer.kind is None and self.tokenizer.path is None:
             unused.add("tokenizer")
         values = self.model_dump(mode="json", exclude_none=True, exclude=unused)
-        values["train"] = values.pop(
-            "train"
-        )  # behind [data], [tokenizer] and [model], where readers expect it
+        # behind [data], [tokenizer] and [model], where readers expect it
+        values["train"] = values.pop("train")
         return values
 
     def to_toml(self) -> str:

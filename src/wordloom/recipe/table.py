@@ -7,20 +7,36 @@ choice made elsewhere, as ``[data]`` depends on ``train.objective``, is a union 
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-__all__ = ["OneOf", "OnlyIf", "Table", "UnusedKey", "keys_of", "table_of", "union_of", "unused_keys"]
+__all__ = [
+    "OneOf",
+    "OnlyIf",
+    "Table",
+    "UnusedKey",
+    "descriptions",
+    "keys_of",
+    "table_of",
+    "union_of",
+    "unused_keys",
+]
 
 _UNKNOWN = object()  # the value of a key that the table does not have
 
 
 class Table(BaseModel):
-    """A recipe, or one of its tables: it refuses unknown keys, converts no value and is immutable."""
+    """A recipe, or one of its tables: it refuses unknown keys, converts no value and is immutable.
+
+    The docstring below a field describes the key; the reference page of all keys is made of these.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -113,6 +129,18 @@ def table_of(field: FieldInfo) -> type[Table] | None:
         if isinstance(part, type) and issubclass(part, Table):
             return part
     return None
+
+
+def descriptions(table: type[Table]) -> dict[str, str]:
+    """Return the description of each field: the docstring below it in the class."""
+    texts: dict[str, str] = {}
+    for kind in reversed([each for each in table.__mro__ if issubclass(each, Table)]):
+        (definition,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts
 
 
 def keys_of(recipe: type[Table], table: Sequence[int | str]) -> list[str]:

@@ -69,197 +69,152 @@ _EpochDecay = OnlyIf("schedule", ("epoch_decay",))
 class TrainSettings(Table):
     """The settings of the training loop."""
 
-    objective: Objective = Field(
-        "causal_lm",
-        description="What the model is trained to do; it decides which keys [data] has. truncated_bptt is "
-        "causal_lm with windows that continue each other, whose recurrent state is carried over.",
-    )
+    objective: Objective = "causal_lm"
+    """What the model is trained to do; it decides which keys [data] has. truncated_bptt is causal_lm with
+    windows that continue each other, whose recurrent state is carried over."""
 
     # the budget
-    steps: int | None = Field(None, ge=1, description="Budget in optimizer steps. Give exactly one budget.")
-    tokens: int | None = Field(None, ge=1, description="Budget in training tokens.")
-    epochs: float | None = Field(None, gt=0, description="Budget in passes over the training data.")
-    flops: float | None = Field(None, gt=0, description="Budget in floating-point operations.")
-    minutes: float | None = Field(
-        None, gt=0, description="Budget in minutes, converted to steps by a few timed steps at the start."
-    )
+    steps: int | None = Field(None, ge=1)
+    """Budget in optimizer steps. Give exactly one budget."""
+    tokens: int | None = Field(None, ge=1)
+    """Budget in training tokens."""
+    epochs: float | None = Field(None, gt=0)
+    """Budget in passes over the training data."""
+    flops: float | None = Field(None, gt=0)
+    """Budget in floating-point operations."""
+    minutes: float | None = Field(None, gt=0)
+    """Budget in minutes, converted to steps by a few timed steps at the start."""
 
     # the batch
-    seq_len: Annotated[int, _NotTranslation, NotBagOfWords] = Field(
-        256, ge=1, description="Length of a window or row in tokens."
-    )
-    batch_size: Annotated[int, _StepByStep] = Field(
-        32,
-        ge=1,
-        description="Windows or rows per optimizer step, over all micro-batches and devices. Translation "
-        "counts batches of train.batch_tokens.",
-    )
-    micro_batch_size: Annotated[int | None, _NotTranslation] = Field(
-        None, ge=1, description="Windows or rows per forward pass. By default the whole batch."
-    )
-    batch_tokens: Annotated[int, _Translation] = Field(
-        4096, ge=1, description="Target tokens of one batch of pairs; train.batch_size counts these batches."
-    )
-    label_smoothing: Annotated[float, _Translation] = Field(
-        0.0, ge=0, lt=1, description="Share of the target probability that is spread over the vocabulary."
-    )
-    cross_attention: Annotated[Literal["fresh", "copied"], _Translation] = Field(
-        "fresh",
-        description="Cross-attention of a translation model that starts from a BERT: initialised at random "
-        "(fresh), or copied from the self-attention (copied).",
-    )
-    language_model_weight: Annotated[float, FineTuned] = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Weight of a language-model loss that is added to the objective's loss (Radford et al. "
-        "2018).",
-    )
-    language_model_texts: Annotated[Literal["task", "old"], OnlyIf("language_model_weight")] = Field(
-        "task",
-        description="Text of that language-model loss: the task's own (task; classification, regression and "
-        "multiple_choice by a causal model), or that of [old_task] (old).",
-    )
-    rehearsal_share: float | None = Field(
-        None, gt=0, lt=1, description="Share of the steps that train on the text of [old_task]."
-    )
-    similarity_scale: Annotated[float, _Contrastive] = Field(
-        20.0,
-        gt=0,
-        description="Factor that turns cosines into logits (1 / temperature). The other texts of the batch "
-        "are the negatives.",
-    )
-    symmetric: Annotated[bool, _Contrastive] = Field(
-        False, description="Also find the first text of a pair from the second."
-    )
-    long_seq_len: Annotated[int | None, OnlyIf("train.objective", MASKED)] = Field(
-        None, ge=1, description="Row length in the last steps (Devlin et al. 2018, appendix A.2)."
-    )
+    seq_len: Annotated[int, _NotTranslation, NotBagOfWords] = Field(256, ge=1)
+    """Length of a window or row in tokens."""
+    batch_size: Annotated[int, _StepByStep] = Field(32, ge=1)
+    """Windows or rows per optimizer step, over all micro-batches and devices. Translation counts batches of
+    train.batch_tokens."""
+    micro_batch_size: Annotated[int | None, _NotTranslation] = Field(None, ge=1)
+    """Windows or rows per forward pass. By default the whole batch."""
+    batch_tokens: Annotated[int, _Translation] = Field(4096, ge=1)
+    """Target tokens of one batch of pairs; train.batch_size counts these batches."""
+    label_smoothing: Annotated[float, _Translation] = Field(0.0, ge=0, lt=1)
+    """Share of the target probability that is spread over the vocabulary."""
+    cross_attention: Annotated[Literal["fresh", "copied"], _Translation] = "fresh"
+    """Cross-attention of a translation model that starts from a BERT: initialised at random (fresh), or
+    copied from the self-attention (copied)."""
+    language_model_weight: Annotated[float, FineTuned] = Field(0.0, ge=0, le=1)
+    """Weight of a language-model loss that is added to the objective's loss (Radford et al. 2018)."""
+    language_model_texts: Annotated[Literal["task", "old"], OnlyIf("language_model_weight")] = "task"
+    """Text of that language-model loss: the task's own (task; classification, regression and multiple_choice
+    by a causal model), or that of [old_task] (old)."""
+    rehearsal_share: float | None = Field(None, gt=0, lt=1)
+    """Share of the steps that train on the text of [old_task]."""
+    similarity_scale: Annotated[float, _Contrastive] = Field(20.0, gt=0)
+    """Factor that turns cosines into logits (1 / temperature). The other texts of the batch are the
+    negatives."""
+    symmetric: Annotated[bool, _Contrastive] = False
+    """Also find the first text of a pair from the second."""
+    long_seq_len: Annotated[int | None, OnlyIf("train.objective", MASKED)] = Field(None, ge=1)
+    """Row length in the last steps (Devlin et al. 2018, appendix A.2)."""
     long_share: Annotated[float, OnlyIf("train.objective", MASKED), OnlyIf("long_seq_len")] = Field(
-        0.1, gt=0, lt=1, description="Share of the steps, at the end, with rows of train.long_seq_len."
+        0.1, gt=0, lt=1
     )
+    """Share of the steps, at the end, with rows of train.long_seq_len."""
 
     # the optimizer
-    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = Field(
-        "adamw",
-        description="The optimizer. muon trains the matrices of the blocks, and AdamW the other parameters. "
-        "lbfgs reads all rows at every step.",
-    )
-    learning_rate: Annotated[float, _StepByStep] = Field(
-        1e-3, gt=0, description="Peak learning rate, of all that Muon does not train."
-    )
-    muon_learning_rate: Annotated[float, _Muon] = Field(
-        0.02, gt=0, description="Peak learning rate of the matrices that Muon trains."
-    )
-    muon_momentum: Annotated[float, _Muon] = Field(0.95, ge=0, lt=1, description="Momentum of Muon.")
-    momentum: Annotated[float, OnlyIf("optimizer", ("sgd",))] = Field(
-        0.0, ge=0, lt=1, description="Momentum of SGD."
-    )
-    beta1: Annotated[float, _Adam] = Field(
-        0.9, ge=0, lt=1, description="AdamW's decay of the mean of gradients."
-    )
-    beta2: Annotated[float, _Adam] = Field(
-        0.95, ge=0, lt=1, description="AdamW's decay of the mean of squared gradients."
-    )
-    epsilon: Annotated[float, _Adam] = Field(
-        1e-8, gt=0, description="Number that AdamW adds to the denominator."
-    )
-    weight_decay: Annotated[float, _StepByStep] = Field(
-        0.1, ge=0, description="Decoupled weight decay, on matrices only."
-    )
-    l2: Annotated[float, _LBFGS] = Field(
-        1e-4,
-        ge=0,
-        description="L-BFGS adds l2 / 2 times the sum of squares of all matrices to the mean loss.",
-    )
-    tolerance: Annotated[float, _LBFGS] = Field(
-        1e-4, ge=0, description="L-BFGS stops when no component of the gradient is larger."
-    )
-    clip: Annotated[float | None, _StepByStep] = Field(
-        1.0, gt=0, description="Largest norm of the gradient of all parameters together."
-    )
-    ema: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Decay of an exponential moving average of the weights. The average is evaluated and "
-        "saved.",
-    )
+    optimizer: Literal["adamw", "muon", "sgd", "lbfgs"] = "adamw"
+    """The optimizer. muon trains the matrices of the blocks, and AdamW the other parameters. lbfgs reads all
+    rows at every step."""
+    learning_rate: Annotated[float, _StepByStep] = Field(1e-3, gt=0)
+    """Peak learning rate, of all that Muon does not train."""
+    muon_learning_rate: Annotated[float, _Muon] = Field(0.02, gt=0)
+    """Peak learning rate of the matrices that Muon trains."""
+    muon_momentum: Annotated[float, _Muon] = Field(0.95, ge=0, lt=1)
+    """Momentum of Muon."""
+    momentum: Annotated[float, OnlyIf("optimizer", ("sgd",))] = Field(0.0, ge=0, lt=1)
+    """Momentum of SGD."""
+    beta1: Annotated[float, _Adam] = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the mean of gradients."""
+    beta2: Annotated[float, _Adam] = Field(0.95, ge=0, lt=1)
+    """AdamW's decay of the mean of squared gradients."""
+    epsilon: Annotated[float, _Adam] = Field(1e-8, gt=0)
+    """Number that AdamW adds to the denominator."""
+    weight_decay: Annotated[float, _StepByStep] = Field(0.1, ge=0)
+    """Decoupled weight decay, on matrices only."""
+    l2: Annotated[float, _LBFGS] = Field(1e-4, ge=0)
+    """L-BFGS adds l2 / 2 times the sum of squares of all matrices to the mean loss."""
+    tolerance: Annotated[float, _LBFGS] = Field(1e-4, ge=0)
+    """L-BFGS stops when no component of the gradient is larger."""
+    clip: Annotated[float | None, _StepByStep] = Field(1.0, gt=0)
+    """Largest norm of the gradient of all parameters together."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Decay of an exponential moving average of the weights. The average is evaluated and saved."""
 
     # the schedule
     schedule: Annotated[
         Literal["constant", "linear", "cosine", "warmup_stable_decay", "inverse_sqrt", "epoch_decay"],
         _StepByStep,
-    ] = Field("cosine", description="How the learning rate changes from step to step.")
-    warmup_steps: Annotated[int, _StepByStep] = Field(
-        0, ge=0, description="Steps in which the learning rate rises linearly to its peak."
-    )
-    decay_share: Annotated[float, OnlyIf("schedule", ("warmup_stable_decay",))] = Field(
-        0.2, gt=0, le=1, description="Share of the steps, at the end, in which the learning rate decays."
-    )
-    flat_epochs: Annotated[int, _EpochDecay] = Field(
-        4, ge=0, description="Epochs at the peak learning rate, before the decay begins."
-    )
-    decay_factor: Annotated[float, _EpochDecay] = Field(
-        0.5, gt=0, lt=1, description="Factor of the learning rate at the start of each later epoch."
-    )
+    ] = "cosine"
+    """How the learning rate changes from step to step."""
+    warmup_steps: Annotated[int, _StepByStep] = Field(0, ge=0)
+    """Steps in which the learning rate rises linearly to its peak."""
+    decay_share: Annotated[float, OnlyIf("schedule", ("warmup_stable_decay",))] = Field(0.2, gt=0, le=1)
+    """Share of the steps, at the end, in which the learning rate decays."""
+    flat_epochs: Annotated[int, _EpochDecay] = Field(4, ge=0)
+    """Epochs at the peak learning rate, before the decay begins."""
+    decay_factor: Annotated[float, _EpochDecay] = Field(0.5, gt=0, lt=1)
+    """Factor of the learning rate at the start of each later epoch."""
     final_share: Annotated[float, OnlyIf("schedule", ("linear", "cosine", "warmup_stable_decay"))] = Field(
-        0.1, ge=0, le=1, description="Learning rate of the last step, as a share of the peak."
+        0.1, ge=0, le=1
     )
+    """Learning rate of the last step, as a share of the peak."""
 
     # device, precision and kernels
-    device: str = Field("auto", description="Device: auto, cpu, cuda, cuda:1 or mps.")
-    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = Field(
-        "auto",
-        description="Arithmetic: fp32; bf16 with fp32 weights; bf16 weights too (bf16-pure); or bf16 in the "
-        "language-model head alone (bf16-head). auto takes what is fast on the device.",
-    )
-    compile: Annotated[Literal["auto", "on", "off"], FineTuned] = Field(
-        "auto", description="Whether to use torch.compile."
-    )
-    attention_backend: Annotated[Literal["auto", "flash", "efficient", "math", "exact"], _Attention] = Field(
-        "auto", description="Implementation of attention."
-    )
-    gradient_checkpointing: Annotated[bool, FineTuned] = Field(
-        False, description="Recompute activations in the backward pass, which saves memory and costs time."
-    )
-    threads: int | None = Field(
-        None, ge=1, le=MAX_THREADS, description="CPU threads. By default PyTorch's own number."
-    )
-    allocator: Literal["tuned", "system"] = Field(
-        "tuned", description="CPU memory allocator settings: tuned to keep large blocks, or the system's own."
-    )
+    device: str = "auto"
+    """Device: auto, cpu, cuda, cuda:1 or mps."""
+    precision: Literal["auto", "fp32", "bf16", "bf16-pure", "bf16-head"] = "auto"
+    """Arithmetic: fp32; bf16 with fp32 weights; bf16 weights too (bf16-pure); or bf16 in the language-model
+    head alone (bf16-head). auto takes what is fast on the device."""
+    compile: Annotated[Literal["auto", "on", "off"], FineTuned] = "auto"
+    """Whether to use torch.compile."""
+    attention_backend: Annotated[Literal["auto", "flash", "efficient", "math", "exact"], _Attention] = "auto"
+    """Implementation of attention."""
+    gradient_checkpointing: Annotated[bool, FineTuned] = False
+    """Recompute activations in the backward pass, which saves memory and costs time."""
+    threads: int | None = Field(None, ge=1, le=MAX_THREADS)
+    """CPU threads. By default PyTorch's own number."""
+    allocator: Literal["tuned", "system"] = "tuned"
+    """CPU memory allocator settings: tuned to keep large blocks, or the system's own."""
 
     # what happens along the way; 0 means never
-    log_every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
-    evaluate_every: int = Field(0, ge=0, description="Steps between two evaluations; 0: at the end only.")
+    log_every: int = Field(10, ge=1)
+    """Steps between two lines of metrics.jsonl."""
+    evaluate_every: int = Field(0, ge=0)
+    """Steps between two evaluations; 0: at the end only."""
     evaluate_windows: Annotated[int | None, OnlyIf("train.objective", (*_NEXT_TOKEN, *MASKED))] = Field(
-        None, ge=1, description="Windows per evaluation. By default the whole validation part."
+        None, ge=1
     )
-    sample_every: Annotated[int, OnlyIf("train.objective", _NEXT_TOKEN)] = Field(
-        0, ge=0, description="Steps between two texts generated for the log; 0: never."
-    )
-    sample_prompt: Annotated[str, OnlyIf("sample_every")] = Field(
-        "\n", description="Text that these samples begin with."
-    )
-    sample_tokens: Annotated[int, OnlyIf("sample_every")] = Field(
-        64, ge=1, description="Tokens of each sample."
-    )
-    save_every: int = Field(0, ge=0, description="Steps between two checkpoints; 0: at the end only.")
-    keep_last: int = Field(2, ge=1, description="Number of checkpoints to keep.")
-    keep_best: bool = Field(
-        False, description="Keep the checkpoint with the best validation metric, and finish with its weights."
-    )
-    best_metric: Annotated[str, OnlyIf("keep_best")] = Field(
-        "loss", description="Validation metric that train.keep_best compares."
-    )
-    tensorboard: bool = Field(False, description="Also write the metrics for TensorBoard.")
+    """Windows per evaluation. By default the whole validation part."""
+    sample_every: Annotated[int, OnlyIf("train.objective", _NEXT_TOKEN)] = Field(0, ge=0)
+    """Steps between two texts generated for the log; 0: never."""
+    sample_prompt: Annotated[str, OnlyIf("sample_every")] = "\n"
+    """Text that these samples begin with."""
+    sample_tokens: Annotated[int, OnlyIf("sample_every")] = Field(64, ge=1)
+    """Tokens of each sample."""
+    save_every: int = Field(0, ge=0)
+    """Steps between two checkpoints; 0: at the end only."""
+    keep_last: int = Field(2, ge=1)
+    """Number of checkpoints to keep."""
+    keep_best: bool = False
+    """Keep the checkpoint with the best validation metric, and finish with its weights."""
+    best_metric: Annotated[str, OnlyIf("keep_best")] = "loss"
+    """Validation metric that train.keep_best compares."""
+    tensorboard: bool = False
+    """Also write the metrics for TensorBoard."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainSettings:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) != 1:
-            named = " and ".join(f"train.{name}" for name in given) or "none"
+        budgets = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(budgets) != 1:
+            named = " and ".join(f"train.{name}" for name in budgets) or "none"
             raise ValueError(f"give exactly one budget of train.{', train.'.join(BUDGETS)}; given: {named}")
         if self.optimizer == "lbfgs":
             self._check_lbfgs()

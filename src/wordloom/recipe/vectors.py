@@ -55,44 +55,34 @@ _GloVe = OnlyIf("algorithm", ("glove",))
 class CorpusSettings(Table):
     """The text, and how it is read; all of it is trained on."""
 
-    train: str | list[str] = Field(
-        description="Training data: files, folders, globs, or the name of a data set (wordloom data list)."
-    )
-    field: str | None = Field(
-        None,
-        description="Field of the text in .jsonl and .parquet files. By default the data set's own, else "
-        "'text'.",
-    )
-    separator: str | None = Field(
-        None,
-        description="What ends a text of a .txt file, and thus every window: line (the default), blank-line, "
-        "file, or the line that stands between two texts.",
-    )
-    encoding_errors: Literal["strict", "replace"] = Field(
-        "strict",
-        description="What to do with bytes that are not UTF-8: raise an error (strict), or read U+FFFD "
-        "(replace).",
-    )
+    train: str | list[str]
+    """Training data: files, folders, globs, or the name of a data set (wordloom data list)."""
+    field: str | None = None
+    """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
+    separator: str | None = None
+    """What ends a text of a .txt file, and thus every window: line (the default), blank-line, file, or the
+    line that stands between two texts."""
+    encoding_errors: Literal["strict", "replace"] = "strict"
+    """What to do with bytes that are not UTF-8: raise an error (strict), or read U+FFFD (replace)."""
 
 
 class WordSettings(Table):
     """The splitting of text into words, and the choice of words that get vectors."""
 
-    split: Literal["words", "whitespace"] = Field(
-        "words", description="How text is split: into words and punctuation, or at white space."
-    )
-    lower: bool = Field(True, description="Lower-case the text.")
-    min_count: int = Field(5, ge=1, description="Lowest count of a word that gets a vector.")
-    max_words: int | None = Field(None, ge=1, description="Largest vocabulary: the most frequent words.")
-    phrases: Annotated[int, _Words] = Field(
-        0, ge=0, le=4, description="Passes that join frequent pairs of words: new_york, new_york_times."
-    )
-    phrase_min_count: Annotated[int, _Words] = Field(
-        5, ge=1, description="Lowest count of a pair that is joined."
-    )
-    phrase_threshold: Annotated[float, _Words] = Field(
-        10.0, gt=0, description="Lowest score of a pair that is joined; higher values join fewer."
-    )
+    split: Literal["words", "whitespace"] = "words"
+    """How text is split: into words and punctuation, or at white space."""
+    lower: bool = True
+    """Lower-case the text."""
+    min_count: int = Field(5, ge=1)
+    """Lowest count of a word that gets a vector."""
+    max_words: int | None = Field(None, ge=1)
+    """Largest vocabulary: the most frequent words."""
+    phrases: Annotated[int, _Words] = Field(0, ge=0, le=4)
+    """Passes that join frequent pairs of words: new_york, new_york_times."""
+    phrase_min_count: Annotated[int, _Words] = Field(5, ge=1)
+    """Lowest count of a pair that is joined."""
+    phrase_threshold: Annotated[float, _Words] = Field(10.0, gt=0)
+    """Lowest score of a pair that is joined; higher values join fewer."""
 
 
 class VectorSettings(Table):
@@ -101,83 +91,60 @@ class VectorSettings(Table):
     The algorithm ``fasttext-supervised`` has the defaults of fastText's command ``supervised``.
     """
 
-    algorithm: Literal["word2vec", "fasttext", "fasttext-supervised", "glove"] = Field(
-        "word2vec", description="Algorithm. fasttext-supervised trains a text classifier."
-    )
-    architecture: Annotated[Literal["skipgram", "cbow"], _Windowed] = Field(
-        "skipgram",
-        description="skipgram predicts the words around a word, cbow a word from the words around it.",
-    )
-    dim: int = Field(100, ge=1, description="Dimensions of a vector.")
-    window: Annotated[int | None, _WithWindow] = Field(
-        None, ge=1, description="Largest distance of two words in a window. By default 5; GloVe 15."
-    )
-    negative: Annotated[int, _Sampled, OnlyIf("hierarchical_softmax", (False,))] = Field(
-        5, ge=0, description="Noise words drawn for each word that is predicted."
-    )
-    hierarchical_softmax: Annotated[bool, _Windowed] = Field(
-        False, description="Use a binary tree over the vocabulary in place of noise words."
-    )
-    exponent: Annotated[float, _Windowed] = Field(
-        0.75, description="Noise words are drawn in proportion to count ** exponent."
-    )
-    min_n: Annotated[int, _NGrams] = Field(3, ge=0, description="Letters of the shortest n-gram; 0: none.")
-    max_n: Annotated[int, _NGrams] = Field(6, ge=0, description="Letters of the longest n-gram.")
-    buckets: Annotated[int, _NGrams] = Field(
-        2_000_000, ge=1, description="Number of vectors that all n-grams share, by hash."
-    )
-    loss: Annotated[Literal["softmax", "ns", "hs", "ova"], _Supervised] = Field(
-        "softmax",
-        description="Loss of the classifier: softmax, negative sampling (ns), a tree (hs), or one binary "
-        "classifier per label (ova).",
-    )
-    word_ngrams: Annotated[int, _Supervised] = Field(
-        1, ge=1, description="Words of the longest word n-gram that has a vector."
-    )
-    label_prefix: Annotated[str, _Supervised] = Field(
-        "__label__", pattern=r"^\S+$", description="Words that begin with this prefix are labels."
-    )
-    mean: Annotated[bool, _Windowed] = Field(
-        True, description="CBOW: average the words around, in place of their sum."
-    )
-    x_max: Annotated[float, _GloVe] = Field(
-        100.0, gt=0, description="Counts from here on have weight 1. Take 10 for small corpora."
-    )
-    power: Annotated[float, _GloVe] = Field(
-        0.75, gt=0, description="Lower counts have weight (count / x_max) ** power."
-    )
-    memory_mb: Annotated[int, _GloVe] = Field(
-        1024, ge=1, description="Memory in MiB for counting co-occurrences."
-    )
-    epochs: int | None = Field(None, ge=1, description="Passes over the text. By default 5; GloVe 25.")
-    constants: Annotated[Literal["gensim", "word2vec.c", "fasttext"], _Windowed] = Field(
-        "gensim", description="Program whose alpha, min_alpha and sample are the defaults."
-    )
-    alpha: float | None = Field(
-        None,
-        gt=0,
-        description="Initial learning rate, which falls linearly. The default depends on constants.",
-    )
-    min_alpha: Annotated[float | None, _Sampled] = Field(
-        None, ge=0, description="Final learning rate. The default depends on constants."
-    )
-    sample: Annotated[float | None, _Windowed] = Field(
-        None,
-        ge=0,
-        description="Share of the text above which a word is skipped at random; 0: never. The default "
-        "depends on constants.",
-    )
-    device: str = Field(
-        "auto",
-        description="Device: auto (CUDA where the algorithm has it, else the CPU), cpu, cuda or cuda:1.",
-    )
-    deterministic: bool = Field(
-        False, description="Compute vectors that do not depend on the number of threads."
-    )
-    threads: Annotated[int | None, OnlyIf("device", ("auto", "cpu"))] = Field(
-        None, ge=1, le=MAX_THREADS, description="CPU threads. By default one per processor."
-    )
-    save_minutes: float = Field(5.0, gt=0, description="Minutes between two checkpoints.")
+    algorithm: Literal["word2vec", "fasttext", "fasttext-supervised", "glove"] = "word2vec"
+    """Algorithm. fasttext-supervised trains a text classifier."""
+    architecture: Annotated[Literal["skipgram", "cbow"], _Windowed] = "skipgram"
+    """skipgram predicts the words around a word, cbow a word from the words around it."""
+    dim: int = Field(100, ge=1)
+    """Dimensions of a vector."""
+    window: Annotated[int | None, _WithWindow] = Field(None, ge=1)
+    """Largest distance of two words in a window. By default 5; GloVe 15."""
+    negative: Annotated[int, _Sampled, OnlyIf("hierarchical_softmax", (False,))] = Field(5, ge=0)
+    """Noise words drawn for each word that is predicted."""
+    hierarchical_softmax: Annotated[bool, _Windowed] = False
+    """Use a binary tree over the vocabulary in place of noise words."""
+    exponent: Annotated[float, _Windowed] = 0.75
+    """Noise words are drawn in proportion to count ** exponent."""
+    min_n: Annotated[int, _NGrams] = Field(3, ge=0)
+    """Letters of the shortest n-gram; 0: none."""
+    max_n: Annotated[int, _NGrams] = Field(6, ge=0)
+    """Letters of the longest n-gram."""
+    buckets: Annotated[int, _NGrams] = Field(2_000_000, ge=1)
+    """Number of vectors that all n-grams share, by hash."""
+    loss: Annotated[Literal["softmax", "ns", "hs", "ova"], _Supervised] = "softmax"
+    """Loss of the classifier: softmax, negative sampling (ns), a tree (hs), or one binary classifier per
+    label (ova)."""
+    word_ngrams: Annotated[int, _Supervised] = Field(1, ge=1)
+    """Words of the longest word n-gram that has a vector."""
+    label_prefix: Annotated[str, _Supervised] = Field("__label__", pattern=r"^\S+$")
+    """Words that begin with this prefix are labels."""
+    mean: Annotated[bool, _Windowed] = True
+    """CBOW: average the words around, in place of their sum."""
+    x_max: Annotated[float, _GloVe] = Field(100.0, gt=0)
+    """Counts from here on have weight 1. Take 10 for small corpora."""
+    power: Annotated[float, _GloVe] = Field(0.75, gt=0)
+    """Lower counts have weight (count / x_max) ** power."""
+    memory_mb: Annotated[int, _GloVe] = Field(1024, ge=1)
+    """Memory in MiB for counting co-occurrences."""
+    epochs: int | None = Field(None, ge=1)
+    """Passes over the text. By default 5; GloVe 25."""
+    constants: Annotated[Literal["gensim", "word2vec.c", "fasttext"], _Windowed] = "gensim"
+    """Program whose alpha, min_alpha and sample are the defaults."""
+    alpha: float | None = Field(None, gt=0)
+    """Initial learning rate, which falls linearly. The default depends on constants."""
+    min_alpha: Annotated[float | None, _Sampled] = Field(None, ge=0)
+    """Final learning rate. The default depends on constants."""
+    sample: Annotated[float | None, _Windowed] = Field(None, ge=0)
+    """Share of the text above which a word is skipped at random; 0: never. The default depends on
+    constants."""
+    device: str = "auto"
+    """Device: auto (CUDA where the algorithm has it, else the CPU), cpu, cuda or cuda:1."""
+    deterministic: bool = False
+    """Compute vectors that do not depend on the number of threads."""
+    threads: Annotated[int | None, OnlyIf("device", ("auto", "cpu"))] = Field(None, ge=1, le=MAX_THREADS)
+    """CPU threads. By default one per processor."""
+    save_minutes: float = Field(5.0, gt=0)
+    """Minutes between two checkpoints."""
 
     @model_validator(mode="after")
     def _consistent(self) -> VectorSettings:
@@ -226,19 +193,20 @@ class VectorSettings(Table):
 class VectorRecipe(Table):
     """A recipe of word vectors; see the module docstring."""
 
-    name: FolderName = Field(
-        description="Name of the run, whose folder is runs/NAME. A file's own name if left out."
-    )
-    description: str = Field("", description="What the recipe is for.")
-    seed: int = Field(1, ge=0, description="Seed of initialisation and sampling.")
-    result: Result | None = Field(None, description="Result that the recipe reproduces.")
-    data: CorpusSettings = Field(description="Training data.")
-    words: WordSettings = Field(
-        default_factory=lambda: WordSettings.model_validate({}), description="Words and phrases."
-    )
-    vectors: VectorSettings = Field(
-        default_factory=lambda: VectorSettings.model_validate({}), description="Algorithm and training."
-    )
+    name: FolderName
+    """Name of the run, whose folder is runs/NAME. A file's own name if left out."""
+    description: str = ""
+    """What the recipe is for."""
+    seed: int = Field(1, ge=0)
+    """Seed of initialisation and sampling."""
+    result: Result | None = None
+    """Result that the recipe reproduces."""
+    data: CorpusSettings
+    """Training data."""
+    words: WordSettings = Field(default_factory=lambda: WordSettings.model_validate({}))
+    """Words and phrases."""
+    vectors: VectorSettings = Field(default_factory=lambda: VectorSettings.model_validate({}))
+    """Algorithm and training."""
 
     @model_validator(mode="before")
     @classmethod
