@@ -66,7 +66,8 @@ class ProgressBar:
             self.console.print(line or f"{label}{share}{state}", markup=False, soft_wrap=True)
 
     def stop(self) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:  # otherwise rich prints an empty line
+            self._bar.stop()
 
     def __enter__(self) -> ProgressBar:
         return self
