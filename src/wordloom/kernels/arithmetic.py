@@ -9,7 +9,10 @@ import numpy as np
 from wordloom.kernels.machine_code import exact, leaf, unordered
 from wordloom.kernels.memory import bits_of, float_of, load, store
 
-__all__ = ["exp", "f4", "hashed", "highest", "rms_scale", "rotate", "sigmoid", "silu", "tanh"]
+__all__ = [
+    "exp", "f4", "hashed", "highest", "random", "random_below", "rms_scale", "rotate", "sigmoid", "silu",
+    "tanh",
+]  # fmt: skip
 
 f4 = np.float32
 
@@ -97,3 +100,20 @@ def hashed(i: Any, low: Any, high: Any) -> Any:
     h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
     h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
     return h ^ (h >> np.uint32(15))
+
+
+@exact
+def random(state: Any) -> Any:
+    """Return 64 random bits and advance ``state`` [1], by SplitMix64 (Steele, Lea and Flood 2014)."""
+    z = state[0] + np.uint64(0x9E3779B97F4A7C15)
+    state[0] = z
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@exact
+def random_below(bits: Any, n: int) -> int:
+    """Return a number of 0 .. n - 1 from the upper half of 64 random bits."""
+    number: Any = ((bits >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)
+    return np.int64(number)  # type: ignore[return-value]

@@ -12,10 +12,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wordloom.kernels.memory import write_prefetch
+from wordloom.kernels.machine_code import leaf
+from wordloom.kernels.memory import FLOAT, write_prefetch
 from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
 
-__all__ = ["gemm", "panel", "tile"]
+__all__ = ["gemm", "panel", "products", "tile"]
 
 _intrinsic: Any = intrinsic
 _CPointer: Any = types.CPointer
@@ -114,6 +115,29 @@ def panel(rows: int, vectors: int) -> Any:
                     w.store(total, to, line, v)
 
     return vector_kernel(panel_kernel)
+
+
+_four_by_two, _two_by_four, _one_by_four = tile(4, 2), tile(2, 4), tile(1, 4)
+
+
+@leaf
+def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
+    """g [m, n] = x [m, S] t [n, S]^T; all are addresses."""
+    r = 0
+    while r + 4 <= m:
+        for c in range(0, n, 2):
+            place = g + 4 * (r * n + c)
+            _four_by_two(FLOAT, t + 4 * c * S, S, min(2, n - c), x + 4 * r * S, S, place, n, 1, False)
+        r += 4
+    if r + 2 <= m:
+        for c in range(0, n, 4):
+            place = g + 4 * (r * n + c)
+            _two_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
+        r += 2
+    if r < m:
+        for c in range(0, n, 4):
+            place = g + 4 * (r * n + c)
+            _one_by_four(FLOAT, t + 4 * c * S, S, min(4, n - c), x + 4 * r * S, S, place, n, 1, False)
 
 
 @_intrinsic

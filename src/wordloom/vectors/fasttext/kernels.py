@@ -19,22 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.kernels.arithmetic import exp, f4
+from wordloom.kernels.arithmetic import exp, f4, random, random_below
 from wordloom.kernels.barrier import barrier
-from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.machine_code import exact, exact_routine, leaf
 from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT64, pointer, ticket
+from wordloom.kernels.products import products
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
-from wordloom.kernels.vectors import (
-    PATIENCE,
-    products,
-    program,
-    random,
-    random_below,
-    random_negative,
-    rows_of_word,
-    thread_of_row,
-)
 from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, aligned
+from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
 
 __all__ = [
     "HS", "NS", "OVA", "SOFTMAX", "Known", "Method", "Scratch", "allocate_scratch", "max_sizes",
@@ -354,7 +346,7 @@ def _advance(scratch: Scratch, tables: Tables, known: Known, method: Method, lim
     at[1], at[3] = line + 1, 1
 
 
-@program
+@exact_routine
 def run_fast(
     tables: Tables, known: Known, method: Method, limits: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int,
@@ -374,7 +366,7 @@ def run_fast(
         job = ticket(counter)
 
 
-@program
+@exact_routine
 def run_deterministic(
     tables: Tables, known: Known, method: Method, limits: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int, threads: int,

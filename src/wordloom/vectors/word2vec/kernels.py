@@ -20,22 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from wordloom.kernels.arithmetic import exp, f4
+from wordloom.kernels.arithmetic import exp, f4, random, random_below
 from wordloom.kernels.barrier import barrier
-from wordloom.kernels.machine_code import exact, leaf
+from wordloom.kernels.machine_code import exact, exact_routine, leaf
 from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT32, UINT64, pointer, ticket
+from wordloom.kernels.products import products
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
-from wordloom.kernels.vectors import (
-    PATIENCE,
-    products,
-    program,
-    random,
-    random_below,
-    random_negative,
-    rows_of_word,
-    thread_of_row,
-)
 from wordloom.vectors.word2vec.layout import STREAMS, Method, Part, Scratch, Tables, Words, scratch_at
+from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
 
 __all__ = ["MAX_BATCH", "run_deterministic", "run_fast"]
 
@@ -360,7 +352,7 @@ def _train_windows(
             _update_leaving(p, scratch, tables, words, method, deferred)
 
 
-@program
+@exact_routine
 def run_fast(
     tables: Tables, words: Words, method: Method, limits: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int,
@@ -380,7 +372,7 @@ def run_fast(
         job = ticket(counter)
 
 
-@program
+@exact_routine
 def run_deterministic(
     tables: Tables, words: Words, method: Method, limits: Any, part: Part, jobs: int, table: int, team: Any,
     thread: int, threads: int,
