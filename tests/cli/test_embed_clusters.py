@@ -103,7 +103,7 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
             "gap.txt:2: the text is empty",
         ),
         ([*grouped, 2, "--out", tmp_path / "c.npy"], DataError, r"has an ending that cannot hold clusters"),
-        ([*grouped, 2, "--plot", tmp_path / "c.gif"], VectorError, "by its ending how to draw"),
+        ([*grouped, 2, "--plot", tmp_path / "c.gif"], VectorError, "no ending that names a picture"),
         ([*grouped, 2, "--label-column", "kind"], DataError, "is no table"),
         (["embed", words, "names", "--cluster", 2], DataError, "holds no labelled rows"),
     ):

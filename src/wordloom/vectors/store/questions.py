@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from numbers import Real
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,18 +96,23 @@ class Questions(WordStore):
 
     # -- nearest words ---------------------------------------------------------------------------------
 
+    @overload
     def most_similar(
-        self,
-        positive: Terms = None,
-        negative: Terms = None,
-        topn: int | None = 10,
-        clip_start: int = 0,
-        clip_end: int | None = None,
-        restrict_vocab: int | None = None,
-        indexer: Indexer | None = None,
-        *,
+        self, positive: Terms = None, negative: Terms = None, topn: int = 10, clip_start: int = 0,
+        clip_end: int | None = None, restrict_vocab: int | None = None, indexer: Indexer | None = None, *,
         dot: bool = False,
-    ) -> Any:
+    ) -> Answers: ...  # fmt: skip
+    @overload
+    def most_similar(
+        self, positive: Terms = None, negative: Terms = None, *, topn: None, clip_start: int = 0,
+        clip_end: int | None = None, restrict_vocab: int | None = None, indexer: Indexer | None = None,
+        dot: bool = False,
+    ) -> Vector: ...  # fmt: skip
+    def most_similar(
+        self, positive: Terms = None, negative: Terms = None, topn: int | None = 10, clip_start: int = 0,
+        clip_end: int | None = None, restrict_vocab: int | None = None, indexer: Indexer | None = None, *,
+        dot: bool = False,
+    ) -> Answers | Vector:  # fmt: skip
         """Return the words nearest, by cosine, to the mean of ``positive`` and minus ``negative``.
 
         Args:
@@ -146,13 +151,22 @@ class Questions(WordStore):
             scores /= self._divisors[rows]
         return scores if topn is None else self._best(scores, topn, terms, rows.start)
 
+    @overload
     def most_similar_cosmul(
         self,
         positive: Terms = None,
         negative: Terms = None,
-        topn: int | None = 10,
+        topn: int = 10,
         restrict_vocab: int | None = None,
-    ) -> Any:
+    ) -> Answers: ...
+    @overload
+    def most_similar_cosmul(
+        self, positive: Terms = None, negative: Terms = None, *, topn: None, restrict_vocab: int | None = None
+    ) -> Vector: ...
+    def most_similar_cosmul(
+        self, positive: Terms = None, negative: Terms = None, topn: int | None = 10,
+        restrict_vocab: int | None = None,
+    ) -> Answers | Vector:  # fmt: skip
         """Return the words with the highest 3CosMul score (Levy & Goldberg 2014, equation 4).
 
         The score is the product of (1 + cos) / 2 over ``positive``, divided by that product over ``negative``
@@ -205,17 +219,35 @@ class Questions(WordStore):
         best = (int(place) for place in top if int(place) + first not in no_answers)
         return [(self.index_to_key[place + first], float(scores[place])) for place in islice(best, topn)]
 
-    def similar_by_key(self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None) -> Any:
+    @overload
+    def similar_by_key(self, key: Key, topn: int = 10, restrict_vocab: int | None = None) -> Answers: ...
+    @overload
+    def similar_by_key(self, key: Key, topn: None, restrict_vocab: int | None = None) -> Vector: ...
+    def similar_by_key(
+        self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None
+    ) -> Answers | Vector:
         """:meth:`most_similar` of one word."""
         return self.most_similar([key], topn=topn, restrict_vocab=restrict_vocab)
 
-    def similar_by_word(self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None) -> Any:
+    @overload
+    def similar_by_word(self, word: Key, topn: int = 10, restrict_vocab: int | None = None) -> Answers: ...
+    @overload
+    def similar_by_word(self, word: Key, topn: None, restrict_vocab: int | None = None) -> Vector: ...
+    def similar_by_word(
+        self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None
+    ) -> Answers | Vector:
         """:meth:`most_similar` of one word."""
         return self.similar_by_key(word, topn, restrict_vocab)
 
+    @overload
+    def similar_by_vector(
+        self, vector: Vector, topn: int = 10, restrict_vocab: int | None = None
+    ) -> Answers: ...
+    @overload
+    def similar_by_vector(self, vector: Vector, topn: None, restrict_vocab: int | None = None) -> Vector: ...
     def similar_by_vector(
         self, vector: Vector, topn: int | None = 10, restrict_vocab: int | None = None
-    ) -> Any:
+    ) -> Answers | Vector:
         """:meth:`most_similar` of one vector [D]."""
         return self.most_similar([vector], topn=topn, restrict_vocab=restrict_vocab)
 
