@@ -184,7 +184,7 @@ def test_stopped_before_the_steps(forked, recipe, tmp_path, number):
     resumed = forked("train", recipe, "train.steps=9", "--out", run, "--resume", code=slow).completed()
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stderr.splitlines()[-2:] == [
-        "stopped at step 3 of 3; to continue:", f"  wordloom train {run} --out {run} --resume"
+        "stopped at step 3 of 3; to continue:", f"  wordloom train {run} --resume"
     ]  # fmt: skip
     fresh = forked("train", recipe, "--out", tmp_path / "new", code=slow).completed()
     assert fresh.returncode == 130

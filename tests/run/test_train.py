@@ -118,6 +118,19 @@ def test_stopped_and_resumed_ends_like_one_left_alone(recipe, tmp_path, monkeypa
         assert (straight / name).read_bytes() == (tmp_path / "resumed" / name).read_bytes(), name
 
 
+def test_a_run_named_by_its_folder_resumes_there(recipe, tmp_path):
+    run = train(recipe(), ["train.steps=2"], out=tmp_path / "mine").folder
+    resumed = train(run, ["train.steps=3"], resume=True)
+    assert (resumed.folder, resumed.step) == (run, 3)
+
+
+def test_a_folder_called_like_a_built_in_recipe_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    with pytest.raises(CheckpointError, match=r"runs/quickstart holds no run to resume"):
+        train("quickstart", resume=True)
+
+
 def test_a_run_is_never_overwritten_unasked(recipe, tmp_path):
     path = recipe()
     run = train(path, ["train.steps=3"], out=tmp_path / "run").folder

@@ -71,7 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "evaluate": (
         "evaluate runs/llama book.txt",
         "evaluate runs/reviews dev.csv --text-column review --label-column stars",
-        "evaluate runs/sentences pairs.tsv --task similarity --text-column one,two --label-column score",
+        "evaluate runs/sentences pairs.tsv --task similarity --text-column one --text-column two",
         "evaluate runs/translation test.de --targets test.en",
     ),
     "predict": (

@@ -15,7 +15,10 @@ __all__ = ["command"]
 
 def command(
     recipe: Annotated[
-        str, typer.Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
+        str,
+        typer.Argument(
+            help="The name of a built-in recipe, a .toml file, or the folder of a run.", show_default=False
+        ),
     ],
     overrides: Annotated[
         list[str] | None,
@@ -55,7 +58,7 @@ def command(
     if result.stopped:
         progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to continue:")
         folder = shlex.quote(str(result.folder))
-        progress.say(f"  wordloom train {folder} --out {folder} --resume")
+        progress.say(f"  wordloom train {folder} --resume")
     else:
         progress.say(f"done: {result.folder}")
         progress.say(f"  {next_command(result.folder)}")

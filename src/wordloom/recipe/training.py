@@ -89,7 +89,7 @@ class TrainSettings(Table):
     seq_len: Annotated[int, _NotTranslation, NotBagOfWords] = Field(256, ge=1)
     """Length of a window or row in tokens."""
     batch_size: Annotated[int, _StepByStep] = Field(32, ge=1)
-    """Windows or rows per optimizer step, over all micro-batches and devices. Translation counts batches of
+    """Windows or rows per optimizer step, over all micro-batches. Translation counts batches of
     train.batch_tokens."""
     micro_batch_size: Annotated[int | None, _NotTranslation] = Field(None, ge=1)
     """Windows or rows per forward pass. By default the whole batch."""

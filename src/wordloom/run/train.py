@@ -17,6 +17,7 @@ from wordloom.files import sync_tree
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe.reading import shipped_recipes
 from wordloom.run.budget import schedule_change, steps_before_timing, total_steps
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
@@ -69,7 +70,7 @@ def train(
     start_from: str | Path | None = None,
     progress: TrainingProgress | None = None,
 ) -> TrainResult:
-    """Train ``recipe`` into the folder ``out`` (``runs/NAME`` by default).
+    """Train ``recipe`` into the folder ``out`` (by default ``runs/NAME``, or the folder of a resumed run).
 
     The finished folder holds ``config.json``, ``model.safetensors``, ``tokenizer.json``, ``recipe.toml``,
     ``metrics.jsonl``, and what resuming needs in ``checkpoints/step-N``.  ``start_from`` begins with the
@@ -77,12 +78,11 @@ def train(
 
     Raises WordloomError for whatever the user can put right, NonFiniteError when the loss diverges.
     """
-    if (
-        not isinstance(recipe, Recipe)
-        and Path(recipe).is_dir()
-        and not (Path(recipe) / "recipe.toml").exists()
-    ):
-        recipe = RunFolder(Path(recipe), resume=True, force=False).saved_recipe(Recipe)
+    if not isinstance(recipe, Recipe) and str(recipe) not in shipped_recipes() and Path(recipe).is_dir():
+        if resume and out is None:
+            out = recipe
+        if not (Path(recipe) / "recipe.toml").exists():
+            recipe = RunFolder(Path(recipe), resume=True, force=False).saved_recipe(Recipe)
     progress = progress or TrainingProgress()
     loaded = load_recipe(recipe, overrides, say=progress.say)
     if start_from is not None:

@@ -119,7 +119,7 @@ def test_a_run_broken_off_before_it_left_anything_says_resume_command(folder, tm
         ):
             ask(run)
     (run / "recipe.toml").write_text('[train]\nname = "a model"\n')
-    with pytest.raises(VectorError, match=rf"resume it with: wordloom train {run} --out {run} --resume"):
+    with pytest.raises(VectorError, match=rf"resume it with: wordloom train {run} --resume"):
         open_vectors(run)
 
 

@@ -97,5 +97,5 @@ def unfinished(folder: Path) -> str | None:
     except (OSError, ValueError):
         return None
     place = shlex.quote(str(folder))
-    command = resume_command(folder) if ours else f"wordloom train {place} --out {place} --resume"
+    command = resume_command(folder) if ours else f"wordloom train {place} --resume"
     return f"the run in '{folder}' stopped before it wrote its result; resume it with: {command}"
