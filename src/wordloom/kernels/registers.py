@@ -84,6 +84,10 @@ class VectorWriter:
         suffix = f"v{LANES}f32" if c.type == _VECTOR else "f32"
         return self._call(f"llvm.fmuladd.{suffix}", c.type, a, b, c)
 
+    def square_root(self, vector: Any) -> Any:
+        """The square roots of a vector's numbers."""
+        return self._call(f"llvm.sqrt.v{LANES}f32", _VECTOR, vector)
+
     def total(self, vector: Any) -> Any:
         """The sum of a vector's numbers."""
         start = ir.Constant(_F32, -0.0)

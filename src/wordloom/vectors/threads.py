@@ -13,10 +13,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def run_on_threads(threads: int, task: Callable[[int], Result]) -> list[Result]:
-    """Run ``task(number)`` on each of ``threads`` threads at the same time and return the results."""
+def run_on_threads(threads: int, task: Callable[[int], Result], tasks: int | None = None) -> list[Result]:
+    """Return ``task(number)`` of each number below ``tasks`` (by default one for each thread)."""
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(task, range(threads)))
+        return list(pool.map(task, range(threads if tasks is None else tasks)))
 
 
 def in_order(

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -201,8 +200,7 @@ def test_blocks_of_a_diagonal_share_no_part(n, parts, seed):
     rng = np.random.default_rng(seed)
     cells = rng.integers(0, 40, size=(n, 3)).astype(np.uint32)
     cells[:, 2] = np.arange(n)
-    with ThreadPoolExecutor(2) as pool:
-        out, blocks = sorted_into_blocks(pool, cells, parts)
+    out, blocks = sorted_into_blocks(cells, parts, 2)
     assert sorted(out[:, 2].tolist()) == list(range(n))
     covered = []
     for diagonal in blocks:

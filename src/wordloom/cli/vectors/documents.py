@@ -74,6 +74,7 @@ def documents(
     """
     from wordloom.data import DocumentBags
     from wordloom.data.bags.documents import refuse_taken
+    from wordloom.text import Tokenizer
 
     if not texts and out is None:
         raise DataError("there is no query text; give one or more, or --out FOLDER")
@@ -89,9 +90,9 @@ def documents(
         if out is not None:
             refuse_taken(out, overwrite=force)  # before counting
         about = {"source": _absolute(source), "separator": separator, "field": field}
-        settings = {
+        settings: dict[str, Any] = {
             "features": features, "split": split, "lower": not cased, "max_ngram": max_ngram,
-            "min_count": min_count, "tokenizer": _tokenizer(tokenizer),
+            "min_count": min_count, "tokenizer": tokenizer and Tokenizer.from_pretrained(tokenizer),
         }  # fmt: skip
         with Console(stderr=True).status(f"counting the words of {source}"):  # shown on a terminal only
             bags = DocumentBags.fit(_texts(about), **settings)
@@ -108,14 +109,6 @@ def _absolute(source: str) -> str:
     if source.startswith("-") or names_dataset(source):
         return source
     return os.path.abspath(os.path.expanduser(source))
-
-
-def _tokenizer(folder: Path | None) -> Any:
-    if folder is None:
-        return None
-    from wordloom.text import Tokenizer
-
-    return Tokenizer.from_pretrained(folder)
 
 
 def _texts(about: dict[str, Any]) -> Any:

@@ -18,20 +18,9 @@ if TYPE_CHECKING:
     from wordloom.vectors import KeyedVectors
 
 __all__ = [
-    "JSON",
-    "RESTRICT",
-    "ROWS",
-    "TOP_K",
-    "UNICODE_ERRORS",
-    "VECTORS",
-    "namesakes",
-    "new_table",
-    "opened",
-    "print_json",
-    "print_notes",
-    "shown",
-    "stopped_notes",
-]
+    "JSON", "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table",
+    "opened", "print_json", "print_notes", "shown", "stopped_notes",
+]  # fmt: skip
 
 VECTORS = Annotated[
     Path,

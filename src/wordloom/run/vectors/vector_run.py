@@ -61,8 +61,8 @@ class VectorResult:
     job: int
     jobs: int
     stopped: bool
-    words_per_second: float | None
-    loss: float | None
+    words_per_second: float | None = None
+    loss: float | None = None
 
 
 class VectorRun:
@@ -108,14 +108,10 @@ class VectorRun:
         if not trainer.job:
             return self._interrupted()
         self._save_vectors(trainer, vocabulary)
-        return self._result(trainer.job, trainer.jobs, stopped=not trainer.done, rate=rate, loss=loss)
-
-    def _result(
-        self, job: int, jobs: int, *, stopped: bool, rate: float | None = None, loss: float | None = None
-    ) -> VectorResult:
         return VectorResult(
-            folder=self.path, job=job, jobs=jobs, stopped=stopped, words_per_second=rate, loss=loss
-        )
+            folder=self.path, job=trainer.job, jobs=trainer.jobs, stopped=not trainer.done,
+            words_per_second=rate, loss=loss,
+        )  # fmt: skip
 
     def _interrupted(self) -> VectorResult:
         """Save what a resumed run can reuse."""
@@ -124,7 +120,7 @@ class VectorRun:
         if not job:
             saved = "settings" if self.vocabulary is None else "settings and vocabulary"
             self.progress.say(f"kept        {saved}; the interrupted step starts again on --resume")
-        return self._result(job, jobs, stopped=True)
+        return VectorResult(folder=self.path, job=job, jobs=jobs, stopped=True)
 
     def _begin(self) -> None:
         """Write the run's first files, and the ledger and the vocabulary once they are known."""
@@ -212,8 +208,7 @@ class VectorRun:
             ledger = json.loads((self.path / "ledger.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        ids: dict[str, Any] | None = ledger.get("ids")
-        return ids
+        return ledger.get("ids")
 
     # -- vectors -----------------------------------------------------------------------------------------
 

@@ -42,18 +42,22 @@ def _word_pattern() -> re.Pattern[str]:
     return re.compile(rf"[\w{marks}]+(?:['’][\w{marks}]+)*")
 
 
-def split_words(text: str, *, split: str = "words", lower: bool = True) -> list[str]:
-    """Return the words of ``text``.
+def split_words(
+    text: str, *, split: str = "words", lower: bool = True, phrases: Sequence[Phrases] = ()
+) -> list[str]:
+    """Return the words of ``text``, joined by each pass of ``phrases`` in order.
 
     ``words`` finds sequences of letters, digits and combining marks, with apostrophes and underscores inside
     (at an edge they mark emphasis).  ``whitespace`` splits at white space.
     """
     if lower:
         text = text.lower()
-    if split != "words":
-        return text.split()
-    words = _word_pattern().findall(text)
-    return [bare for word in words if (bare := word.strip("_"))] if "_" in text else words
+    words: list[str] = text.split() if split != "words" else _word_pattern().findall(text)
+    if split == "words" and "_" in text:
+        words = [bare for word in words if (bare := word.strip("_"))]
+    for one in phrases:
+        words = one.join(words)
+    return words
 
 
 class VocabularyReport(NamedTuple):
@@ -154,7 +158,7 @@ class WordVocabulary:
         counts: Counter[str] = Counter()
         n_texts = n_words = pruned = 0
         for text in texts:
-            words = _words(text, split, lower, phrases)
+            words = split_words(text, split=split, lower=lower, phrases=phrases)
             n_texts += 1
             n_words += len(words)
             for start in range(0, len(words), _AT_ONCE):
@@ -248,8 +252,8 @@ class WordVocabulary:
 
     def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
         """Return the ids of the words of ``text`` that are in the vocabulary."""
-        known = map(self.ids.get, _words(text, self.split, self.lower, self.phrases))
-        return [index for index in known if index is not None]
+        words = split_words(text, split=self.split, lower=self.lower, phrases=self.phrases)
+        return [index for index in map(self.ids.get, words) if index is not None]
 
     def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
         """Return :meth:`encode_ids` of each text."""
@@ -257,13 +261,6 @@ class WordVocabulary:
 
     def id_to_token(self, index: int) -> str | None:
         return self.words[index] if 0 <= index < len(self.words) else None
-
-
-def _words(text: str, split: str, lower: bool, phrases: Sequence[Phrases]) -> list[str]:
-    words = split_words(text, split=split, lower=lower)
-    for one in phrases:
-        words = one.join(words)
-    return words
 
 
 def _check_split(split: str) -> None:

@@ -31,10 +31,7 @@ class WordRule:
     phrases: Sequence[Phrases] = ()
 
     def __call__(self, text: str) -> list[str]:
-        words = split_words(text, split=self.split, lower=self.lower)
-        for one in self.phrases:
-            words = one.join(words)
-        return words
+        return split_words(text, split=self.split, lower=self.lower, phrases=self.phrases)
 
     def __str__(self) -> str:
         joined = ", phrases joined" if self.phrases else ""

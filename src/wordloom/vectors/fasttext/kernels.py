@@ -196,11 +196,8 @@ def _plan_line(
     at_inputs, at_targets = scratch.inputs + 8 * slot * max_inputs, scratch.targets + 8 * slot * max_listed
     inputs, targets = pointer(at_inputs, INT64), pointer(at_targets, INT64)
     goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
-    hashes, labels, sizes = (
-        pointer(scratch.hashes, UINT64),
-        pointer(scratch.labels, INT64),
-        pointer(scratch.sizes, INT64),
-    )
+    hashes, labels = pointer(scratch.hashes, UINT64), pointer(scratch.labels, INT64)
+    sizes = pointer(scratch.sizes, INT64)
     ids, ends, of_words = pointer(part.ids, INT32), pointer(part.ends, INT64), pointer(known.hashes, UINT64)
     V, L = method.words, method.labels
     n = T = n_labels = k = 0

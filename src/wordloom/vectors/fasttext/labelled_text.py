@@ -180,8 +180,7 @@ class LabelledVocabulary:
     def encode_ids(self, text: str, *, specials: Any = "text") -> list[int]:
         """Return the ids of the known words and labels of ``text``; a line break is ``</s>``."""
         names = (_normalised(name, self.lower, self.label_prefix) for name in _WORD.findall(text))
-        known = map(self.ids.get, names)
-        return [index for index in known if index is not None]
+        return [index for index in map(self.ids.get, names) if index is not None]
 
     def encode_batch(self, texts: Sequence[str], *, specials: Any = "text") -> list[list[int]]:
         """Return :meth:`encode_ids` of each text."""

@@ -21,10 +21,8 @@ from wordloom.vectors.word2vec.trainer import (
     Settings,
     TrainingCorpus,
     WordTrainer,
-    describe_fast_mode,
     fill_uniform,
     group_pieces,
-    thread_count,
 )
 
 __all__ = ["JOB", "SupervisedTrainer", "cut_lines"]
@@ -83,8 +81,6 @@ class SupervisedTrainer(WordTrainer):
         Args:
             corpus: the result of :func:`cut_lines`, encoded by ``vocabulary``.
             vocabulary: words, labels, and rare words without a row.
-            settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
-            seed: the random seed.
             threads: the number of threads; None: one for each available processor.
             min_count: the vocabulary's lowest count, which the model file stores.
 
@@ -121,14 +117,9 @@ class SupervisedTrainer(WordTrainer):
     @property
     def kernel(self) -> str:
         """One line about the kernel, its threads and its reproducibility."""
-        mode = (
-            f"deterministic, batches of {STREAMS} lines"
-            if self.settings.deterministic
-            else describe_fast_mode(self.threads)
-        )
         L = len(self.vocabulary.labels)
-        on = thread_count(self.threads)
-        return f"fastText supervised, {self.args.loss} over {L:,} labels, numba kernel on {on} ({mode})"
+        mode = self._mode(f"{STREAMS} lines")
+        return f"fastText supervised, {self.args.loss} over {L:,} labels, {mode}"
 
     def _train(self, part: Part) -> None:
         self._run_program(

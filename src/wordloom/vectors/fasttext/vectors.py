@@ -8,7 +8,6 @@ returns zeros, and ``</s>`` has no n-grams, as in fastText.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from wordloom.errors import VectorError
 from wordloom.text.cores import cores
 from wordloom.vectors.fasttext.subwords import Subwords
 from wordloom.vectors.store.keyed import Key, KeyedVectors, UnknownWordError, Vector
+from wordloom.vectors.threads import run_on_threads
 
 __all__ = ["FastTextVectors", "broken_row"]
 
@@ -83,13 +83,11 @@ class FastTextVectors(KeyedVectors):
             self._refuse_non_finite()
 
     def _refuse_non_finite(self) -> None:
-        row = broken_row(self.vectors_vocab)
-        if row is not None:
+        if (row := broken_row(self.vectors_vocab)) is not None:
             raise VectorError(
                 f"the row of {self.index_to_key[row]!r} (word number {row + 1:,}) is not finite; train again"
             )
-        row = broken_row(self.vectors_ngrams)
-        if row is not None:
+        if (row := broken_row(self.vectors_ngrams)) is not None:
             raise VectorError(f"the n-gram row number {row + 1:,} is not finite; train again")
 
     @property
@@ -106,14 +104,12 @@ class FastTextVectors(KeyedVectors):
         out = np.empty(self.vectors_vocab.shape, dtype=np.float32)
         own, ngrams = map(np.ascontiguousarray, (self.vectors_vocab, self.vectors_ngrams))
 
-        def make(first: int) -> None:
-            some = slice(first, first + _WORDS_AT_ONCE)
+        def make(number: int) -> None:
+            some = slice(number * _WORDS_AT_ONCE, (number + 1) * _WORDS_AT_ONCE)
             starts, ids = self.subwords.table(self.index_to_key[some])
             average(own[some], ngrams, starts, ids, out[some])
 
-        with ThreadPoolExecutor(cores()) as threads:
-            for _ in threads.map(make, range(0, len(out), _WORDS_AT_ONCE)):
-                pass
+        run_on_threads(cores(), make, -(-len(out) // _WORDS_AT_ONCE))
         return out
 
     def __contains__(self, key: object) -> bool:
@@ -185,9 +181,8 @@ def broken_row(matrix: NDArray[np.float32]) -> int | None:
     """Return the first row of ``matrix`` [n, D] that is not finite, or None."""
     step = max(1, _CHECKED // max(1, matrix.shape[1]))
     for first in range(0, len(matrix), step):
-        finite = np.isfinite(
-            np.array(matrix[first : first + step])
-        )  # a copy, as isfinite is slow on unaligned numbers
+        # isfinite is slow on unaligned numbers, so it reads a copy
+        finite = np.isfinite(np.array(matrix[first : first + step]))
         if not finite.all():
             return first + int((~finite.all(axis=1)).argmax())
     return None

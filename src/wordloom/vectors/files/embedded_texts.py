@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import json
 import os
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from wordloom.errors import VectorError, did_you_mean, position
-from wordloom.vectors.files.whole_files import new_file, opened
+from wordloom.vectors.files.whole_files import new_file, opened, reading
 from wordloom.vectors.store.keyed import Vector
 
 __all__ = [
-    "FORMATS",
-    "embedding_format",
-    "load_components",
-    "parquet_file",
-    "read_texts",
-    "save_components",
+    "FORMATS", "embedding_format", "load_components", "parquet_file", "read_texts", "save_components",
     "write_embeddings",
-]
+]  # fmt: skip
 
 FORMATS = (".npy", ".jsonl", ".tsv", ".parquet")
 
@@ -52,28 +45,14 @@ def read_texts(path: str | os.PathLike[str]) -> Iterator[str]:
     Raises VectorError if it cannot be read, or for a line that is not UTF-8.
     """
     number = 0
+    source = nullcontext(sys.stdin.buffer) if os.fspath(path) == "-" else opened(Path(path))
     try:
-        with _lines(path) as file:
-            for raw in file:
-                number += 1
-                if number == 1:
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        with reading(path, "give a file of texts"), source as file:
+            for number, raw in enumerate(file, 1):
+                line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:
         raise VectorError(f"{position(path, number)}: not UTF-8 ({error.reason}); convert it") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
-    except OSError as error:
-        raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a file of texts") from None
-
-
-@contextmanager
-def _lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
-    if os.fspath(path) == "-":
-        yield sys.stdin.buffer
-        return
-    with opened(Path(path)) as file:
-        yield file
 
 
 def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -> int:
@@ -87,16 +66,15 @@ def write_embeddings(path: str | os.PathLike[str], batches: Batches, dim: int) -
     Raises VectorError for another suffix, or if the file cannot be written.
     """
     if os.fspath(path) == "-":
-        written = 0
-        for texts, rows in batches:
-            sys.stdout.write("".join(_json_lines(texts, rows)))
-            written += len(rows)
-        return written
-    if embedding_format(path) == ".parquet":
+        return _write_lines(sys.stdout.write, batches, _json_lines)
+    suffix = embedding_format(path)
+    if suffix == ".parquet":
         return _write_parquet(Path(path), batches)
-    write = {".npy": _write_npy, ".jsonl": _write_jsonl, ".tsv": _write_tsv}[embedding_format(path)]
     with new_file(Path(path)) as file:
-        return write(file, batches, dim)
+        if suffix == ".npy":
+            return _write_npy(file, batches, dim)
+        lines = _json_lines if suffix == ".jsonl" else _tab_lines
+        return _write_lines(lambda text: file.write(text.encode()), batches, lines)
 
 
 @contextmanager
@@ -105,11 +83,9 @@ def parquet_file(path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None
 
     The file appears under its name when it is complete.  Raises VectorError without pyarrow.
     """
-    try:
-        import pyarrow as pa
-        from pyarrow.parquet import ParquetWriter
-    except ImportError:
-        raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
+    pa = _pyarrow()
+    from pyarrow.parquet import ParquetWriter
+
     with new_file(path) as file, ParquetWriter(file, schema) as writer:
 
         def add(columns: list[Any]) -> None:
@@ -119,12 +95,16 @@ def parquet_file(path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None
         yield add
 
 
-def _write_parquet(path: Path, batches: Batches) -> int:
+def _pyarrow() -> Any:
     try:
-        import pyarrow as pa
+        import pyarrow
     except ImportError:
         raise VectorError(".parquet needs pyarrow: pip install 'wordloom[parquet]'") from None
-    written = 0
+    return pyarrow
+
+
+def _write_parquet(path: Path, batches: Batches) -> int:
+    pa, written = _pyarrow(), 0
     with parquet_file(path, pa.schema([("text", pa.string()), ("embedding", pa.list_(pa.float32()))])) as add:
         for texts, rows in batches:
             add([texts, list(rows)])
@@ -150,22 +130,18 @@ def _write_npy(file: IO[bytes], batches: Batches, dim: int) -> int:
     return written
 
 
-def _write_jsonl(file: IO[bytes], batches: Batches, dim: int) -> int:
-    return _write_lines(file, batches, _json_lines)
-
-
-def _write_tsv(file: IO[bytes], batches: Batches, dim: int) -> int:
-    return _write_lines(file, batches, lambda _, rows: ("\t".join(map(str, row)) + "\n" for row in rows))
-
-
 def _write_lines(
-    file: IO[bytes], batches: Batches, lines: Callable[[list[str], Vector], Iterable[str]]
+    write: Callable[[str], object], batches: Batches, lines: Callable[[list[str], Vector], Iterable[str]]
 ) -> int:
     written = 0
     for texts, rows in batches:
-        file.write("".join(lines(texts, rows)).encode())
+        write("".join(lines(texts, rows)))
         written += len(rows)
     return written
+
+
+def _tab_lines(_: list[str], rows: Vector) -> Iterator[str]:
+    return ("\t".join(map(str, row)) + "\n" for row in rows)
 
 
 def _json_lines(texts: list[str], rows: Vector) -> Iterator[str]:

@@ -25,16 +25,12 @@ from wordloom.errors import VectorError
 from wordloom.vectors.fasttext.model import LOSSES, MODELS, FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.subwords import word_bytes
 from wordloom.vectors.fasttext.vectors import broken_row
-from wordloom.vectors.files.whole_files import new_file, opened
+from wordloom.vectors.files.whole_files import naming, new_file, opened, reading
 
 __all__ = [
-    "BEFORE_MAGIC",
-    "begins_as_fasttext",
-    "begins_before_magic",
-    "is_fasttext",
-    "load_fasttext",
+    "BEFORE_MAGIC", "begins_as_fasttext", "begins_before_magic", "is_fasttext", "load_fasttext",
     "save_fasttext",
-]
+]  # fmt: skip
 
 BEFORE_MAGIC = (
     "a fastText model from before 2017, in an older layout; give the .vec file, or convert the model with "
@@ -164,27 +160,19 @@ def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTe
     not UTF-8 become U+DC80 to U+DCFF, with a warning; :func:`save_fasttext` restores them.
 
     Args:
-        path: the file.
         check: check all rows for numbers that are not finite, which reads the file once.
 
     Raises:
         VectorError: the file does not exist, is not fastText's, is quantized, or is damaged.
     """
     path = Path(path)
-    try:
-        content = _content(path)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
-    except OSError as error:
-        raise VectorError(f"cannot read '{path}': {error.strerror or error}; give a fastText model") from None
-    try:
-        reader = _Reader(content)
+    with reading(path, "give a fastText model"):
+        reader = _Reader(_content(path))
+    with naming(path):
         model = _read(reader)
         _refuse_twice([*model.words, *model.labels])
         if check:
             _refuse_non_finite(model)
-    except VectorError as error:
-        raise VectorError(f"'{path}': {error}") from None
     if reader.invalid:
         warnings.warn(
             f"'{path}': {len(reader.invalid):,} words are not UTF-8, the first being {reader.invalid[0]!r}; "
@@ -240,9 +228,8 @@ class _Reader:
             ends[number] = end
             place = end + 1 + _ENTRY.itemsize
         dictionary = np.frombuffer(content, dtype=np.uint8, count=place - self.place, offset=self.place)
-        fields = dictionary[(ends - self.place)[:, None] + np.arange(1, 1 + _ENTRY.itemsize)].view(_ENTRY)[
-            :, 0
-        ]
+        after_names = (ends - self.place)[:, None] + np.arange(1, 1 + _ENTRY.itemsize)
+        fields = dictionary[after_names].view(_ENTRY)[:, 0]
         self.place = place
         wrong = np.flatnonzero((fields["count"] < 0) | (fields["kind"] < 0) | (fields["kind"] > 1))
         if len(wrong):
@@ -326,11 +313,5 @@ def _read_args(reader: _Reader) -> FastTextArgs:
 def _refuse_pruned(reader: _Reader, pruned: int) -> None:
     reader.place = min(reader.place + 8 * pruned, len(reader.content))
     (quantized,) = reader.unpack(struct.Struct("<?"), "the input matrix")
-    raise VectorError(
-        f"the model is pruned to {pruned:,} n-grams"
-        + (
-            " and quantized (.ftz); give the original .bin"
-            if quantized
-            else "; train it again without pruning"
-        )
-    )
+    advice = " and quantized (.ftz); give the original .bin" if quantized else "; train it without pruning"
+    raise VectorError(f"the model is pruned to {pruned:,} n-grams{advice}")

@@ -26,7 +26,6 @@ from wordloom.vectors.store.keyed import KeyedVectors
 
 __all__ = ["load_vectors", "save_vectors", "with_readable_words"]
 
-_ROWS = ("vocab", "ngrams")
 _OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # files that not every folder has
 
 
@@ -96,28 +95,22 @@ def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict"
         vectors = _mapped(folder / "vectors.npy")
         counts = np.load(folder / "counts.npy") if about["counted"] else None
         expected = (about["words"], about["dim"])
-        subwords = Subwords(**about["subwords"]) if "subwords" in about else None
-        parts = [_mapped(folder / f"vectors_{part}.npy") for part in _ROWS if subwords is not None]
+        if vectors.shape != expected or len(words) != len(vectors):
+            raise VectorError(
+                f"vectors.npy has the shape {vectors.shape}, words.txt {len(words):,} words, and "
+                f"vectors.json says {expected}"
+            )
+        if "subwords" not in about:
+            return KeyedVectors(words, vectors, counts=counts, check=False)
+        own, ngrams = (_mapped(folder / f"vectors_{part}.npy") for part in ("vocab", "ngrams"))
+        subwords = Subwords(**about["subwords"])
+        return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
     except FileNotFoundError as error:
         missing = Path(error.filename).name
         raise VectorError(
             f"'{folder}' holds no word vectors: it has no {missing}; give another folder"
         ) from None
     except (OSError, ValueError, EOFError, KeyError, TypeError, VectorError) as error:
-        raise VectorError(
-            f"the word vectors in '{folder}' are damaged ({error}); create them again"
-        ) from None
-    if vectors.shape != expected or len(words) != len(vectors):
-        raise VectorError(
-            f"the word vectors in '{folder}' are damaged: vectors.npy has the shape {vectors.shape}, "
-            f"words.txt {len(words):,} words, and vectors.json says {expected}; create them again"
-        )
-    if subwords is None:
-        return KeyedVectors(words, vectors, counts=counts, check=False)
-    try:
-        own, ngrams = parts
-        return FastTextVectors(words, own, ngrams, subwords, counts=counts, vectors=vectors, check=False)
-    except VectorError as error:
         raise VectorError(
             f"the word vectors in '{folder}' are damaged ({error}); create them again"
         ) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import IO, Any
 from wordloom.errors import VectorError
 from wordloom.files import whole_file
 
-__all__ = ["encoded", "naming", "new_file", "opened", "written"]
+__all__ = ["encoded", "naming", "new_file", "opened", "reading", "written"]
 
 
 @contextmanager
@@ -25,6 +27,20 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile(fileobj=raw) as file:
             yield file  # type: ignore[misc]
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], advice: str) -> Iterator[None]:
+    """Turn an error of reading a file in the block into VectorError.
+
+    ``advice`` says which file to give if this one cannot be read.
+    """
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
+    except OSError as error:
+        raise VectorError(f"cannot read '{path}': {error.strerror or error}; {advice}") from None
 
 
 @contextmanager

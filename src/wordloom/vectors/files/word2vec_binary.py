@@ -116,8 +116,7 @@ class MappedVectors(KeyedVectors):
 def _rows(content: Content, starts: Starts, dim: int) -> Vector:
     """Return a copy [n, D] of the vectors that begin at ``starts`` [n]."""
     windows = sliding_window_view(np.frombuffer(content, dtype=np.uint8), 4 * dim)  # [bytes, 4 D]
-    rows: Vector = windows[starts].view("<f4")
-    return rows
+    return windows[starts].view("<f4")
 
 
 def _portions(content: Content, starts: Starts, dim: int) -> Iterator[tuple[slice, Vector]]:

@@ -9,9 +9,7 @@ order mark.
 from __future__ import annotations
 
 import codecs
-import gzip
 import os
-import zlib
 from array import array
 from pathlib import Path
 from typing import IO
@@ -21,7 +19,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, position
 from wordloom.vectors.files.fasttext import BEFORE_MAGIC, begins_as_fasttext, begins_before_magic
-from wordloom.vectors.files.whole_files import encoded, naming, new_file, opened
+from wordloom.vectors.files.whole_files import encoded, naming, new_file, opened, reading
 from wordloom.vectors.files.word2vec_binary import Progress, read_binary
 from wordloom.vectors.files.word_decoding import check_unicode_errors, decode, readable
 from wordloom.vectors.store.keyed import KeyedVectors
@@ -51,8 +49,6 @@ def save_word2vec(
     the bytes that they represent.
 
     Args:
-        vectors: the words and vectors.
-        path: the file.
         binary: write the binary format; None does so if the name ends in .bin.
         header: write the first line.  GloVe's text format has none.
         order: [V], the order of the rows.
@@ -60,8 +56,7 @@ def save_word2vec(
 
     Raises:
         VectorError: a word is empty or holds a space or line break, which the format cannot store; or the
-        file
-            cannot be written.
+            file cannot be written.
     """
     path = Path(path)
     binary = path.name.removesuffix(".gz").endswith(".bin") if binary is None else binary
@@ -108,7 +103,6 @@ def load_word2vec(
     :class:`wordloom.vectors.files.word2vec_binary.MappedVectors`.
 
     Args:
-        path: the file.
         binary: the file is binary; None detects it.
         header: the file begins with the numbers of words and components; None detects it, and takes a first
             line of two whole numbers for a header.
@@ -125,35 +119,28 @@ def load_word2vec(
     check_unicode_errors(unicode_errors)
     if limit is not None and limit < 1:
         raise VectorError(f"limit {limit} leaves no words; give 1 or more, or None for all")
-    try:
-        with opened(path) as file:
-            head = file.read(_HEAD)
-            file.seek(0)
-            _check_format(path, head)
-            shape = _shape(head) if header is None or header else None
-            if shape is None and (header or binary):
-                raise VectorError(f"'{path}' does not begin with a line of two numbers: words and components")
-            if shape is not None and 0 in shape:
-                raise VectorError(
-                    f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components"
-                )
-            if shape is not None and (_looks_binary(head, shape[1]) if binary is None else binary):
-                return read_binary(file, path, shape, limit, unicode_errors, progress)
-            try:
-                return _read_text(file, path, shape, limit, unicode_errors, progress)
-            except VectorError:
-                if shape is not None or b"\0" not in head:
-                    raise
-                raise VectorError(
-                    f"'{path}' is neither a text of vectors nor word2vec's binary, whose first line has two "
-                    "numbers; give another file"
-                ) from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
-    except OSError as error:
-        raise VectorError(
-            f"cannot read '{path}': {error.strerror or error}; give a file of vectors"
-        ) from None
+    with reading(path, "give a file of vectors"), opened(path) as file:
+        head = file.read(_HEAD)
+        file.seek(0)
+        _check_format(path, head)
+        shape = _shape(head) if header is None or header else None
+        if shape is None and (header or binary):
+            raise VectorError(f"'{path}' does not begin with a line of two numbers: words and components")
+        if shape is not None and 0 in shape:
+            raise VectorError(
+                f"'{path}' is empty: its first line says {shape[0]} words of {shape[1]} components"
+            )
+        if shape is not None and (_looks_binary(head, shape[1]) if binary is None else binary):
+            return read_binary(file, path, shape, limit, unicode_errors, progress)
+        try:
+            return _read_text(file, path, shape, limit, unicode_errors, progress)
+        except VectorError:
+            if shape is not None or b"\0" not in head:
+                raise
+            raise VectorError(
+                f"'{path}' is neither a text of vectors nor word2vec's binary, whose first line has two "
+                "numbers; give another file"
+            ) from None
 
 
 def _check_format(path: Path, head: bytes) -> None:

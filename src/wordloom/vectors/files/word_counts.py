@@ -28,7 +28,6 @@ def read_word_counts(path: str | os.PathLike[str], words: Sequence[str] | None =
     """Read a file with lines of a word, a space or tab, and a count.
 
     Args:
-        path: the file.
         words: return the counts of these words, in this order.  None returns all.
 
     Raises:

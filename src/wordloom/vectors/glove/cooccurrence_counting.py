@@ -71,14 +71,8 @@ class Counting:
         seed: int,
         report_progress: ReportProgress,
     ) -> None:
-        self.shards, self.folder, self.memory, self.seed, self.report_progress = (
-            shards,
-            folder,
-            memory,
-            seed,
-            report_progress,
-        )
-        self.window, self.both = window, both
+        self.shards, self.folder, self.memory, self.seed = shards, folder, memory, seed
+        self.window, self.both, self.report_progress = window, both, report_progress
         self.V, self.n_tokens = shards.vocab_size, len(shards)
         self.n_runs = self.spilled = 0
         self._share_memory(workers)
@@ -88,9 +82,7 @@ class Counting:
         """Choose the size of portions, and lower the number of threads if memory is short."""
         for self.workers in range(workers, 0, -1):
             fixed = (13 * self.V + 256) * self.workers + 32 * self.V
-            each = (
-                4 * _SUM * (2 * self.workers + 2)
-            )  # a quarter of memory: sums in progress, and their records
+            each = 4 * _SUM * (2 * self.workers + 2)  # a quarter of memory: sums and their records
             if self.memory >= fixed + each * self.V:
                 break
         else:

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from wordloom.kernels.machine_code import compiled
+from wordloom.kernels.machine_code import program
 from wordloom.kernels.memory import bits_of, lowest_bit, prefetch
 
 __all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
 
-# (types end where numba's begin: what these decorate is Any)
-_kernel: Any = compiled(nogil=True, error_model="numpy")
+# numba's decorators have no types
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 
 _AHEAD = 8  # places prefetched ahead
@@ -31,7 +30,7 @@ _BITS = 10  # bits of a hash sorted at a time: as many piles as fit into the cac
 # -- rows ------------------------------------------------------------------------------------------------
 
 
-@_kernel
+@program
 def index_places(tokens: Any, first: int, last: int, starts: Any, places: Any) -> None:
     """Index tokens[first:last]: word w is at ``places[starts[w]:starts[w + 1]]``, in rising order.
 
@@ -75,7 +74,7 @@ def _emit(sums: Any, met: Any, n_met: int, marks: Any, tops: Any, out_j: Any, ou
     return n
 
 
-@_kernel
+@program
 def count_rows(
     tokens: Any, places: Any, starts: Any, first: int, last: int, units: Any, both: bool,
     sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
@@ -121,7 +120,7 @@ def count_rows(
     return n
 
 
-@_kernel
+@program
 def merge_rows(
     runs: Any, run_j: Any, run_x: Any, first: int, last: int,
     sums: Any, met: Any, marks: Any, tops: Any, lengths: Any, out_j: Any, out_x: Any,
@@ -145,7 +144,7 @@ def merge_rows(
     return n
 
 
-@_kernel
+@program
 def as_cells(first: int, lengths: Any, j: Any, x: Any, unit: float, cells: Any) -> None:
     """Write the records of rows from ``first`` on; x is ``unit`` times the sum, rounded once."""
     n = 0
@@ -185,7 +184,7 @@ def _deal(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any
         out[place, 0], out[place, 1], out[place, 2] = cells[n, 0], cells[n, 1], cells[n, 2]
 
 
-@_kernel
+@program
 def split_cells(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, out: Any) -> None:
     """Copy ``cells`` to piles in ``out`` by ``bits`` bits of their hashes, after ``used`` equal ones.
 
@@ -194,7 +193,7 @@ def split_cells(cells: Any, seed: np.uint64, used: int, bits: int, ends: Any, ou
     _deal(cells, seed, used, bits, ends, out)
 
 
-@_kernel
+@program
 def sort_cells(cells: Any, seed: np.uint64, used: int, until: int, out: Any) -> bool:
     """Sort stably by the bits ``used`` to ``until`` of the hashes, with a radix sort from the last bits.
 

@@ -9,97 +9,53 @@ with both biases, and another updates everything.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from wordloom.kernels.machine_code import compiled
+from wordloom.kernels.machine_code import program
 from wordloom.kernels.memory import float_of, prefetch
-from wordloom.kernels.registers import LANES
+from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
 
 __all__ = ["count_blocks", "descend", "fill_blocks"]
 
-# (types end where numba's begin: what these decorate is Any)
-_kernel: Any = compiled(nogil=True, error_model="numpy")
+# numba's decorators have no types
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 _intrinsic: Any = intrinsic
 
 _AHEAD = 4
 _LINE = 64  # bytes that are fetched at once
 
-_vector = ir.VectorType(ir.FloatType(), LANES)
-
-
-def _function(builder: Any, name: str, result: Any, *given: Any) -> Any:
-    get: Any = cgutils.get_or_insert_function
-    return get(builder.module, ir.FunctionType(result, given), name)
-
-
-def _places(builder: Any, address: Any, elements: Any) -> Any:
-    """Return the address of a vector register of float32, ``elements`` after ``address``."""
-    place = builder.gep(builder.inttoptr(address, ir.FloatType().as_pointer()), [elements])
-    return builder.bitcast(place, _vector.as_pointer())
-
-
-def _registers(builder: Any, P: Any) -> Any:
-    number = partial(ir.Constant, ir.IntType(64))
-    return cgutils.for_range_slice(builder, number(0), P, number(LANES), ir.IntType(64))
-
 
 @_intrinsic
 def _product(_typing: Any, u: Any, v: Any, P: Any) -> Any:
     """Return the dot product of P float32 at two addresses; P is a multiple of LANES."""
 
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        at_u, at_v, n = args
-        multiply_add = _function(builder, f"llvm.fmuladd.v{LANES}f32", _vector, *[_vector] * 3)
-        add_up = _function(
-            builder, f"llvm.vector.reduce.fadd.v{LANES}f32", ir.FloatType(), ir.FloatType(), _vector
-        )
-        slot: Any = cgutils.alloca_once
-        total = slot(builder, _vector)
-        builder.store(ir.Constant(_vector, [0.0] * LANES), total)
-        with _registers(builder, n) as (k, _):
-            a, b = (builder.load(_places(builder, at, k), align=4) for at in (at_u, at_v))
-            builder.store(builder.call(multiply_add, [a, b, builder.load(total)]), total)
-        zero = ir.Constant(ir.FloatType(), -0.0)
-        return builder.call(add_up, [zero, builder.load(total)], fastmath=["reassoc"])
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        w = VectorWriter(builder)
+        rows, (total,) = [w.pointer(address) for address in args[:2]], w.variables(1)
+        w.zeroed([total])
+        with w.steps(w.number(0), args[2], LANES) as (k, _):
+            a, b = (w.load(row, k) for row in rows)
+            builder.store(w.multiply_add(a, b, builder.load(total)), total)
+        return w.total(builder.load(total))
 
     return types.float32(types.int64, types.int64, types.int64), generate
 
 
-@_intrinsic
-def _update(_typing: Any, u: Any, v: Any, P: Any, step: Any) -> Any:
+@vector_kernel
+def _update(w: VectorWriter, u: int, v: int, P: int, step: float) -> None:
     """Take a step of AdaGrad on the rows at two addresses, with gradients of ``step`` times the other row."""
-
-    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        at_u, at_v, n, factor = args
-        multiply_add = _function(builder, f"llvm.fmuladd.v{LANES}f32", _vector, *[_vector] * 3)
-        root = _function(builder, f"llvm.sqrt.v{LANES}f32", _vector, _vector)
-        undefined, first = ir.Constant(_vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        step_vector = builder.shuffle_vector(
-            builder.insert_element(undefined, factor, first), undefined, mask
-        )
-        with _registers(builder, n) as (k, _):
-            above = builder.add(k, n)
-            places = [_places(builder, at, k) for at in (at_u, at_v)]
-            squares = [_places(builder, at, above) for at in (at_u, at_v)]
-            old = [builder.load(place, align=4) for place in places]
-            sums = [builder.load(place, align=4) for place in squares]
-            for side in (0, 1):
-                move = builder.fmul(step_vector, old[1 - side])
-                scaled = builder.fdiv(move, builder.call(root, [sums[side]]))
-                builder.store(builder.fsub(old[side], scaled), places[side], align=4)
-                builder.store(builder.call(multiply_add, [move, move, sums[side]]), squares[side], align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64, types.float32), generate
+    rows, factor, b = [w.pointer(address) for address in (u, v)], w.repeated(step), w.builder
+    with w.steps(w.number(0), P, LANES) as (k, _):
+        above = b.add(k, P)
+        old, sums = [w.load(row, k) for row in rows], [w.load(row, above) for row in rows]
+        for side, row in enumerate(rows):
+            move = b.fmul(factor, old[1 - side])
+            w.store(b.fsub(old[side], b.fdiv(move, w.square_root(sums[side]))), row, k)
+            w.store(w.multiply_add(move, move, sums[side]), row, above)
 
 
 @_leaf
@@ -108,7 +64,7 @@ def _fetch(address: int, size: int) -> None:
         prefetch(address + line)
 
 
-@_kernel
+@program
 def descend(
     cells: Any, stretches: Any, words: Any, contexts: Any, x_max: float, alpha: float, rate: float,
     losses: Any,
@@ -149,7 +105,7 @@ def _block(cells: Any, n: int, parts: int) -> Any:
     return ((j - i) & (parts - 1)) * parts + i
 
 
-@_kernel
+@program
 def count_blocks(cells: Any, parts: int, counts: Any) -> None:
     """Count the records of each block: [parts * parts] int64, where parts is a power of two."""
     counts[:] = 0
@@ -157,7 +113,7 @@ def count_blocks(cells: Any, parts: int, counts: Any) -> None:
         counts[_block(cells, n, parts)] += 1
 
 
-@_kernel
+@program
 def fill_blocks(cells: Any, parts: int, places: Any, out: Any) -> None:
     """Copy each record, in order, to the next place of its block, and advance ``places``."""
     for n in range(cells.shape[0]):

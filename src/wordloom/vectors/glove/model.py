@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from wordloom.errors import NonFiniteError, VectorError, did_you_mean
 from wordloom.text.cores import cores
 from wordloom.vectors.store.keyed import KeyedVectors
+from wordloom.vectors.threads import run_on_threads
 
 if TYPE_CHECKING:
     from wordloom.vectors.corpus.vocabulary import WordVocabulary
@@ -85,7 +85,6 @@ class GloVe:
         """Initialise vectors and biases uniformly between -0.5 / D and 0.5 / D.
 
         Args:
-            vocab_size: V.
             dim: D.  (The authors' tool has 50 by default; the paper's tables use 100 and 300.)
             x_max, alpha: the parameters of f.  The defaults are the paper's, for billions of words.  The
                 authors' demo uses x_max 10 on 17 million words, which also gave better vectors here.
@@ -190,7 +189,6 @@ class GloVe:
         :meth:`state` raise VectorError until :meth:`restore` is called.
 
         Args:
-            cooccurrences: the records.
             epochs: the authors' tool has 25 by default; the paper uses 50 for fewer than 300 components.
             stop: called between portions; training stops if it returns True, and another call continues.
             progress: called after each portion.
@@ -214,38 +212,42 @@ class GloVe:
             raise VectorError(f"epoch {self.epoch + 1} started with other co-occurrences; continue with them")
         self._trained_on = cooccurrences.fingerprint
         cells, total = cooccurrences.cells, len(cooccurrences)
-        with ThreadPoolExecutor(self.workers, "wordloom-glove") as pool:
-            while self.epoch < epochs:
-                if stop is not None and stop():
-                    return False
-                part = np.array(cells[self.position : self.position + self.portion])
-                if int(part[:, :2].max()) >= self.vocab_size:  # the kernels do not check bounds
-                    raise VectorError(
-                        f"'{cooccurrences.folder}' is damaged: it has a word beyond the {self.vocab_size:,} "
-                        "of the vocabulary; count again"
-                    )
-                self._train_portion(pool, part)
-                self.position = min(self.position + self.portion, total)
-                if progress is not None:
-                    mean = self._loss / self.position
-                    progress(GloVeProgress(self.epoch + 1, epochs, self.position, total, mean))
-                if self.position == total:
-                    self.losses.append(self._loss / total)
-                    self.epoch, self.position, self._loss = self.epoch + 1, 0, 0.0
+        while self.epoch < epochs:
+            if stop is not None and stop():
+                return False
+            part = np.array(cells[self.position : self.position + self.portion])
+            if int(part[:, :2].max()) >= self.vocab_size:  # the kernels do not check bounds
+                raise VectorError(
+                    f"'{cooccurrences.folder}' is damaged: it has a word beyond the {self.vocab_size:,} of "
+                    "the vocabulary; count again"
+                )
+            self._train_portion(part)
+            self.position = min(self.position + self.portion, total)
+            if progress is not None:
+                mean = self._loss / self.position
+                progress(GloVeProgress(self.epoch + 1, epochs, self.position, total, mean))
+            if self.position == total:
+                self.losses.append(self._loss / total)
+                self.epoch, self.position, self._loss = self.epoch + 1, 0, 0.0
         return True
 
     def _check_complete(self) -> None:
         if self._incomplete:
             raise VectorError("training was interrupted within a portion; restore the last saved state")
 
-    def _train_portion(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> None:
+    def _train_portion(self, cells: NDArray[np.uint32]) -> None:
         self._incomplete = True
         if self.deterministic:
-            self._loss += self._train_blocks(pool, cells)
+            cells, blocks = sorted_into_blocks(cells, self.parts, self.workers)
+            portion_loss = 0.0
+            for diagonal in blocks:  # [parts, 2]
+                shares = [diagonal[n :: self.workers] for n in range(self.workers)]
+                portion_loss += self._descend(cells, shares)
+            self._loss += portion_loss
         else:
             bounds = [len(cells) * n // self.workers for n in range(self.workers + 1)]
             stretches = np.array([bounds[:-1], bounds[1:]], dtype=np.int64).T.copy()  # [workers, 2]
-            self._loss += self._descend(pool, cells, list(stretches[:, None]))
+            self._loss += self._descend(cells, list(stretches[:, None]))
         if not math.isfinite(self._loss):
             raise NonFiniteError(
                 f"the loss became {self._loss} in epoch {self.epoch + 1}, within {self.portion:,} records "
@@ -253,28 +255,20 @@ class GloVe:
             )
         self._incomplete = False
 
-    def _train_blocks(self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32]) -> float:
-        cells, blocks = sorted_into_blocks(pool, cells, self.parts)
-        loss = 0.0
-        for diagonal in blocks:  # [parts, 2]
-            loss += self._descend(pool, cells, [diagonal[n :: self.workers] for n in range(self.workers)])
-        return loss
-
-    def _descend(
-        self, pool: ThreadPoolExecutor, cells: NDArray[np.uint32], shares: list[NDArray[np.int64]]
-    ) -> float:
+    def _descend(self, cells: NDArray[np.uint32], shares: list[NDArray[np.int64]]) -> float:
         """Train each share of ranges on a thread and return the sum of the losses."""
         from wordloom.vectors.glove.kernels import descend
 
-        def train(stretches: NDArray[np.int64]) -> NDArray[np.float64]:
+        def train(number: int) -> NDArray[np.float64]:
+            stretches = np.ascontiguousarray(shares[number])
             losses = np.zeros(len(stretches))
             descend(
-                cells, np.ascontiguousarray(stretches), self._rows["word"], self._rows["context"],
-                self.x_max, self.alpha, self.learning_rate, losses,
+                cells, stretches, self._rows["word"], self._rows["context"], self.x_max, self.alpha,
+                self.learning_rate, losses,
             )  # fmt: skip
             return losses
 
-        losses = list(pool.map(train, [share for share in shares if len(share)]))
+        losses = run_on_threads(len(shares), train)
         return math.fsum(np.concatenate(losses).tolist())  # exact, so the order does not matter
 
     # -- state -------------------------------------------------------------------------------------------
@@ -351,7 +345,7 @@ def _rows(V: int, dim: int, side: int) -> NDArray[np.float32]:
 
 
 def sorted_into_blocks(
-    pool: ThreadPoolExecutor, cells: NDArray[np.uint32], parts: int
+    cells: NDArray[np.uint32], parts: int, workers: int
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Sort records [n, 3] stably by block; also return the start and end of each block
     [diagonal, part, 2] int64."""
@@ -359,11 +353,11 @@ def sorted_into_blocks(
 
     pieces = np.array_split(cells, _SLICES)
     counts = np.empty((_SLICES, parts * parts), dtype=np.int64)
-    list(pool.map(lambda n: count_blocks(pieces[n], parts, counts[n]), range(_SLICES)))
+    run_on_threads(workers, lambda n: count_blocks(pieces[n], parts, counts[n]), _SLICES)
     # A block consists of its records in the first slice, then in the second, and so on.
     ends = np.cumsum(counts.T).reshape(parts * parts, _SLICES)  # [block, piece]
     places = np.ascontiguousarray((ends - counts.T).T)  # [piece, block]
     blocks = np.stack([places[0], ends[:, -1]], axis=1).reshape(parts, parts, 2)
     out = np.empty_like(cells)
-    list(pool.map(lambda n: fill_blocks(pieces[n], parts, places[n], out), range(_SLICES)))
+    run_on_threads(workers, lambda n: fill_blocks(pieces[n], parts, places[n], out), _SLICES)
     return out, blocks

@@ -10,11 +10,9 @@ pairs with an unknown word are skipped and counted.  Both functions return gensi
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import warnings
-import zlib
 from codecs import lookup
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,18 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean, position
+from wordloom.vectors.files.whole_files import opened, reading
 from wordloom.vectors.store.questions import Questions, searched_rows
 from wordloom.vectors.store.refusals import QuestionError
 from wordloom.vectors.store.word_store import Vector, nonzero
 
 __all__ = [
-    "Agreement",
-    "Analogies",
-    "Correlation",
-    "Section",
-    "evaluate_word_analogies",
+    "Agreement", "Analogies", "Correlation", "Section", "evaluate_word_analogies",
     "evaluate_word_pairs",
-]
+]  # fmt: skip
 
 Question: TypeAlias = tuple[str, str, str, str]
 
@@ -151,8 +146,6 @@ def evaluate_word_analogies(
     the first, usually the most frequent, is used in the question; any of them is a correct answer.
 
     Args:
-        vectors: the word vectors.
-        analogies: the file.
         restrict_vocab: search only this many words, from the start of the vocabulary.
         case_insensitive: compare words in upper case.
         dummy4unknown: count questions with an unknown word as answered wrong.
@@ -262,11 +255,9 @@ def evaluate_word_pairs(
     """Correlate cosines with human scores in files such as WordSim-353 and SimLex-999.
 
     Args:
-        vectors: the word vectors.
         pairs: a text file with one pair a line.  Lines that begin with # are skipped, and so is a header: a
             first line whose score is not a number.
         delimiter: the text between columns.
-        encoding: the encoding of the file.
         restrict_vocab: use only this many words, from the start of the vocabulary.
         case_insensitive: compare words in upper case.
         dummy4unknown: give pairs with an unknown word the cosine 0 instead of skipping them.
@@ -324,14 +315,8 @@ def _correlations(x: list[float], y: list[float]) -> tuple[Correlation, Correlat
 def _lines(path: Path, encoding: str = "utf8") -> list[str]:
     """Return the lines of a text file, which may be compressed with gzip."""
     try:
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        return raw.decode(encoding).removeprefix("\ufeff").splitlines()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise VectorError(f"'{path}' is truncated or damaged ({error}); download it again") from None
-    except OSError as error:
-        raise VectorError(f"cannot read '{path}': {error.strerror}") from None
+        with reading(path, "give a text file"), opened(path) as file:
+            return file.read().decode(encoding).removeprefix("\ufeff").splitlines()
     except UnicodeDecodeError as error:
         raise VectorError(
             f"'{path}' is not {lookup(encoding).name.upper()} text ({error.reason} at byte {error.start}); "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wordloom.errors import VectorError
-from wordloom.vectors.store.keyed import KeyedVectors, UnknownWordError
+from wordloom.vectors.store.keyed import KeyedVectors
 
 __all__ = ["Term", "analogy_terms", "expression", "parse_terms", "refuse_zero"]
 
@@ -41,7 +41,7 @@ def parse_terms(vectors: KeyedVectors, given: Sequence[str]) -> list[Term]:
     sign, signed = 1.0, False
     pieces = list(_pieces(vectors, given))
     for place, piece in enumerate(pieces):
-        if piece in _SIGNS and not (signed or (place == len(pieces) - 1 and _is_word(vectors, piece))):
+        if piece in _SIGNS and not (signed or (place == len(pieces) - 1 and vectors.has_index_for(piece))):
             sign, signed = _SIGNS[piece], True
             continue
         weight, word = _weighed(vectors, piece)
@@ -64,7 +64,7 @@ def _pieces(vectors: KeyedVectors, given: Sequence[str]) -> Iterator[str]:
     for text in given:
         if text in _SIGNS:
             yield text
-        elif text[:1] in _SIGNS and (not _is_word(vectors, text) or _is_term(vectors, text[1:])):
+        elif text[:1] in _SIGNS and (not vectors.has_index_for(text) or _is_term(vectors, text[1:])):
             yield text[:1]
             yield from _pieces(vectors, [text[1:]])
         elif _is_term(vectors, text):
@@ -78,21 +78,12 @@ def _pieces(vectors: KeyedVectors, given: Sequence[str]) -> Iterator[str]:
 
 
 def _is_term(vectors: KeyedVectors, text: str) -> bool:
-    return _is_word(vectors, _weighed(vectors, text)[1])
-
-
-def _is_word(vectors: KeyedVectors, text: str) -> bool:
-    """Return whether ``text`` is in the vocabulary.  (With fastText, any text has a vector.)"""
-    try:
-        vectors.get_index(text)
-    except UnknownWordError:
-        return False
-    return True
+    return vectors.has_index_for(_weighed(vectors, text)[1])
 
 
 def _weighed(vectors: KeyedVectors, text: str) -> tuple[float, str]:
     """Split ``2*king`` into weight and word.  The weight is 1 if there is none or the whole is a word."""
-    if not _is_word(vectors, text) and (found := _WEIGHED.fullmatch(text)):
+    if not vectors.has_index_for(text) and (found := _WEIGHED.fullmatch(text)):
         return float(found[1]), found[2]
     return 1.0, text
 

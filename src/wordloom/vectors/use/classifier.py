@@ -57,7 +57,6 @@ class FastTextClassifier:
     def __init__(self, model: FastTextModel, *, label_prefix: str = "__label__", lower: bool = False) -> None:
         """
         Args:
-            model: a supervised model.
             label_prefix: words with this prefix are labels and not part of the text.
             lower: lower-case words, but not labels, as in training.
 

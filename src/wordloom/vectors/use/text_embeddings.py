@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.corpus.vocabulary import SPLITS, split_words
 from wordloom.vectors.files.checkpoints import TokenVectors
-from wordloom.vectors.store.keyed import Key, KeyedVectors, UnknownWordError, Vector
+from wordloom.vectors.store.keyed import Key, KeyedVectors, Vector
 
 __all__ = ["TextEmbedder", "TextReport"]
 
@@ -261,20 +261,12 @@ class TextEmbedder:
         """
         columns: dict[Key, int] = {}
         beyond: list[Vector] = []
-        for word in chain.from_iterable(found):
-            if word not in columns:
-                try:
-                    columns[word] = self.vectors.get_index(word)
-                except UnknownWordError:
-                    columns[word] = self._beyond(word, beyond)
+        for word in dict.fromkeys(chain.from_iterable(found)):
+            columns[word] = self.vectors.get_index(word, -1)
+            if columns[word] < 0 and word in self.vectors:
+                columns[word] = len(self.vectors) + len(beyond)
+                beyond.append(self.vectors.get_vector(word))
         return columns, beyond
-
-    def _beyond(self, word: Key, beyond: list[Vector]) -> int:
-        try:
-            beyond.append(self.vectors.get_vector(word))
-        except UnknownWordError:
-            return -1
-        return len(self.vectors) + len(beyond) - 1
 
 
 def _splitter(vectors: KeyedVectors, split: Split | None, lower: bool) -> Callable[[str], Sequence[Key]]:

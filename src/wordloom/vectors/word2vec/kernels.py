@@ -44,16 +44,10 @@ _MAX_PREFETCH = 24  # rows prefetched at most; a core queues more memory request
 @exact
 def _start_job(scratch: Scratch, part: Part, job: int, words: Words) -> None:
     """Copy the words of job number ``job`` to the scratch memory, without those that subsampling skips."""
-    state, at, stats = (
-        pointer(scratch.random, UINT64),
-        pointer(scratch.at, INT64),
-        pointer(scratch.stats, DOUBLE),
-    )
-    kept, first, stop = (
-        pointer(scratch.kept, INT32),
-        pointer(scratch.first, INT32),
-        pointer(scratch.stop, INT32),
-    )
+    state, at = pointer(scratch.random, UINT64), pointer(scratch.at, INT64)
+    stats = pointer(scratch.stats, DOUBLE)
+    kept, first = pointer(scratch.kept, INT32), pointer(scratch.first, INT32)
+    stop = pointer(scratch.stop, INT32)
     ids, ends, jobs = pointer(part.ids, INT32), pointer(part.ends, INT64), pointer(part.jobs, INT64)
     keep = pointer(words.keep, UINT32)
     state[0] = pointer(part.seeds, UINT64)[job]
@@ -100,11 +94,8 @@ def _add_targets(
 def _plan_window(i: int, scratch: Scratch, tables: Tables, words: Words, method: Method, limits: Any) -> None:
     """List the input rows of window i, and its target rows with their goals and weights."""
     slot, (max_inputs, max_targets) = i & 1, limits
-    state, kept, sizes = (
-        pointer(scratch.random, UINT64),
-        pointer(scratch.kept, INT32),
-        pointer(scratch.sizes, INT64),
-    )
+    state, kept = pointer(scratch.random, UINT64), pointer(scratch.kept, INT32)
+    sizes = pointer(scratch.sizes, INT64)
     at_inputs, at_targets = scratch.inputs + 8 * slot * max_inputs, scratch.targets + 8 * slot * max_targets
     inputs, targets = pointer(at_inputs, INT64), pointer(at_targets, INT64)
     goal = pointer(scratch.goal + 4 * slot * max_targets, FLOAT)
@@ -247,11 +238,8 @@ def _save_change(scratch: Scratch, values: int, S: int) -> int:
 @exact
 def _defer(scratch: Scratch, row: int, table: int, change: int, factor: Any) -> None:
     """Defer adding ``factor`` times a saved change to ``row``."""
-    at, moved, factors = (
-        pointer(scratch.at, INT64),
-        pointer(scratch.moved, INT64),
-        pointer(scratch.factors, FLOAT),
-    )
+    at, moved = pointer(scratch.at, INT64), pointer(scratch.moved, INT64)
+    factors = pointer(scratch.factors, FLOAT)
     n = at[4]
     moved[3 * n], moved[3 * n + 1], moved[3 * n + 2], factors[n] = row, table, change, factor
     at[4] = n + 1

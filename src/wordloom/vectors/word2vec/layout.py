@@ -18,18 +18,8 @@ from wordloom.kernels.machine_code import exact
 from wordloom.kernels.memory import pointer
 
 __all__ = [
-    "STREAMS",
-    "Method",
-    "Part",
-    "Scratch",
-    "Tables",
-    "Words",
-    "addresses",
-    "aligned",
-    "allocate_scratch",
-    "max_sizes",
-    "scratch_at",
-    "scratch_table",
+    "STREAMS", "Method", "Part", "Scratch", "Tables", "Words", "addresses", "aligned",
+    "allocate_scratch", "max_sizes", "scratch_at", "scratch_table",
 ]  # fmt: skip
 
 STREAMS = 16  # streams of jobs in the deterministic mode, which limits its threads
@@ -183,10 +173,8 @@ def allocate_scratch(number: int, method: Method, *, job: int) -> Scratch:
 def scratch_table(scratch: Scratch) -> NDArray[np.int64]:
     """Return the addresses [threads or streams, arrays] of each part of each array."""
     number = scratch.at.shape[0]
-    return np.array(
-        [[array.ctypes.data + d * array.strides[0] for array in scratch] for d in range(number)],
-        np.int64,
-    )
+    rows = [[array.ctypes.data + d * array.strides[0] for array in scratch] for d in range(number)]
+    return np.array(rows, np.int64)
 
 
 @exact

@@ -89,10 +89,8 @@ def huffman(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
     root = 2 * V - 2
     depth = np.zeros(V, dtype=np.int64)
-    climbing, at = (
-        np.arange(V),
-        np.arange(V),
-    )  # words whose path has not reached the root, and its current node
+    # words whose path has not reached the root, and its current node
+    climbing, at = np.arange(V), np.arange(V)
     while len(climbing := climbing[at != root]):
         at = parent[at[at != root]]
         depth[climbing] += 1

@@ -97,8 +97,6 @@ class TorchWordTrainer(Schedule):
         Args:
             corpus: ids below V.
             counts: [V], the counts of words.
-            settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
-            seed: the random seed.
             device: the device of the vectors and samples.
 
         Raises:
@@ -133,14 +131,12 @@ class TorchWordTrainer(Schedule):
     @property
     def inputs(self) -> NDArray[np.float32]:
         """The input vectors [V, dim], copied from a GPU."""
-        array: NDArray[np.float32] = self._inputs.cpu().numpy()
-        return array
+        return self._inputs.cpu().numpy()
 
     @property
     def outputs(self) -> NDArray[np.float32]:
         """The output vectors [V, dim], copied from a GPU."""
-        array: NDArray[np.float32] = self._outputs.cpu().numpy()
-        return array
+        return self._outputs.cpu().numpy()
 
     @property
     def kernel(self) -> str:

@@ -30,18 +30,9 @@ from wordloom.vectors.word2vec.layout import (
 from wordloom.vectors.word2vec.sampling import alias_table, huffman, keep_probabilities
 
 __all__ = [
-    "JOB",
-    "PORTION",
-    "PortionStats",
-    "Schedule",
-    "TrainingCorpus",
-    "WordTrainer",
-    "check_shape",
-    "describe_fast_mode",
-    "fill_uniform",
-    "group_pieces",
-    "thread_count",
-]
+    "JOB", "PORTION", "PortionStats", "Schedule", "TrainingCorpus", "WordTrainer", "check_shape",
+    "fill_uniform", "group_pieces",
+]  # fmt: skip
 
 JOB = 10_000  # most words of a job and of a piece of text, as in gensim
 PORTION = 256  # jobs between reports: about a second
@@ -210,8 +201,6 @@ class WordTrainer(Schedule):
         Args:
             corpus: ids below V.
             counts: [V], the counts of words, falling.
-            settings: see :class:`wordloom.recipe.vectors.VectorSettings`.
-            seed: the random seed.
             threads: the number of threads; None: one for each available processor.
             units: (starts [V + 1], rows [N]) of :meth:`Subwords.unit_rows`; None: a word has one row.
             rows: the number of input vectors, with ``units``.
@@ -265,12 +254,15 @@ class WordTrainer(Schedule):
             else f"{_NEGATIVES_FACTOR} x {s.negative} negatives"
         )
         how = f"{drawn} shared by a window" if s.negative else "hierarchical softmax"
-        mode = (
-            f"deterministic, batches of {STREAMS * self._method.batch} windows"
-            if s.deterministic
-            else describe_fast_mode(self.threads)
-        )
-        return f"{s.architecture}, {how}, numba kernel on {thread_count(self.threads)} ({mode})"
+        return f"{s.architecture}, {how}, {self._mode(f'{STREAMS * self._method.batch} windows')}"
+
+    def _mode(self, batch: str) -> str:
+        """Describe the threads and the reproducibility; the fast mode has no races on one thread."""
+        if self.settings.deterministic:
+            mode = f"deterministic, batches of {batch}"
+        else:
+            mode = f"fast: {'deterministic on one thread' if self.threads == 1 else 'not deterministic'}"
+        return f"numba kernel on {self.threads} thread{'s' * (self.threads > 1)} ({mode})"
 
     def run(self) -> PortionStats:
         """Train on the next portion of jobs."""
@@ -316,17 +308,6 @@ class WordTrainer(Schedule):
             check_shape(name, state[name], ours.shape)
             ours[:] = state[name]
         self.job = int(state["job"][0])
-
-
-def thread_count(threads: int) -> str:
-    return f"{threads} thread{'s' * (threads > 1)}"
-
-
-def describe_fast_mode(threads: int) -> str:
-    """Describe the reproducibility of the fast mode: one thread has no races."""
-    if threads == 1:
-        return "fast: deterministic on one thread"
-    return "fast: not deterministic"
 
 
 def check_shape(name: str, saved: NDArray[Any], shape: tuple[int, ...]) -> None:

@@ -78,8 +78,7 @@ def windows(part: Part, job: int, words: Words, method: Method) -> list[Window]:
 def rows_of(word: int, words: Words, method: Method) -> list[int]:
     if not method.units:
         return [word]
-    rows: list[int] = words.units[words.unit_starts[word] : words.unit_starts[word + 1]].tolist()
-    return rows
+    return words.units[words.unit_starts[word] : words.unit_starts[word + 1]].tolist()
 
 
 def _targets(
