@@ -60,8 +60,7 @@ class Phrases:
                 lowest count rises by one, as in word2phrase.c.
             progress: called now and then with the number of words so far.
 
-        Raises:
-            VectorError: a setting is below 1, or the threshold is not above 0.
+        Raises VectorError if a setting is below 1, or the threshold is not above 0.
         """
         return cls.learn_in_stretches(
             ((text, True) for text in texts),

@@ -109,8 +109,7 @@ class WordVocabulary:
     ) -> None:
         """Take V words and their counts in order.
 
-        Raises:
-            VectorError: a word occurs twice, the number of counts differs, or ``split`` is unknown.
+        Raises VectorError if a word occurs twice, the number of counts differs, or ``split`` is unknown.
         """
         _check_split(split)
         self.words = list(words)

@@ -89,8 +89,7 @@ class LabelledVocabulary:
             max_words: the highest number of words with a row, the most frequent.
             progress: called after each text with the number of words so far.
 
-        Raises:
-            VectorError: there are no labels, or no words remain.
+        Raises VectorError if there are no labels, or no words remain.
         """
         if not label_prefix or _WORD.fullmatch(label_prefix) is None:
             raise VectorError(f"the label prefix {label_prefix!r} is empty or holds white space")

@@ -87,8 +87,7 @@ class FastTextModel:
             row i belongs to inner node i of the Huffman tree (see ``huffman``), and the last row is unused.
         n_tokens: the number of words and labels in the training text, including rare ones.
 
-    Raises:
-        VectorError: the sizes differ.
+    Raises VectorError if the sizes differ.
     """
 
     args: FastTextArgs

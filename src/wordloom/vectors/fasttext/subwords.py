@@ -35,8 +35,7 @@ class Subwords:
             below ``min_n``.  A ``min_n`` of 0 means 1.
         buckets: the number of buckets; 0 means no n-grams.
 
-    Raises:
-        VectorError: a number is negative, or ``buckets`` exceeds 31 bits.
+    Raises VectorError if a number is negative, or ``buckets`` exceeds 31 bits.
     """
 
     min_n: int = 3

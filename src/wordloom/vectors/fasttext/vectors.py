@@ -62,8 +62,7 @@ class FastTextVectors(KeyedVectors):
             vectors: [V, D], if they were computed before.
             check: check all rows for numbers that are not finite.
 
-        Raises:
-            VectorError: the sizes differ, a word occurs twice, or a row is not finite.
+        Raises VectorError if the sizes differ, a word occurs twice, or a row is not finite.
         """
         self._take_words(words, vectors_vocab, counts)
         V, D = vectors_vocab.shape
@@ -118,8 +117,7 @@ class FastTextVectors(KeyedVectors):
     def get_vector(self, key: Key, norm: bool = False) -> Vector:
         """Return the read-only vector [D] of a word, scaled to length 1 if ``norm``.
 
-        Raises:
-            UnknownWordError: the word is not in the vocabulary, and has no n-grams.
+        Raises UnknownWordError if the word is not in the vocabulary, and has no n-grams.
         """
         vector = self._vector_of(key)
         if norm:

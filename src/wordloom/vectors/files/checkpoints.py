@@ -141,7 +141,7 @@ class TokenVectors(KeyedVectors):
     def words(self) -> KeyedVectors:
         """Return the tokens without surrounding spaces, for questions that consist of words.
 
-        Of tokens that become equal, the first remains.
+        If several tokens become equal, the first remains.
         """
         rows: dict[str, int] = {}
         for row, key in enumerate(self.index_to_key):

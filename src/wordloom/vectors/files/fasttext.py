@@ -162,8 +162,7 @@ def load_fasttext(path: str | os.PathLike[str], *, check: bool = True) -> FastTe
     Args:
         check: check all rows for numbers that are not finite, which reads the file once.
 
-    Raises:
-        VectorError: the file does not exist, is not fastText's, is quantized, or is damaged.
+    Raises VectorError if the file does not exist, is not fastText's, is quantized, or is damaged.
     """
     path = Path(path)
     with reading(path, "give a fastText model"):

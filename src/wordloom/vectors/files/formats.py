@@ -38,8 +38,7 @@ def save_vectors(vectors: KeyedVectors, folder: str | os.PathLike[str], **about:
 
     Existing vectors in ``folder`` are replaced atomically at the end; other files stay.
 
-    Raises:
-        VectorError: a word holds a line break, ``about`` is not JSON, or the folder cannot be written.
+    Raises VectorError if a word holds a line break, ``about`` is not JSON, or the folder cannot be written.
     """
     folder = Path(folder)
     described = {**about, "words": len(vectors), "dim": vectors.vector_size}
@@ -79,8 +78,7 @@ def load_vectors(path: str | os.PathLike[str], *, unicode_errors: str = "strict"
         path: the folder or file.
         unicode_errors: how to treat words of a file that are not UTF-8, see :func:`load_word2vec`.
 
-    Raises:
-        VectorError: there are no vectors at ``path``, or they are damaged.
+    Raises VectorError if there are no vectors at ``path``, or they are damaged.
     """
     folder = Path(path)
     if not folder.is_dir():

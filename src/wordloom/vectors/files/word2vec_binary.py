@@ -65,8 +65,7 @@ class MappedVectors(KeyedVectors):
             dim: D.
             check: check all vectors for numbers that are not finite.
 
-        Raises:
-            VectorError: a word occurs twice, or a vector is not finite.
+        Raises VectorError if a word occurs twice, or a vector is not finite.
         """
         self._content, self._starts, self._dim = content, starts, dim
         self._take_words(words, np.broadcast_to(np.float32(0), (len(starts), dim)), None)

@@ -109,7 +109,7 @@ def load_word2vec(
         limit: read only this many words, from the start.
         unicode_errors: how to treat words that are not UTF-8: ``"strict"`` raises an error, ``"replace"``
             replaces invalid bytes with U+FFFD, ``"ignore"`` drops them, and ``"surrogateescape"`` keeps them
-            as U+DC80 to U+DCFF.  Of words that become equal, the first is kept, with a warning.
+            as U+DC80 to U+DCFF.  If words become equal, the first is kept, with a warning.
         progress: called now and then with the words read and, if it is known, their total.
 
     Raises:

@@ -30,8 +30,7 @@ def read_word_counts(path: str | os.PathLike[str], words: Sequence[str] | None =
     Args:
         words: return the counts of these words, in this order.  None returns all.
 
-    Raises:
-        VectorError: a line has another form, a word occurs twice, or one of ``words`` is missing.
+    Raises VectorError if a line has another form, a word occurs twice, or one of ``words`` is missing.
     """
     counts: dict[str, int] = {}
     for number, line in enumerate(read_texts(path), 1):

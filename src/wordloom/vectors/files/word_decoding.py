@@ -45,8 +45,7 @@ def readable(words: list[str], errors: str, path: Path) -> tuple[list[str], NDAr
     Returns:
         The words, and the rows that remain (None for all).
 
-    Raises:
-        VectorError: a word is invalid and ``errors`` is ``"strict"``.
+    Raises VectorError if a word is invalid and ``errors`` is ``"strict"``.
     """
     if errors == "surrogateescape" or "\n".join(words).isascii():
         return words, None

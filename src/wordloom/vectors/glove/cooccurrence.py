@@ -85,8 +85,7 @@ class Cooccurrences:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Open ``folder``.
 
-        Raises:
-            VectorError: the folder holds no co-occurrences, or they have another version or are damaged.
+        Raises VectorError if the folder holds no co-occurrences, or they have another version or are damaged.
         """
         self.folder, self.reused = Path(folder), False
         try:

@@ -1,9 +1,9 @@
 """The compiled kernels of GloVe: AdaGrad, and sorting of records into blocks.
 
 A row is [2, P] float32.  The first half has the D components, the bias, a constant 1 that multiplies the
-other side's bias, and zeros up to P, a multiple of the vector register: a word has w, b, 1 and a context w~,
-1, b~. The second half has AdaGrad's sums of squares.  So one loop over vector registers computes the product
-with both biases, and another updates everything.
+other side's bias, and zeros up to P, a multiple of the vector register.  A word's row holds w, b, 1, and a
+context's row w~, 1, b~.  The second half has AdaGrad's sums of squares.  So one loop over vector registers
+computes the product with both biases, and another updates everything.
 """
 
 from __future__ import annotations

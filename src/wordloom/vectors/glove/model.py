@@ -96,8 +96,7 @@ class GloVe:
             parts: see the module; a power of two.  In deterministic mode it limits the number of threads, and
                 the result depends on ``portion`` and ``parts``.
 
-        Raises:
-            VectorError: a setting is out of range.
+        Raises VectorError if a setting is out of range.
         """
         whole = {"vocab_size": vocab_size, "dim": dim, "portion": portion, "parts": parts}
         whole["workers"] = workers = cores() if workers is None else workers
@@ -306,8 +305,7 @@ class GloVe:
     def restore(self, arrays: dict[str, NDArray[np.float32]], numbers: dict[str, Any]) -> None:
         """Restore a :meth:`state` exactly.  The number of workers may differ.
 
-        Raises:
-            VectorError: the state has other settings, or arrays are missing or have another shape.
+        Raises VectorError if the state has other settings, or arrays are missing or have another shape.
         """
         for name, here in self._settings().items():
             if numbers.get(name) != here:

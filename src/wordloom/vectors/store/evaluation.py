@@ -93,7 +93,7 @@ class Analogies(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The same as ``score``."""
+        """The share of correct answers, another name of ``score``."""
         return self.score
 
     @property
@@ -142,8 +142,8 @@ def evaluate_word_analogies(
     """Answer the questions of a file such as ``questions-words.txt``.
 
     The file has lines of four words under ``: section`` lines.  The answer is the word nearest, by cosine, to
-    unit(b) - unit(a) + unit(c) (Mikolov et al. 2013, arXiv:1301.3781).  Of words that differ only in case,
-    the first, usually the most frequent, is used in the question; any of them is a correct answer.
+    unit(b) - unit(a) + unit(c) (Mikolov et al. 2013, arXiv:1301.3781).  If several words differ only in case,
+    the question uses the first, usually the most frequent; any of them is a correct answer.
 
     Args:
         restrict_vocab: search only this many words, from the start of the vocabulary.
@@ -151,8 +151,7 @@ def evaluate_word_analogies(
         dummy4unknown: count questions with an unknown word as answered wrong.
         similarity_function: ``most_similar_cosmul`` uses 3CosMul (see :meth:`Questions.most_similar_cosmul`).
 
-    Raises:
-        VectorError: the file cannot be read, or one of its lines has another form.
+    Raises VectorError if the file cannot be read, or one of its lines has another form.
     """
     if similarity_function not in _SIMILARITIES:
         hint = did_you_mean(str(similarity_function), _SIMILARITIES)
@@ -263,8 +262,7 @@ def evaluate_word_pairs(
         dummy4unknown: give pairs with an unknown word the cosine 0 instead of skipping them.
         columns: the columns of the two words and the score, counted from 0.
 
-    Raises:
-        VectorError: the file cannot be read, a line lacks a column, or fewer than two pairs are known.
+    Raises VectorError if the file cannot be read, a line lacks a column, or fewer than two pairs are known.
     """
     rows, _ = _first_rows(vectors, searched_rows(restrict_vocab, len(vectors)), case_insensitive)
     cosines: list[float] = []

@@ -72,8 +72,7 @@ class KeyedVectors(Questions):
             fname: the folder or file.
             mmap: ``"r"`` keeps ``vectors`` memory-mapped and read-only.  Otherwise they are read into memory.
 
-        Raises:
-            VectorError: there are no vectors, or they are not of this class.
+        Raises VectorError if there are no vectors, or they are not of this class.
         """
         from wordloom.vectors import load_vectors
 

@@ -120,7 +120,7 @@ class Questions(WordStore):
                 weight, which is otherwise 1 in ``positive`` and -1 in ``negative``.
             topn: the number of words.  None returns the scores [n] of all searched words.
             clip_start, clip_end: search only the rows ``vectors[clip_start:clip_end]``.
-            restrict_vocab: search only this many words, from the start.  It replaces the two rows above.
+            restrict_vocab: search only this many words, in place of ``clip_start`` and ``clip_end``.
             indexer: an index that is searched for the mean instead.
             dot: rank by the dot product with the weighted sum of the vectors, without any scaling.
 
@@ -226,7 +226,7 @@ class Questions(WordStore):
     def similar_by_key(
         self, key: Key, topn: int | None = 10, restrict_vocab: int | None = None
     ) -> Answers | Vector:
-        """:meth:`most_similar` of one word."""
+        """Call :meth:`most_similar` with one word."""
         return self.most_similar([key], topn=topn, restrict_vocab=restrict_vocab)
 
     @overload
@@ -236,7 +236,7 @@ class Questions(WordStore):
     def similar_by_word(
         self, word: Key, topn: int | None = 10, restrict_vocab: int | None = None
     ) -> Answers | Vector:
-        """:meth:`most_similar` of one word."""
+        """Call :meth:`most_similar` with one word."""
         return self.similar_by_key(word, topn, restrict_vocab)
 
     @overload
@@ -248,7 +248,7 @@ class Questions(WordStore):
     def similar_by_vector(
         self, vector: Vector, topn: int | None = 10, restrict_vocab: int | None = None
     ) -> Answers | Vector:
-        """:meth:`most_similar` of one vector [D]."""
+        """Call :meth:`most_similar` with one vector [D]."""
         return self.most_similar([vector], topn=topn, restrict_vocab=restrict_vocab)
 
     # -- how near --------------------------------------------------------------------------------------
@@ -324,8 +324,7 @@ class Questions(WordStore):
         ``use_norm`` scales the vectors to length 1 first.  Words without a vector are left out with a
         warning.
 
-        Raises:
-            QuestionError: no word has a vector.
+        Raises QuestionError if no word has a vector.
         """
         given = list(words)
         known = [word for word in given if word in self]

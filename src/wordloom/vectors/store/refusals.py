@@ -16,7 +16,7 @@ __all__ = ["NOT_HERE", "QuestionError", "UnknownAttributeError", "UnknownWordErr
 _SCANNED = 4000  # words that difflib compares with an unknown one, at some microseconds each
 _LETTERS = 64  # letters tried in each place of an unknown word
 
-#: The replacement for each public name of gensim's KeyedVectors that ours do not have.
+#: Advice for each public name of gensim's KeyedVectors that :class:`KeyedVectors` here lacks.
 NOT_HERE = {
     "vocab": "key_to_index holds the rows, and get_vecattr(word, 'count') returns a count",
     "index2word": "it is called index_to_key",

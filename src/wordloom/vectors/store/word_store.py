@@ -197,8 +197,7 @@ class WordStore:
     def __getitem__(self, key_or_keys: Key | Iterable[Key]) -> Vector:
         """Return the read-only vector [D] of a word, or the vectors [n, D] of several words.
 
-        Raises:
-            UnknownWordError: a word has no vector.
+        Raises UnknownWordError if a word has no vector.
         """
         if isinstance(key_or_keys, Iterable) and not isinstance(key_or_keys, str | bytes):
             return self._several(key_or_keys)
@@ -233,8 +232,7 @@ class WordStore:
     def get_vecattr(self, key: Key, attr: str) -> Any:
         """Return an attribute of a word.  ``"count"`` is its count in training.
 
-        Raises:
-            UnknownAttributeError: no word has this attribute.
+        Raises UnknownAttributeError if no word has this attribute.
         """
         return self._attribute(attr)[self.get_index(key)]
 
@@ -277,8 +275,7 @@ class WordStore:
             extras: attribute -> [n] values.  Other attributes of new words are 0.
             replace: overwrite the vectors and attributes of words that exist already.
 
-        Raises:
-            QuestionError: the sizes differ, a word occurs twice, or a vector is not finite.
+        Raises QuestionError if the sizes differ, a word occurs twice, or a vector is not finite.
         """
         keys = [keys] if isinstance(keys, str | int) else list(keys)
         vectors = self._checked(keys, weights)

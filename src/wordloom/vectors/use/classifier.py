@@ -60,8 +60,7 @@ class FastTextClassifier:
             label_prefix: words with this prefix are labels and not part of the text.
             lower: lower-case words, but not labels, as in training.
 
-        Raises:
-            VectorError: the model is not supervised, or has no labels.
+        Raises VectorError if the model is not supervised, or has no labels.
         """
         if model.args.model != "supervised" or not model.labels:
             raise VectorError(
@@ -85,8 +84,7 @@ class FastTextClassifier:
     def load(cls, path: str | os.PathLike[str]) -> FastTextClassifier:
         """Load the classifier of a fastText model, or of a run's folder, whose recipe has the label prefix.
 
-        Raises:
-            VectorError: there is no classifier at ``path``, or it is damaged.
+        Raises VectorError if there is no classifier at ``path``, or it is damaged.
         """
         from wordloom.vectors.files.fasttext import load_fasttext
 
@@ -116,13 +114,12 @@ class FastTextClassifier:
         return words[: words.index(END_OF_LINE) + 1]
 
     def rows(self, text: str) -> NDArray[np.int64]:
-        """Return the rows of the input matrix for a line of text, as Dictionary::getLine.
+        """Return the rows of the input matrix for a line of text, as fastText's Dictionary::getLine does.
 
         These are the rows of each word and its character n-grams, and then of the word n-grams.  The line
         ends with ``</s>``.
 
-        Raises:
-            VectorError: there is a line break in ``text``.
+        Raises VectorError if there is a line break in ``text``.
         """
         V, args = len(self.model.words), self.model.args
         rows: list[int] = []
@@ -146,8 +143,7 @@ class FastTextClassifier:
 
         They sum to 1 with the losses ``softmax`` and ``hs``, and are independent with ``ns`` and ``ova``.
 
-        Raises:
-            VectorError: there is a line break in ``text``.
+        Raises VectorError if there is a line break in ``text``.
         """
         rows = self.rows(text)
         if not len(rows):
@@ -169,8 +165,7 @@ class FastTextClassifier:
 
         The list is empty for a text without known words or n-grams.
 
-        Raises:
-            VectorError: there is a line break in ``text``, or ``k`` is neither positive nor -1.
+        Raises VectorError if there is a line break in ``text``, or ``k`` is neither positive nor -1.
         """
         if k < 1 and k != -1:
             raise VectorError(f"k {k} asks for no labels; give 1 or more, or -1 for all")
@@ -183,8 +178,7 @@ class FastTextClassifier:
     def labels_of(self, text: str) -> tuple[list[str], int]:
         """Return the known labels in a line, and the number of other labels.
 
-        Raises:
-            VectorError: there is a line break in ``text``.
+        Raises VectorError if there is a line break in ``text``.
         """
         words = self._words(text)
         known = [word for word in words if word in self._known_labels]

@@ -148,8 +148,7 @@ class TextEmbedder:
         different texts are needed.  With fewer, the remainders are zero or lie on one line, where every
         cosine is 1 or -1.
 
-        Raises:
-            VectorError: the method is not ``sif``, no text has a known word, or too few texts differ.
+        Raises VectorError if the method is not ``sif``, no text has a known word, or too few texts differ.
         """
         if self.method != "sif":
             raise VectorError(f"the method {self.method!r} has nothing to fit; only 'sif' has")

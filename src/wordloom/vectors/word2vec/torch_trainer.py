@@ -2,10 +2,11 @@
 
 The words after subsampling are divided into groups of L neighbouring windows; a batch has B groups from all
 over the portion.  A group reads its R = L + 2 window words once, draws K negatives that all its windows
-share, and computes all scores in one product [R, D] x [D, L + K].  Of the first L columns, the centre words,
-only the band of words within each other's windows is used.  Discarding the rest is faster on a GPU than
-gathering the rows of each window.  A negative has the weight negative / K, so that the expected gradient is
-that of ``negative`` samples for each window (Ji et al. 2016, arXiv:1604.04661, share samples over a batch).
+share, and computes all scores in one product [R, D] x [D, L + K].  The first L columns are the centre words;
+training uses only the band of words within each other's windows.  Discarding the other products is faster on
+a GPU than gathering the rows of each window.  A negative has the weight negative / K, so that the expected
+gradient is that of ``negative`` samples for each window (Ji et al. 2016, arXiv:1604.04661, share samples over
+a batch).
 
 All updates of a batch are computed from the rows before it.  The sum of hundreds of such updates of a
 frequent row would overshoot, so these updates are scaled down, see :func:`damping`.
