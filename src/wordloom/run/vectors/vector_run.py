@@ -89,7 +89,7 @@ class VectorRun:
 
     def _train(self) -> VectorResult:
         say, s = self.progress.say, self.settings
-        check_memory(s.dim, 2, "even of one word")  # first of all: counting words takes minutes
+        check_memory(s.dim, 2, "even of one word")  # before the words are counted, which takes minutes
         self.device, remark = vector_device(s)
         vocabulary = self.vocabulary = self._vocabulary()
         shards = self.shards = self._prepare(self.corpus.encoder(vocabulary))

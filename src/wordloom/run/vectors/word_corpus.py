@@ -29,7 +29,7 @@ def word_corpus(recipe: VectorRecipe) -> WordCorpus:
     if d.separator == FILE:
         refuse_file_separator(d.train)
     keep_lines = recipe.vectors.algorithm == "fasttext-supervised"  # its encoder ends every line
-    # Split by hash with nothing held out: a split of the tail would read all text for its length.
+    # Nothing is held out.  A split by hash, unlike one of the tail, need not know the length of the text.
     return WordCorpus(
         sources=d.train,
         field="text" if d.field is None else d.field,
