@@ -312,5 +312,7 @@ def _read_args(reader: _Reader) -> FastTextArgs:
 def _refuse_pruned(reader: _Reader, pruned: int) -> None:
     reader.place = min(reader.place + 8 * pruned, len(reader.content))
     (quantized,) = reader.unpack(struct.Struct("<?"), "the input matrix")
-    advice = " and quantized (.ftz); give the original .bin" if quantized else "; train it without pruning"
-    raise VectorError(f"the model is pruned to {pruned:,} n-grams{advice}")
+    hint = (
+        " and quantized (.ftz); give the original .bin" if quantized else "; train it again without pruning"
+    )
+    raise VectorError(f"the model is pruned to {pruned:,} n-grams{hint}")
