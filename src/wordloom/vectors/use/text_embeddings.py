@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Literal, TypeAlias
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.corpus.vocabulary import SPLITS, split_words
 from wordloom.vectors.files.checkpoints import TokenVectors
-from wordloom.vectors.store.keyed import Key, KeyedVectors, Vector
+from wordloom.vectors.store.keyed import Key, KeyedVectors, UnknownWordError, Vector
 
 __all__ = ["TextEmbedder", "TextReport"]
 
@@ -262,9 +263,10 @@ class TextEmbedder:
         beyond: list[Vector] = []
         for word in dict.fromkeys(chain.from_iterable(found)):
             columns[word] = self.vectors.get_index(word, -1)
-            if columns[word] < 0 and word in self.vectors:
-                columns[word] = len(self.vectors) + len(beyond)
-                beyond.append(self.vectors.get_vector(word))
+            if columns[word] < 0:
+                with suppress(UnknownWordError):
+                    beyond.append(self.vectors.get_vector(word))
+                    columns[word] = len(self.vectors) + len(beyond) - 1
         return columns, beyond
 
 
