@@ -271,5 +271,5 @@ def test_a_row_is_evicted_before_it_ends() -> None:
 
 def test_a_memory_belongs_to_a_model_that_writes_from_it() -> None:
     model = tiny_model("llama")
-    with pytest.raises(GenerationError, match="belongs to a model that writes from"):
+    with pytest.raises(GenerationError, match="needs a model that reads sources"):
         Decoder(model).admit([[0]], new_tokens=1, memory=Memory(torch.zeros(1, 1, 1)))

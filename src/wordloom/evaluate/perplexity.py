@@ -1,22 +1,22 @@
 """Loss, perplexity and bits per byte of a text, by strided windows.
 
-What is counted, so that no choice flatters a model unseen:
+The rules of scoring:
 
-- A document is read on its own: start token, its tokens, end token; ``joined``, all are one text, in which
-  each is followed by its end token.  Every token is scored once, with at
-  least ``window - stride`` tokens before it, except near the document's start.
-- ``start``: what stands before the first token.  A tokenizer that begins prompts with a token (LLaMA's
-  BOS) begins documents with it; else the end-of-text token stands there, as between documents in training.
-  A tokenizer with neither leaves the first token without a prediction: it is left out of loss and
-  perplexity, and costs log2(vocabulary) bits in bits per byte.  ``label``: the ``prefix`` of each document, a
-  special token that is given, not scored, and no part of the text.
-- ``end``: the end-of-text token after the document is predicted too, and its bits are paid for, unless
-  ``end="none"``.
-- Bits per byte divide the bits of the whole text, start to end, by the bytes of the raw text, so they are
-  the length of a code for the text and compare across tokenizers.  They are undefined where the tokens do
-  not give the text back (unknown tokens, lower-casing, lost white space): what is lost would cost nothing.
-- Intervals are 95 % normal intervals over documents, or from fewer than 20 documents, over blocks of 256
-  tokens, which knows nothing of how documents differ.
+- Each document is read separately: start token, its tokens, end token.  With ``joined``, all documents are
+  one text, in which an end token follows each document.  Every token is scored once, with at least
+  ``window - stride`` tokens before it, except near the start of the document.
+- ``start`` is the token before the first token.  By default it is the token with which the tokenizer begins
+  prompts (LLaMA's BOS), else the end-of-text token, as between documents in training.  If the tokenizer has
+  neither, the first token has no prediction.  Loss and perplexity then leave it out, and bits per byte count
+  log2(vocabulary) bits for it.  ``label`` is the ``prefix`` of each document: a special token that is not
+  scored and not part of the text.
+- ``end``: the end-of-text token after the document is scored too, unless ``end="none"``.
+- Bits per byte divide the bits of the text, from start to end, by the bytes of the raw text.  They are the
+  length of a code for the text, and are comparable across tokenizers.  They are undefined if decoding the
+  tokens does not restore the text (unknown tokens, lower-casing, lost white space), because the lost part
+  would cost no bits.
+- Intervals are 95 % normal intervals over documents.  With fewer than 20 documents, they are over blocks of
+  256 tokens and do not include the variance between documents.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Progress = Callable[[float, int, float], None]
 
 
 class Window(NamedTuple):
-    """Inputs ``begin`` to ``end`` are read; the successors of inputs ``scored`` to ``end`` are scored."""
+    """A window that reads inputs ``begin`` to ``end`` and scores the tokens after ``scored`` to ``end``."""
 
     begin: int
     end: int
@@ -54,7 +54,7 @@ class Window(NamedTuple):
 
 
 def strided_windows(n: int, *, window: int, stride: int) -> Iterator[Window]:
-    """Windows over ``n`` inputs that score every successor once, moving ``stride`` inputs at a time."""
+    """Yield windows over ``n`` inputs, ``stride`` inputs apart, which score every next token once."""
     done = 0
     for begin in range(0, n, stride):
         end = min(begin + window, n)
@@ -79,30 +79,31 @@ def perplexity(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Scores:
-    """``loss`` (nats per token), ``perplexity`` and ``bits_per_byte`` of ``documents``; see the module.
+    """Return ``loss`` (nats per token), ``perplexity`` and ``bits_per_byte``; the module has the rules.
 
     Args:
         model: a causal model (:class:`wordloom.models.CausalLM`).
-        documents: read one at a time; each document's ids are held while it is scored.  Empty ones are left
-            out, as :func:`wordloom.data.prepare` does, and counted in a note.
-        window: tokens the model reads at once; None: its ``max_seq_len``; a recurrent model, which has none,
-            reads each document from beginning to end.
-        stride: tokens a window moves on; None: half the window.  Equal to the window it is cheapest, 1 gives
-            every token the longest context.
-        per_word: also ``word_perplexity``, over words between white space and, where the tokens keep line
-            ends, one end-of-sentence word per line, as results on the Penn Treebank and WikiText are stated;
-            and ``word_bits_per_byte``, over the bytes of the words and one of white space after each.
-        joined: read what came before a document too, up to the window: as results on the Penn Treebank, whose
-            documents are its lines, are stated.
-        specials: special tokens' spellings inside the text; see :meth:`wordloom.text.Tokenizer.encode`.
+        documents: read one at a time; the ids of a document are in memory while it is scored.  Empty
+            documents are skipped, as in :func:`wordloom.data.prepare`, and counted in a note.
+        window: the number of tokens that the model reads at once.  None: its ``max_seq_len``; a recurrent
+            model, which has no limit, reads each document from beginning to end.
+        stride: the number of tokens between the starts of two windows.  None: half the window.  A stride
+            equal to the window is fastest; a stride of 1 gives every token the longest context.
+        per_word: also return ``word_perplexity`` and ``word_bits_per_byte``, as in results on the Penn
+            Treebank and WikiText.  Words are separated by white space; if the tokens keep line ends, each
+            line has an end-of-sentence word too.  The bytes are those of the words and one of white space
+            after each.
+        joined: each document has the documents before it as context, up to the window, as in results on the
+            Penn Treebank, whose documents are lines.
+        specials: how to read special tokens in the text; see :meth:`wordloom.text.Tokenizer.encode`.
         batch_size: windows per forward pass; None: about 8,192 tokens.
         progress: called after every window with the bytes, tokens and nats that it adds.
 
     Raises:
         EvaluationError: an impossible window or stride, a start or end token that does not exist (joined
             texts need both), a tokenizer of another model, or no text at all.
-        TokenizerError: text the tokenizer refuses, with the document's name.
-        NonFiniteError: the model gives a token no finite probability.
+        TokenizerError: the tokenizer refuses a text; the message names the document.
+        NonFiniteError: the log-probability of a token is not finite.
     """
     window, stride = _window(model, window, stride)
     reader = Reader(tokenizer, start=start, end=end, specials=specials)
@@ -115,21 +116,21 @@ def perplexity(
         raise EvaluationError(f"batch_size is a number of windows above 0, not {batch_size}")
 
     if joined and not (reader.before and reader.after):
-        raise EvaluationError("joined texts need a token before the first and after each; leave out joined")
+        raise EvaluationError("joined texts need a start token and an end token; leave out joined")
 
     def passages() -> Iterator[_Passage]:
         texts = reader.texts(documents)
         if not joined:
             yield from (_Passage([text]) for text in texts)
-        elif whole := list(texts):
-            yield _Passage(whole)
+        elif all_texts := list(texts):
+            yield _Passage(all_texts)
 
     def stretches() -> Iterator[tuple[_Passage, Stretch]]:
         for passage in passages():
             inputs, targets = passage.sequence[:-1], passage.sequence[1:]
             for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
                 yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
-            if len(inputs) == 0:  # one token without a context: nothing to predict, and still to be counted
+            if len(inputs) == 0:  # one token without a context has no prediction, but it is counted
                 yield passage, Stretch(inputs, targets)
 
     totals = Totals(vocab_size=model.config.vocab_size)
@@ -163,7 +164,7 @@ def perplexity(
 
 
 class _Passage:
-    """Texts that are read as one: what stands before the first, then each with what stands after it."""
+    """Texts that are read as one: the start token, then each text with its end token."""
 
     def __init__(self, texts: list[ReadText]) -> None:
         self.texts = texts
@@ -171,19 +172,19 @@ class _Passage:
         self.bytes = sum(text.bytes for text in texts)
 
     def divided(self, nats: Floats) -> Iterator[tuple[ReadText, Floats]]:
-        """``nats`` of the whole sequence but its first token -> each text's own."""
+        """Split ``nats``, of all tokens of the sequence except the first, into those of each text."""
         ends = np.cumsum([max(0, len(text.sequence) - 1) for text in self.texts])
         yield from zip(self.texts, np.split(nats, ends[:-1]), strict=True)
 
 
 def _window(model: Any, window: int | None, stride: int | None) -> tuple[int | None, int | None]:
-    """The two as given or by default; (None, None): a document passes whole."""
+    """Return window and stride, with their defaults; (None, None) if documents are read in one piece."""
     longest = context_limit(model.config)
     window = longest if window is None else window
     if window is None:
         if stride is not None:
             raise EvaluationError(
-                f"stride {stride} needs a window: a recurrent model reads texts whole; give both or neither"
+                f"stride {stride} needs a window: a recurrent model reads a text at once; give both or none"
             )
         return None, None
     if window < 1 or (longest is not None and window > longest):

@@ -35,7 +35,7 @@ PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations
 
 
 class _Admission(NamedTuple):
-    """Rows that are admitted, and first read, together."""
+    """A group of rows that are admitted, and first read, together."""
 
     reader: Any  # the model, or the model with these rows' sources
     new_tokens: int
@@ -45,8 +45,8 @@ class Decoder:
     """Rows of ids that one model continues together; they are admitted and evicted between steps.
 
     Attributes:
-        rows: The ids of each live row, the prompt included.  Rows admitted later stand behind.
-        device: The model's.
+        rows: The ids of each live row, the prompt included.  Rows that are admitted later come last.
+        device: The device of the model.
     """
 
     def __init__(self, model: Any, *, use_cache: bool = True, fast: bool = True) -> None:
@@ -75,16 +75,16 @@ class Decoder:
         copies: int = 1,
         memory: Memory | None = None,
     ) -> None:
-        """Add ``copies`` rows for each prompt behind the live rows; the next step reads the prompts.
+        """Add ``copies`` rows for each prompt after the live rows; the next step reads the prompts.
 
-        A prompt is read once for all its copies.  ``new_tokens`` is the room to allocate; a cache grows where
-        a row needs more.  ``memory`` holds a source for each prompt.  None: the memory of the
-        :class:`~wordloom.generate.Conditioned` that the decoder was made with.
+        A prompt is read once for all its copies.  ``new_tokens`` is the number of new tokens that the cache
+        is allocated for; it grows if a row needs more.  ``memory`` holds a source for each prompt.  None: the
+        memory of the :class:`~wordloom.generate.Conditioned` that the decoder was created with.
         """
         reader = self.model
         if memory is not None:
             if not isinstance(self.model, Conditioned):
-                raise GenerationError("a memory of sources belongs to a model that writes from them")
+                raise GenerationError("a memory of sources needs a model that reads sources (Conditioned)")
             reader = self.model.with_memory(memory)
         admission = _Admission(reader, new_tokens)
         for number, prompt in enumerate(prompts):
@@ -99,13 +99,13 @@ class Decoder:
 
     def evict(self, places: Collection[int]) -> None:
         """Remove the rows at these places; the others keep their order."""
-        gone = set(places)
-        self.select([place for place in range(len(self.rows)) if place not in gone])
+        evicted = set(places)
+        self.select([place for place in range(len(self.rows)) if place not in evicted])
 
     def select(self, places: Sequence[int]) -> None:
         """Keep the rows at these places in this order; a row may be repeated.
 
-        Rows that no step has read yet keep their place behind the others.
+        Rows that no step has read yet must stay after the others.
         """
         self.rows = [list(self.rows[place]) for place in places]
         read = len(self._origins) - self._unread
@@ -133,7 +133,7 @@ class Decoder:
             return self._hidden()
 
     def _evaluating(self) -> AbstractContextManager[None]:
-        # looking through all modules takes a few percent of a step of a small model
+        # visiting all modules takes a few percent of a step of a small model
         return evaluating(self.model) if self.model.training else nullcontext()
 
     def _hidden(self) -> Tensor:
@@ -156,7 +156,7 @@ class Decoder:
         return one_thread() if isinstance(self.model, Accelerated) else nullcontext()
 
     def _unread_parts(self) -> list[tuple[_Admission, list[int]]]:
-        """Return the unread rows as runs that were admitted together, with the rows' places."""
+        """Return the unread rows in groups that were admitted together, with the places of the rows."""
         parts: list[tuple[_Admission, list[int]]] = []
         for place in range(len(self.rows) - self._unread, len(self.rows)):
             admission, _ = self._origins[place]
@@ -216,7 +216,7 @@ def next_logits(
 def prefill(model: Any, rows: Sequence[Sequence[int]], *, device: torch.device, cache: Any = None) -> Tensor:
     """Pass rows of ids and return the vectors [B, D] from which the head computes their next tokens.
 
-    Shorter rows are padded behind their tokens.  With a ``cache``, long rows pass in pieces.
+    Shorter rows are padded on the right.  With a ``cache``, long rows pass in pieces.
     """
     lengths = [len(row) for row in rows]
     T = max(lengths)

@@ -1,5 +1,4 @@
-"""What a model thinks of given ids: the log-probability of continuations and of targets, and the likeliest
-next ids."""
+"""Score given ids: the log-probabilities of continuations, of targets, and of every next id."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ BATCH_TOKENS = 4096  # continuations scored at once hold at most this many token
 def score_ids(
     model: Any, prompt: Sequence[int], continuations: Sequence[Sequence[int]]
 ) -> list[tuple[list[float], bool]]:
-    """Log-probability of each token of each continuation after ``prompt``, and whether greedy chooses them.
+    """Return the log-probability of each token of each continuation, and whether greedy search chooses it.
 
     The prompt is read once; its keys and values serve every continuation.
 
     Raises GenerationError for an empty prompt, an unknown id, more than ``max_seq_len`` tokens, or logits
-    that are no numbers.
+    that are not finite.
     """
     check_ids([prompt], model.config.vocab_size)
     for number, continuation in enumerate(continuations):
@@ -44,7 +43,7 @@ def score_ids(
     order = sorted(range(len(continuations)), key=lambda i: len(continuations[i]))
     with evaluating(model), torch.inference_mode():
         while order:
-            batch = [order.pop()]  # the longest first, and with it what else fits
+            batch = [order.pop()]  # the longest one, and as many others as fit
             rows = max(1, BATCH_TOKENS // (len(prompt) + len(continuations[batch[0]])))
             batch += [order.pop() for _ in range(min(rows - 1, len(order)))]
             hidden = _hidden_after(model, prompt, [continuations[i] for i in batch], device)  # [B, T, D]
@@ -58,9 +57,9 @@ def score_ids(
 def _hidden_after(
     model: Any, prompt: Sequence[int], continuations: Sequence[Sequence[int]], device: torch.device
 ) -> Tensor:
-    """[B, T, D]: row b, column t is what predicts token t of continuation b; padded on the right.
+    """Return vectors [B, T, D]: row b, column t predicts token t of continuation b; padded on the right.
 
-    Causality keeps the padding out of every column that counts.
+    No column of a continuation attends to the padding, because the model is causal.
     """
     T = max(1, *map(len, continuations))
     inputs = [[*prompt, *ids[:-1]] for ids in continuations]
@@ -78,7 +77,7 @@ def _token_scores(logits: Tensor, ids: Tensor) -> tuple[list[float], bool]:
     check_finite(logits)
     chosen = logits.gather(1, ids[:, None])[:, 0]
     before = torch.arange(logits.shape[1], device=ids.device) < ids[:, None]
-    # greedy takes the lowest id among equals: nothing above the chosen one, nothing equal before it
+    # greedy search takes the lowest id among equals: no larger logit, and no equal one at a lower id
     beaten = (logits > chosen[:, None]) | ((logits == chosen[:, None]) & before)
     return (chosen - logits.logsumexp(dim=-1)).tolist(), not bool(beaten.any())
 
@@ -86,12 +85,13 @@ def _token_scores(logits: Tensor, ids: Tensor) -> tuple[list[float], bool]:
 def score_targets(
     model: Any, memory: Memory, targets: Sequence[Sequence[int]], *, start_id: int
 ) -> list[tuple[list[float], bool]]:
-    """Log-probability of each token of the target of each source, and whether greedy chooses them.
+    """Return the log-probability of each token of each source's target, and whether greedy search chooses it.
 
-    ``model`` is a SequenceToSequence, row b of ``memory`` the source of target b (``memory.select`` repeats a
-    source that has several).  A target is scored as given, after ``start_id``: with its eos if it has one.
+    ``model`` is a SequenceToSequence, and row b of ``memory`` is the source of target b; ``memory.select``
+    repeats a source with several targets.  A target is scored after ``start_id``, including its eos if it
+    has one.
 
-    Raises GenerationError for a number of targets that is not that of sources, an unknown id, or a target of
+    Raises GenerationError if targets and sources differ in number, for an unknown id, and for a target of
     more than ``max_seq_len`` tokens.
     """
     if len(targets) != len(memory.values):
@@ -109,11 +109,11 @@ def score_targets(
     order = sorted(range(len(targets)), key=lambda i: len(targets[i]))
     with evaluating(model), torch.inference_mode():
         while order:
-            batch = [order.pop()]  # the longest first, and with it what else fits
+            batch = [order.pop()]  # the longest one, and as many others as fit
             T = max(1, len(targets[batch[0]]))
             batch += [order.pop() for _ in range(min(BATCH_TOKENS // T - 1, len(order)))]
             prefixes = [[start_id, *targets[i]][:T] for i in batch]
-            # causality keeps the padding on the right out of every column that counts
+            # no target attends to the padding on its right, because the decoder is causal
             prefix = torch.tensor([row + [start_id] * (T - len(row)) for row in prefixes], device=device)
             hidden = model.hidden(prefix, memory.select(torch.tensor(batch, device=device)))  # [B, T, D]
             for place, i in enumerate(batch):
@@ -123,7 +123,7 @@ def score_targets(
 
 
 def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:
-    """Log-probability [V] float32 of every id after ``prompt``.
+    """Return the log-probability [V] float32 of every id after ``prompt``.
 
     Raises GenerationError for an empty prompt, an unknown id, or more than ``max_seq_len`` tokens.
     """

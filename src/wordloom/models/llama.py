@@ -11,9 +11,9 @@ Changes from GPT-2: RMSNorm in place of LayerNorm; SwiGLU in place of GELU, with
 rounded up to a multiple of 256; rotary positions on queries and keys in place of the learned table; no
 biases; an untied head.  Llama 2 adds grouped-query attention (34B and 70B), context 4,096 and norm_eps 1e-5.
 
-Departures from the papers: dropout, which they do not use, is there for small corpora.  A rotary pair is
-elements i and i + E/2, as in the Hugging Face layout; Meta's own files pair neighbours and order the rows of
-q_proj and k_proj differently (``nn.pairs_to_halves``).
+Departures from the papers: dropout, which the papers do not use, is available for small corpora.  A rotary
+pair is elements i and i + E/2, as in the Hugging Face layout; Meta's own files pair neighbours and order the
+rows of q_proj and k_proj differently (``nn.pairs_to_halves``).
 
 Parameters: 7B 6,738,415,616; 13B 13,015,864,320; 33B 32,528,943,616; 65B 65,285,660,672; Llama 2 70B
 68,976,648,192.
@@ -119,7 +119,7 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """A causal language model; see :class:`wordloom.models.CausalLM` for the protocol."""
+    """A LLaMA with its language-model head; see :class:`wordloom.models.CausalLM` for the protocol."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -165,8 +165,10 @@ class Llama(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """tokens [B, T] -> [B, T, D], the vectors that ``lm_head`` reads."""
-        own, visibility = positions_and_visibility(tokens, attend=attend, documents=documents, cache=cache)
-        rotary = self.rotary.angles(own if positions is None else positions)  # 2 x [1 or B, T, E/2]
+        default, visibility = positions_and_visibility(
+            tokens, attend=attend, documents=documents, cache=cache
+        )
+        rotary = self.rotary.angles(default if positions is None else positions)  # 2 x [1 or B, T, E/2]
         x = dropout(self.token_embedding(tokens), self.embedding_dropout, self.training)  # [B, T, D]
         for i, block in enumerate(self.blocks):
             x = block(x, rotary, visibility, None if cache is None else cache.layer(i))
@@ -174,9 +176,9 @@ class Llama(nn.Module):
             cache.advance(tokens, attend)
         return self.final_norm(x)
 
-    def forward(self, tokens: Tensor, **where: Tensor | KeyValueCache | None) -> Tensor:
+    def forward(self, tokens: Tensor, **keywords: Tensor | KeyValueCache | None) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]; keywords as in :meth:`hidden`."""
-        return self.lm_head(self.hidden(tokens, **where))  # type: ignore[arg-type]
+        return self.lm_head(self.hidden(tokens, **keywords))  # type: ignore[arg-type]
 
     def new_cache(self, batch: int, length: int) -> KeyValueCache:
         """Return an empty cache for ``batch`` rows of up to ``length`` tokens."""
@@ -194,7 +196,7 @@ PRESETS = {
     "llama2-7b": _LLAMA2,
     "llama2-13b": replace(_LLAMA2, dim=5120, n_layers=40, n_heads=40),
     "llama2-70b": replace(_LLAMA2, dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, hidden_dim=28672),
-    # small sizes to train at home: those of llama2.c's TinyStories models, and one of GPT-2's size
+    # small sizes for a laptop: those of llama2.c's TinyStories models, and one of GPT-2's size
     "llama-15m": replace(_SMALL, dim=288, n_layers=6, n_heads=6, max_seq_len=256),
     "llama-42m": replace(_SMALL, dim=512, n_layers=8, n_heads=8),
     "llama-110m": replace(_SMALL, dim=768, n_layers=12, n_heads=12),

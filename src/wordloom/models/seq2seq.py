@@ -79,7 +79,7 @@ class Seq2SeqConfig:
     dropout: float = 0.0  # before each layer and before lm_head
     embedding_dropout: float | None = None  # of the embeddings; None: as dropout
     output_dropout: float | None = None  # before lm_head; None: as dropout
-    teacher_forcing: float = 1.0  # in training, the share of prefix tokens that are the true ones
+    teacher_forcing: float = 1.0  # in training, the share of true tokens in the prefix
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -92,21 +92,21 @@ class Seq2SeqConfig:
         self._check_attention()
 
     def _check_attention(self) -> None:
-        """Raise ConfigError for settings that have no effect beside another one, or that contradict it."""
+        """Raise ConfigError for a setting that has no effect with another one, or contradicts it."""
         none, scorers = self.attention == "none", ", ".join(SCORERS)
-        for wrong, says in (
-            (none and self.memory_projection, f"memory_projection belongs to attention: choose {scorers}"),
-            (none and self.input_feeding, f"input_feeding belongs to attention: choose {scorers}"),
-            (none and self.query != "current", f"query belongs to attention: choose {scorers}"),
+        for wrong, message in (
+            (none and self.memory_projection, f"memory_projection needs attention: choose {scorers}"),
+            (none and self.input_feeding, f"input_feeding needs attention: choose {scorers}"),
+            (none and self.query != "current", f"query needs attention: choose {scorers}"),
             (self.feed_context and not none,
-             f"feed_context feeds one vector to all steps; attention {self.attention!r} makes one for each"),
+             f"feed_context feeds one vector to all steps; attention {self.attention!r} has one for each"),
             (self.input_feeding and self.query == "previous",
-             "input_feeding feeds what query 'current' makes; with 'previous' the context enters the step"),
+             "input_feeding needs query 'current'; with 'previous', the context already enters the step"),
             (self.attention_dim is not None and self.attention != "additive",
              f"attention_dim is the width of the additive scorer, and attention is {self.attention!r}"),
         ):  # fmt: skip
             if wrong:
-                raise ConfigError(f"{says}; or leave it out")
+                raise ConfigError(f"{message}; or leave it out")
         if self.attention == "dot" and self.memory_dim != self.state_dim:
             raise ConfigError(
                 f"the dot scorer needs equal widths, not a state of {self.state_dim} and a memory of "
@@ -147,7 +147,7 @@ class Seq2SeqConfig:
 
 
 class Step(NamedTuple):
-    """The result of one or more steps of the decoder, T of them."""
+    """The result of T consecutive steps of the decoder."""
 
     o: Tensor  # [B, T, H], read by lm_head
     states: list[State]  # of each layer, after the last step
@@ -161,10 +161,10 @@ class Seq2Seq(nn.Module):
     [B, M] (Cho et al.) or by the attention keys [B, S, A] of m.
 
     Attributes:
-        teacher_forcing: the config's; a schedule may change it.  In training each prefix token but the first
-            is the true one with this probability (Bengio et al. 2015, arXiv:1506.03099).  Otherwise it is the
-            likeliest token after the step before, computed without ``output_dropout``.  torch's default
-            generator draws.
+        teacher_forcing: the value of the config, which a schedule may change.  In training, each prefix token
+            except the first is the true token with this probability (Bengio et al. 2015, arXiv:1506.03099).
+            Otherwise it is the most probable token of the previous step, computed without
+            ``output_dropout``.  The random numbers come from torch's default generator.
     """
 
     def __init__(self, config: Seq2SeqConfig) -> None:
@@ -265,7 +265,7 @@ class Seq2Seq(nn.Module):
     # -- one step of each paper --------------------------------------------------------------------------
     #
     # x [B, T, D] embeds the previous tokens.  T is 1 where a step needs the result of the one before it.
-    # ``exact`` computes by the equations, without the fast kernels.
+    # ``exact`` computes the equations as written, without the fast kernels.
 
     def sutskever_step(self, x: Tensor, states: list[State], exact: bool) -> Step:
         """Sutskever et al. 2014, section 2: h_t = LSTM(x_t, h_{t-1})."""
@@ -349,7 +349,7 @@ class Seq2Seq(nn.Module):
         """prefix [B, T] -> o [B, T, H], the states after the last step, weights of attention [B, T, S].
 
         All steps run at once unless one needs the result of the step before it.  ``forced`` [B, T] is False
-        where the model's own likeliest token replaces the prefix's.
+        where the most probable token of the previous step replaces that of the prefix.
         """
         feeds = self.config.input_feeding
         one_by_one = exact or feeds or forced is not None or self.config.step == "bahdanau"

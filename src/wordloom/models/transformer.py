@@ -13,17 +13,17 @@ attends to the encoder's output.
 Departures from the paper, each a setting:
 
 - ``norm_place="pre"``: x + dropout(layer(norm(x))), and a norm after the last block of each side.
-- ``attention_bias``: the paper's equations have no bias in attention; most implementations have.
+- ``attention_bias``: the paper's equations have no bias in attention; most implementations have one.
 - ``positions``, added to the embeddings unless stated otherwise:
 
     sinusoidal          the paper's table, sine and cosine alternating
     sinusoidal_halves   all sines, then all cosines, as in Marian and fairseq: permuted columns
     learned             a table for each side (the paper's table 3, row E)
-    rotary              turns queries and keys of self-attention (Su et al. 2021, see nn/positions.py)
+    rotary              rotates queries and keys of self-attention (Su et al. 2021, see nn/positions.py)
     one_hot             x ⊕ p: the position's one-hot vector joined to an embedding of ``dim - max_seq_len``
                         components.  The first matrices of each block read it as a learned table:
                         W (x ⊕ p) = W_x x + W_p p
-    none                the encoder cannot tell orders apart: it is permutation-equivariant
+    none                no positions: the encoder does not see the order of tokens (permutation-equivariant)
 
 The paper states neither norm_eps nor its initialisation: see ``init_weights``.
 
@@ -231,7 +231,7 @@ class Transformer(nn.Module):
     def init_weights(self, generator: torch.Generator | None = None) -> None:
         """Xavier uniform, biases zero, norms one; embeddings, positions and head Normal(0, 1 / sqrt(dim)).
 
-        These are the common implementations' choices.  Scaled by sqrt(dim), the embeddings start as large as
+        Most implementations use these choices.  Scaled by sqrt(dim), the embeddings start as large as
         the positions.
         """
         for name, module in self.named_modules():
@@ -269,8 +269,8 @@ class Transformer(nn.Module):
         rotary = None if self.rotary is None else self.rotary.angles(positions)  # 2 x [1, T, E/2]
         x = self.embedded(prefix, positions, is_source=False)  # [B, T, D]
         for i, block in enumerate(self.decoder_blocks):
-            kept = None if cache is None else cache.layer(i)
-            x = block(x, memory.values, sources, visibility, rotary, kept)
+            layer = None if cache is None else cache.layer(i)
+            x = block(x, memory.values, sources, visibility, rotary, layer)
         if cache is not None:
             cache.advance(prefix)
         return x if self.final_norm is None else self.final_norm(x)

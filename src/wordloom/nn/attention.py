@@ -1,7 +1,7 @@
 """Scaled dot-product attention: multi-head, grouped-query and multi-query, self and cross.
 
-One fast path through ``scaled_dot_product_attention`` and one slow exact twin (``backend="exact"``)
-that returns the weights the fast one hides and is its test oracle.
+The fast path uses compiled kernels or ``scaled_dot_product_attention``.  The slow path (``backend="exact"``)
+computes the equation as written: it returns the attention weights, and tests compare the fast path with it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {
 }
 
 
-# Keys: for fewer, PyTorch's backward pass in bfloat16 takes a CPU without AMX longer than the one in float32,
-# eight times as long at 16 keys; measured on Zen 4.
+# With fewer keys than this, PyTorch's backward pass on a CPU without AMX is slower in bfloat16 than in
+# float32: eight times slower with 16 keys, measured on Zen 4.
 FEW_KEYS = 512
 
 
 class LayerCache(Protocol):
-    """Where a layer keeps its keys and values: see :mod:`wordloom.nn.cache`."""
+    """The cached keys and values of one layer: see :mod:`wordloom.nn.cache`."""
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]: ...
 
@@ -64,7 +64,7 @@ def exact_attention(
     scale: float,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Compute softmax(q k^T * scale) v as it is written (Vaswani et al. 2017, eq. 1), in float32.
+    """Compute softmax(q k^T * scale) v as written (Vaswani et al. 2017, eq. 1), in float32.
 
     q [B, H, T, E]; k, v [B, H, S, E].  A query that sees no key gets zeros.
 
@@ -89,8 +89,8 @@ def _exact_attention(
     return (dropped @ v.float()).to(v.dtype), weights
 
 
-def _better_wide(q: Tensor, k: Tensor) -> bool:
-    """Whether q [B, H, T, E] and k [B, K, S, E] of 16 bits are better widened, if gradients are asked for."""
+def _faster_in_float32(q: Tensor, k: Tensor) -> bool:
+    """Return True if attention with gradients is faster in float32 than in the 16 bits of q and k."""
     dtype = product_dtype(q)
     if dtype == torch.bfloat16 and q.device.type == "cpu" and k.shape[-2] < FEW_KEYS and not has_amx():
         return not torch.compiler.is_compiling()
@@ -100,11 +100,12 @@ def _better_wide(q: Tensor, k: Tensor) -> bool:
 class Attention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017, section 3.2) with grouped keys (Ainslie et al. 2023).
 
-    ``n_kv_heads`` equal to ``n_heads`` is multi-head, 1 is multi-query, between them grouped-query.
-    ``head_dim`` is free of dim / n_heads.  ``scale`` defaults to 1 / sqrt(head_dim).
+    ``n_kv_heads`` equal to ``n_heads`` is multi-head, 1 is multi-query, any other number is grouped-query.
+    ``head_dim`` may differ from dim / n_heads.  ``scale`` defaults to 1 / sqrt(head_dim).
     ``dropout`` acts on the attention weights, in training only.
 
-    Raises ConfigError when heads do not divide.
+    Raises ConfigError when ``n_heads`` does not divide ``dim``, or ``n_kv_heads`` does not divide
+    ``n_heads``.
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         """x [B, T, D] -> [B, T, D].
 
-        ``context`` [B, S, C] gives the keys and values of cross-attention; a pair is what
-        :meth:`keys_values` returned for one.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].
+        ``context`` [B, S, C] gives the keys and values of cross-attention; a pair is the result of
+        :meth:`keys_values` for a context.  ``rotary`` is (cos, sin), each [B or 1, T, E/2].
         """
         q = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)  # [B, H, T, E]
         if isinstance(context, tuple):
@@ -190,7 +191,7 @@ class Attention(nn.Module):
                 )
         groups = self.n_heads // self.n_kv_heads
         if groups > 1 and T == 1 and dropout == 0.0 and self.backend != "exact":
-            # one query per head: let a group's heads be the queries of their shared key, nothing is copied
+            # one query per head: the heads of a group are queries of their shared keys, without a copy
             B, H, _, E = q.shape
             grouped = q.view(B, self.n_kv_heads, groups, E)
             mask = visibility.mask(1, S, device=q.device)
@@ -210,7 +211,7 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
     ) -> Tensor:
         forced = ATTENTION_BACKENDS[self.backend]
-        if forced is None and any(x.requires_grad for x in (q, k, v)) and _better_wide(q, k):
+        if forced is None and any(x.requires_grad for x in (q, k, v)) and _faster_in_float32(q, k):
             with torch.autocast("cpu", enabled=False):
                 wide = q.float(), k.float(), v.float()
                 return F.scaled_dot_product_attention(
@@ -256,11 +257,11 @@ def running_kernel(
     padded: bool = False,
     elements: int = 0,
 ) -> str:
-    """The kernel that runs for these settings: blocked (our own), flash, efficient, math or exact.
+    """Return the kernel that runs for these settings: blocked (Wordloom's), flash, efficient, math or exact.
 
-    ``padded``: some keys may not be seen by any query; ``masked``: others by some of them, causality aside.
-    ``elements`` is the size of q, which decides about ``blocked``; 0 leaves that out.  The others are found
-    by asking: PyTorch has no query that answers for a CPU.
+    ``padded``: some keys are masked for all queries.  ``masked``: some keys are masked for some queries, not
+    counting the causal mask.  ``elements`` is the number of elements of q; ``blocked`` needs a minimum.  The
+    other kernels are tried on a small example, because PyTorch has no query for them on a CPU.
 
     Raises DeviceError when ``backend`` names one that cannot run here.
     """

@@ -74,9 +74,9 @@ def train(
 
     The finished folder holds ``config.json``, ``model.safetensors``, ``tokenizer.json``, ``recipe.toml``,
     ``metrics.jsonl``, and what resuming needs in ``checkpoints/step-N``.  ``start_from`` begins with the
-    weights and tokenizer of a checkpoint instead of fresh ones.
+    weights and tokenizer of a checkpoint instead of new ones.
 
-    Raises WordloomError for whatever the user can put right, NonFiniteError when the loss diverges.
+    Raises WordloomError for errors that the user can correct, NonFiniteError when the loss diverges.
     """
     if not isinstance(recipe, Recipe) and str(recipe) not in shipped_recipes() and Path(recipe).is_dir():
         if resume and out is None:
@@ -96,7 +96,9 @@ def train(
         checkpoint = latest_checkpoint(path) if resume else None
         if resume:
             for name in folder.missing():
-                instead = "taken from the checkpoint" if name == "recipe.toml" else "it starts again, empty"
+                instead = (
+                    "taken from the checkpoint" if name == "recipe.toml" else "the run starts an empty one"
+                )
                 progress.say(f"{path / name} is missing: {instead}")
             loaded = resumed_recipe(loaded, folder.saved_recipe(Recipe))
             if checkpoint is None:
@@ -188,20 +190,20 @@ def _build(
     recipe: Recipe, resumed: Resumed | None, progress: TrainingProgress
 ) -> tuple[Task, nn.Module, Measured | None]:
     """Return the task of ``recipe``, its model, and the measurement of an old task."""
-    given = None if recipe.start_from is None else Path(recipe.start_from)
+    start = None if recipe.start_from is None else Path(recipe.start_from)
     if resumed is not None:
-        given = resumed.checkpoint
-    if given is not None:
+        start = resumed.checkpoint
+    if start is not None:
         unused = resumed is None and (recipe.tokenizer.kind or recipe.tokenizer.path)
         instead = "; the recipe's [tokenizer] is not used" if unused else ""
-        progress.say(f"start       weights and tokenizer of {given}{instead}")
+        progress.say(f"start       weights and tokenizer of {start}{instead}")
         if recipe.old_task is not None:
-            check_old_head(given)
-    task = TASKS[recipe.train.objective](recipe, given, progress)
+            check_old_head(start)
+    task = TASKS[recipe.train.objective](recipe, start, progress)
     model = task.build_model()
     if recipe.old_task is None:
         return task, model, None
-    task, old = with_old_task(recipe, given, model, task, progress)
+    task, old = with_old_task(recipe, start, model, task, progress)
     return task, model, old
 
 
@@ -211,7 +213,9 @@ def _plan(
     """Set the number of steps, after timing some if that is needed, and report what the run will take."""
     s = task.settings
     if s.optimizer == "muon" and "muon" not in trainer.optimizer.parts:
-        progress.say("muon trains the matrices of blocks, and this model has none: AdamW trains all of it")
+        progress.say(
+            "muon trains the matrices of blocks, but this model has none: AdamW trains all parameters"
+        )
     known = resumed is not None and s.minutes in (None, resumed.values["recipe"]["train"].get("minutes"))
     timed = not known and (task.timed or s.minutes is not None)
     timed_steps = min(3, trainer.total_steps // 8) if timed else 0  # none of a very short run
@@ -265,7 +269,7 @@ def _add_hooks(
         writer=None if writer is None else writer(str(folder / "tensorboard")),
     )
     hooks.append(log)
-    if old is not None and recipe.old_task is not None:  # it writes with the log, and is saved below
+    if old is not None and recipe.old_task is not None:  # after Log, which writes its loss, and before Save
         signed = signature("old_loss", **old.scored, dtype=trainer.precision.mode)
         always = recipe.old_task.every_evaluation or s.keep_best
         hooks.append(OldTaskLoss(old.loss, log, always=always, signature=signed))
@@ -322,7 +326,7 @@ TASKS: dict[str, Callable[[Recipe, Path | None, TrainingProgress], Task]] = {
 
 
 def _check_metric(trainer: Trainer, task: Task) -> None:
-    """Raise RecipeError now, and not after hours, if evaluations lack the metric of train.keep_best."""
+    """Raise RecipeError before training if evaluations lack the metric of train.keep_best."""
     metrics: Any = ()
     if task.evaluate is not None:
         with finished_weights(trainer) as model, trainer.precision.autocast():
@@ -337,11 +341,13 @@ def _check_metric(trainer: Trainer, task: Task) -> None:
 def _remembering(
     evaluate: Callable[[Any], dict[str, float]], last: dict[str, float]
 ) -> Callable[[Any], dict[str, float]]:
-    """Wrap ``evaluate`` to leave out undefined metrics, and to keep the last ones in ``last``."""
+    """Wrap ``evaluate`` to remove undefined metrics and store those of the last call in ``last``."""
 
     def remember(model: Any) -> dict[str, float]:
-        every = evaluate(model)
-        metrics = {name: value for name, value in every.items() if name == "loss" or not math.isnan(value)}
+        evaluated = evaluate(model)
+        metrics = {
+            name: value for name, value in evaluated.items() if name == "loss" or not math.isnan(value)
+        }
         last.clear()
         last.update(metrics)
         return metrics
@@ -372,7 +378,7 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
     if step != trainer.step:
         checkpoint = folder / "checkpoints" / f"step-{step}"
         best = load_model(checkpoint, dtype=None)
-        if trainer.average is not None:  # whose loss it was; the weights there are those in training
+        if trainer.average is not None:  # the metric is that of the average, not of the saved weights
             trainer.average.load_state_tensors(read_state(checkpoint)[0])
             trainer.average.copy_to(best)
         task.save(best, folder, True)
@@ -386,7 +392,7 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
 
 
 def _tensorboard() -> Any:
-    """The class that writes for TensorBoard."""
+    """Return the class that writes TensorBoard files."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -404,5 +410,5 @@ def _check_facts(facts: dict[str, Any], saved: dict[str, Any], folder: Path) -> 
     for key, what in _FACTS.items():
         if facts[key] != saved[key]:
             raise CheckpointError(
-                f"{what} is not the one {folder} was trained with; put it back, or choose another --out"
+                f"{what} is not the one {folder} was trained with; restore it, or choose another --out"
             )

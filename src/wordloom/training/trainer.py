@@ -1,4 +1,4 @@
-"""The training loop; there is no second one.
+"""The training loop, which all recipes share.
 
 Runs differ in their objective, batches, hooks and model.  A step is a pure function of (weights, optimizer
 state, seed, step): the number of samples drawn decides the batch, dropout is seeded by (seed, step,
@@ -56,14 +56,14 @@ class Hook:
 
 
 class Trainer:
-    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps, or until they
-    change nothing any more (L-BFGS).
+    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps, or until
+    convergence (L-BFGS).
 
     ``model`` is moved to the device and precision of ``settings``.  ``run`` returns "done", or "stopped"
     after SIGTERM, Ctrl-C or :meth:`stop`.
 
     Raises NonFiniteError before an optimizer step whose loss or gradients are not finite.  L-BFGS shortens
-    its step instead and goes on from the best point so far; only its first loss must be finite.
+    its step instead and continues from the best point so far; only its first loss must be finite.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class Trainer:
         began = time.perf_counter()
         s = self.settings
         micro = s.micro_batch_size or s.batch_size
-        # all micro-batches are read first: each gradient is divided by the count over all
-        cuts = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
+        # all micro-batches are read first: each gradient is divided by the number of items in all of them
+        ranges = [(start, min(micro, s.batch_size - start)) for start in range(0, s.batch_size, micro)]
         parts = [
-            to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in cuts
+            to_device(self.batches.batch(self.samples + start, count), self.device) for start, count in ranges
         ]
-        waited = time.perf_counter() - began
+        data_seconds = time.perf_counter() - began
         share = learning_rate_share(self.step, self.total_steps, s)
         self.optimizer.set_learning_rate(share)
 
@@ -156,7 +156,7 @@ class Trainer:
             "learning_rate": self.optimizer.learning_rate,
             "gradient_norm": norm if finite else None,
             "seconds": time.perf_counter() - began,
-            "data_seconds": waited,
+            "data_seconds": data_seconds,
         }
 
     def _accumulate(self, parts: Sequence[Any]) -> tuple[float, float, int]:
@@ -187,18 +187,16 @@ class Trainer:
     def _seed_dropout(self, micro: int) -> None:
         seed = dropout_seed(self.seed, self.step, micro)
         if self.device.type == "cpu":
-            torch.default_generator.manual_seed(
-                seed
-            )  # torch.manual_seed also notes it for every device not used
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed all other devices
         else:
             torch.manual_seed(seed)
 
     def _clip(self) -> float:
-        """Scale the gradients down to norm ``clip`` if they are larger, and return their norm before that."""
+        """Scale larger gradients down to norm ``clip``, and return their norm before clipping."""
         parameters = [p for group in self.optimizer.groups for p in group["params"]]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         size, clip = float(norm), self.settings.clip
-        # L-BFGS needs true gradients; and a factor of 1 would cost two passes over all of them
+        # L-BFGS needs the true gradients; scaling by 1 would cost two passes over all gradients
         if clip is not None and self.optimizer.lbfgs is None and not size + 1e-6 <= clip:
             nn.utils.clip_grads_with_norm_(parameters, clip, norm)
         return size
@@ -218,7 +216,7 @@ class Trainer:
     # -- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return all state but the model's weights: (tensors, plain values)."""
+        """Return all state except the model's weights: (tensors, plain values)."""
         tensors = self.optimizer.state_tensors()
         if self.average is not None:
             tensors.update(self.average.state_tensors())
@@ -252,14 +250,14 @@ class Trainer:
 def scored_items(objective: Objective, batch: Any) -> list[int]:
     """Return the number of items of ``batch`` that each term of the loss is divided by."""
     if counted := getattr(objective, "counts", None):
-        said: list[int] = counted(batch)
-        return said
+        counts: list[int] = counted(batch)
+        return counts
     counts = [int((batch.targets != IGNORE).sum())]
     following = getattr(batch, "is_next", None)
     return counts if following is None else [*counts, len(following)]
 
 
 def dropout_seed(seed: int, step: int, micro: int) -> int:
-    """The seed of one micro-batch's dropout: independent for every (seed, step, micro-step)."""
+    """Return the seed of a micro-batch's dropout, which depends on (seed, step, micro-step)."""
     digest = hashlib.blake2b(f"{seed}/{step}/{micro}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

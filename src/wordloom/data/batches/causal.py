@@ -1,8 +1,8 @@
-"""Batches for causal language models: fixed windows over token shards, by index.
+"""Batches for causal language models: windows over token shards, addressed by index.
 
-A batch is a pure function of (settings, seed, global sample numbers): :meth:`CausalBatches.batch` neither
-remembers nor skips anything, so training resumes at any sample at once, and any change of batch size,
-accumulation or ranks draws the same samples in the same order.
+A batch is a pure function of (settings, seed, global sample numbers), and :meth:`CausalBatches.batch` has no
+state.  Training therefore resumes at any sample without reading earlier ones, and the order of samples does
+not depend on batch size, gradient accumulation or ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CausalBatch(NamedTuple):
 
     Attributes:
         tokens: ``[B, T]`` inputs.
-        targets: ``[B, T]`` what follows each input; :data:`IGNORE` where nothing is scored.
+        targets: ``[B, T]`` the token after each input; :data:`IGNORE` where nothing is scored.
         positions: ``[B, T]`` position within the document's stretch of this window, from 0; ``None``: 0..T-1.
         documents: ``[B, T]`` number of the document each input belongs to, -1 for padding; attention must
             stay within equal numbers.  ``None``: plain causal attention over the whole row.
@@ -47,23 +47,23 @@ class CausalBatch(NamedTuple):
 
 
 class CausalBatches:
-    """Windows of ``seq_len`` tokens over ``shards``, numbered without end.
+    """An endless sequence of windows of ``seq_len`` tokens over ``shards``, addressed by index.
 
     Args:
         shards: the tokens, one document after another.
         seq_len: T, inputs per window.  A window reads T + 1 tokens; neighbours share one.
-        seed: names the order; 0 <= seed < 2**63.
-        order: ``"permutation"``: each epoch visits all windows once in an order of its own, and lays them
-            from another starting phase, so that epochs cut the text at different places.  ``"random"``: each
-            sample starts anywhere, drawn with replacement (nanoGPT's way).  ``"sequential"``: windows in
-            text order, every target scored exactly once, the last one padded; for evaluation.
-        document_mask: give ``documents`` and ``positions``, so that attention stays within a document and
-            positions restart with each.
+        seed: the seed of the order; 0 <= seed < 2**63.
+        order: ``"permutation"``: each epoch visits all windows once in a new random order.  Its windows start
+            at a new offset, so epochs divide the text at different places.  ``"random"``: each sample starts
+            anywhere, drawn with replacement, as in nanoGPT.  ``"sequential"``: windows in text order, for
+            evaluation; every target is scored exactly once, and the last window is padded.
+        document_mask: return ``documents`` and ``positions``, so that attention stays within a document and
+            positions restart at each document.
         mask_document_starts: do not score the prediction of a document's first token from the document
             before it.  Default: as ``document_mask``.
         stride: for ``"sequential"`` only: windows advance by this many tokens (default: ``seq_len``) and
-            score only what no earlier window scored, so each target sees at least ``seq_len - stride``
-            tokens of context once there are as many.
+            score only what no earlier window scored, so each target has at least ``seq_len - stride``
+            tokens of context, if the text before it is that long.
 
     Raises:
         DataError: a setting out of range, or fewer tokens than one window needs.
@@ -113,7 +113,7 @@ class CausalBatches:
     # ---------------------------------------------------------------------------------- batches
 
     def batch(self, start: int, count: int) -> CausalBatch:
-        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
+        """Return the samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
         if start < 0 or count < 1:
             raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
         begin = self._starts(start, count)
@@ -125,7 +125,7 @@ class CausalBatches:
         return self._batch(window[:, :-1].copy(), window[:, 1:].copy(), begin)
 
     def _starts(self, start: int, count: int) -> NDArray[np.int64]:
-        """Position of the first token of each sample."""
+        """Return the position of the first token of each sample."""
         sample = np.arange(start, start + count, dtype=np.uint64)
         if self.order == "random":
             choices = np.uint64(len(self.shards) - self.seq_len)
@@ -138,7 +138,7 @@ class CausalBatches:
         return (window * np.uint64(self.seq_len) + phase).astype(np.int64)
 
     def _padded(self, begin: NDArray[np.int64], offsets: NDArray[np.int64]) -> CausalBatch:
-        """Windows that may reach past the end, scoring only what no earlier one did."""
+        """Return windows that may reach past the end and score only targets that none before them scored."""
         T = self.seq_len
         last = len(self.shards) - 1
         window = self._ids[np.minimum(offsets, last)].astype(np.int64)
@@ -181,7 +181,7 @@ class CausalBatches:
     # ----------------------------------------------------------------------------------- account
 
     def document_ids(self, start: int, count: int) -> list[str]:
-        """``file#number`` of every document that these samples touch, for error reports."""
+        """Return ``file#number`` of every document in these samples, for error messages."""
         begin = self._starts(start, count)
         last = np.minimum(begin + self.seq_len, len(self.shards) - 1)
         firsts = np.searchsorted(self.shards.ends, begin, side="right")
@@ -191,7 +191,7 @@ class CausalBatches:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides the batches."""
+        """The SHA-256 of the shards and all settings that decide the batches."""
         settings: dict[str, Any] = {
             "shards": self.shards.fingerprint,
             "seq_len": self.seq_len,
@@ -205,7 +205,7 @@ class CausalBatches:
 
     @property
     def ledger(self) -> Ledger:
-        """The shards' ledger, with what windows cut, leave out and pad."""
+        """The ledger of the shards, with what the windows divide, leave out and pad."""
         ledger = self.shards.ledger
         count, T = self.samples_per_epoch, self.seq_len
         targets = len(self.shards) - 1
@@ -221,7 +221,7 @@ class CausalBatches:
                 left = targets - count * T
                 notes.append(
                     f"order: {windows} an epoch, permuted; {left:,} of {targets:,} targets are left over at "
-                    "the ends, other ones each epoch"
+                    "the ends, different ones in each epoch"
                 )
             case "random":
                 notes.append(f"order: {windows} an epoch, each drawn anywhere, with replacement")
@@ -236,7 +236,10 @@ class CausalBatches:
         return replace(ledger, cut=cut, packed_share=packed, notes=tuple(notes))
 
     def _divided(self) -> int:
-        """Documents that lie in more than one window of the first epoch (nominally, under random order)."""
+        """Return the number of documents in more than one window of the first epoch.
+
+        Under random order, the windows are taken as consecutive.
+        """
         ends = self.shards.ends
         phase = 0
         if self.order == "permutation":
@@ -251,7 +254,7 @@ class CausalBatches:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The tensors of a batch (a NamedTuple, perhaps of NamedTuples) on ``device``."""
+    """Return a batch (a NamedTuple, perhaps of NamedTuples) with its tensors on ``device``."""
     if device.type == "cpu":
         return batch
     return type(batch)(*(_moved(part, device) for part in batch))

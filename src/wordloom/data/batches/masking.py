@@ -1,16 +1,15 @@
 """Masking for a masked language model: the masked tokens, their replacements, and the scored tokens.
 
-Two kinds of it:
+There are two kinds:
 
-``bert``      Devlin et al. 2018, section 3.1: ``share`` of the tokens are chosen; of those ``mask_share``
-              become the mask, ``random_share`` another token, the others stay as they are.  All chosen ones
-              are scored.
-``replace``   whole words are replaced outright: ``mask_words`` of them by the placeholder, and
-              ``substitute_words`` of them, never the same, by other pieces.  Both 0 leave the text as it is.
-              ``scored`` says whether only what was changed is scored, or every token.
+``bert``      Devlin et al. 2018, section 3.1: ``share`` of the tokens are chosen.  Of these, ``mask_share``
+              become the mask, ``random_share`` become a random token, and the others are unchanged.  All
+              chosen tokens are scored.
+``replace``   Whole words are replaced: ``mask_words`` of the words by the placeholder, and
+              ``substitute_words`` of the other words by random pieces.  If both are 0, the text is
+              unchanged.  ``scored`` decides whether only replaced tokens are scored, or all tokens.
 
-All of it follows from a key per row, by arithmetic: a row with the same key is masked the same way in any
-batch.
+The masks are computed from one key per row: a row with a given key has equal masks in every batch.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ _ONLY = {  # settings by the kind that has them
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Settings; see the module.
+    """The settings of masking; see the module.
 
     Attributes:
-        whole_words: (``bert``) words are chosen, with all their pieces; the share stays one of tokens.
+        whole_words: (``bert``) choose whole words, with all their pieces; ``share`` still counts tokens.
         placeholder: ``mask`` is the mask token, ``empty`` a token whose vector is zero.
         scored: (``replace``) ``changed`` or ``all``.
     """
@@ -64,12 +63,12 @@ class Masking:
             default = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != default:
                 raise DataError(
-                    f'{name} has no effect with kind = "{self.kind}": it is of kind = "{other}"; set that, '
-                    "or leave it out"
+                    f'{name} has no effect with kind = "{self.kind}": it belongs to kind = "{other}"; '
+                    "set that kind, or leave it out"
                 )
         for first, second in (("mask_share", "random_share"), ("mask_words", "substitute_words")):
             if getattr(self, first) + getattr(self, second) > 1:
-                raise DataError(f"{first} and {second} are shares of one whole: together 1 at most")
+                raise DataError(f"{first} and {second} are shares of the same tokens: their sum is 1 at most")
         if (
             self.kind == "replace"
             and self.scored == "changed"
@@ -79,14 +78,14 @@ class Masking:
 
 
 class Masker:
-    """Masks rows of tokens as :class:`Masking` says.
+    """Masks rows of tokens according to :class:`Masking`.
 
     Args:
-        tokenizer: whose special tokens are never put in another's place; which tokens may be chosen, the
-            candidates of a call say.
-        empty_id: the placeholder ``empty``.
+        tokenizer: its special tokens never replace another token.  The candidates of a call are the tokens
+            that may be chosen.
+        empty_id: the id of the placeholder ``empty``.
 
-    Raises DataError for a tokenizer without the token that is put in the place of others.
+    Raises DataError for a tokenizer without the placeholder.
     """
 
     def __init__(self, masking: Masking, tokenizer: Any, *, empty_id: int | None = None) -> None:
@@ -111,10 +110,10 @@ class Masker:
     def __call__(
         self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_], keys: NDArray[np.uint64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """tokens [B, T], of which ``candidates`` [B, T] may be chosen, keys [B] -> inputs, targets [B, T]."""
+        """tokens [B, T], ``candidates`` [B, T] that may be chosen, keys [B] -> inputs, targets [B, T]."""
         m = self.masking
         places = np.arange(tokens.shape[1], dtype=np.uint64)
-        noise = mix(keys[:, None] + mix(places + np.uint64(1))[None])  # [B, T], of which all else is drawn
+        noise = mix(keys[:, None] + mix(places + np.uint64(1))[None])  # [B, T], all draws derive from it
         fate = _uniform(noise, _FATE)
         if m.kind == "bert":
             chosen = self._chosen(tokens, candidates, noise, keys)
@@ -132,7 +131,7 @@ class Masker:
         return inputs, targets
 
     def _pieces(self, tokens: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Other tokens for ``tokens`` [n]: any by ``bert``; else one that begins or goes on as it does."""
+        """Return random tokens [n]: any for ``bert``, else with equal places in a word as ``tokens``."""
         draw = mix(noise ^ _PIECE)
         if self.masking.kind == "bert" or not self._goes_on.size:
             every = np.concatenate([self._begins, self._goes_on])
@@ -173,7 +172,7 @@ class Masker:
         noise: NDArray[np.uint64],
         keys: NDArray[np.uint64],
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """The tokens of masked words and those of substituted ones: two of [B, T], never both."""
+        """Return the tokens of masked words and of substituted words: two disjoint masks [B, T]."""
         m = self.masking
         draw = mix(noise ^ _CHOICE)
         masked, other = np.zeros(tokens.shape, bool), np.zeros(tokens.shape, bool)
@@ -185,7 +184,7 @@ class Masker:
             order = np.argsort(draw[row][words >= 0][at], kind="stable")  # of words
             rank = np.empty(n, np.int64)
             rank[order] = np.arange(n)
-            # rounded up or down at random, so that the share is right on average in short texts too
+            # rounded up or down at random, so that the share is exact on average in short texts too
             lift = float(_uniform(keys[row : row + 1], _ROUND)[0])
             first = int(m.mask_words * n + lift)
             last = min(n, int((m.mask_words + m.substitute_words) * n + lift))
@@ -195,7 +194,7 @@ class Masker:
         return masked, other
 
     def _words(self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The number of the word that each candidate belongs to, from 0 in each row; -1: none."""
+        """Return the number of the word of each candidate, from 0 in each row; -1 for other tokens."""
         T = tokens.shape[1]
         follows = np.zeros(tokens.shape, bool)  # a candidate stands just before
         follows[:, 1:] = candidates[:, :-1]
@@ -203,19 +202,19 @@ class Masker:
         return np.where(candidates, np.cumsum(begins, axis=1) - 1, -1).reshape(-1, T)
 
     def identity(self) -> dict[str, Any]:
-        """The settings that decide the masks, besides the keys."""
+        """Return the settings that decide the masks, together with the keys."""
         # "rounding" tells these masks from those of versions that rounded each row's count to the nearest
         rounding = {"rounding": "random"} if self.masking.kind == "bert" else {}
         return {**asdict(self.masking), "placeholder_id": self.placeholder, **rounding}
 
 
 def _uniform(noise: NDArray[np.uint64], purpose: np.uint64) -> NDArray[np.float64]:
-    """Numbers in [0, 1) from ``noise``."""
+    """Return numbers in [0, 1) from ``noise``."""
     return (mix(noise ^ purpose) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _whole_words(words: NDArray[np.int64], draw: NDArray[np.uint64], budget: int) -> NDArray[np.bool_]:
-    """Words in random order while they fit into ``budget`` tokens, as the authors' code: [T]."""
+    """Choose words in random order while they fit into ``budget`` tokens, as in the authors' code: [T]."""
     inside = np.flatnonzero(words >= 0)
     if not inside.size:
         return words >= 0

@@ -1,9 +1,9 @@
-"""Labelled rows: texts and a label out of ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files,
-or out of ``.txt`` files with a text on each line, whose label is the name of the file.
+"""Labelled rows: texts and a label from ``.tsv``, ``.csv``, ``.jsonl``, ``.json`` and ``.parquet`` files, or
+from ``.txt`` files with one text per line, whose label is the name of the file.
 
-A ``.csv`` is read by its quotes (RFC 4180), a ``.tsv`` by its tabs alone, as the public sets are written:
-there a quotation mark is a character like any other.  A row with another number of fields than the first,
-and a row without a label, are errors; nothing is skipped.
+Quotation marks have a meaning in ``.csv`` files (RFC 4180), but not in ``.tsv`` files, as in the public data
+sets.  A row without a label, or with another number of fields than the first row, is an error; no row is
+skipped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DEFAULT_COLUMNS = Columns(("text",), "label")
 
 
 class LabelledRow(NamedTuple):
-    """One row: its texts (two for a pair of sentences), its label where one is read, and where they stand."""
+    """One row: its texts (two for a pair of sentences), its label if labels are read, and its place."""
 
     texts: tuple[str, ...]
     label: str | None
@@ -78,28 +78,30 @@ def labelled_rows(
     labels: bool = True,
     default: ColumnChoice | None = None,
 ) -> Iterator[LabelledRow]:
-    """Every row of ``sources``, in order.
+    """Yield every row of ``sources``, in order.
 
     Args:
         sources: files, folders (their tables, sorted), globs, ``"-"`` for a .tsv on standard input
             (``-.csv``, ``-.jsonl`` ... for the others), or named sets such as ``sst2/train``.  Compressed
             files (.gz, .xz, .bz2, .zst) are read as they are.
-        text: the column of the text, or of several texts, by name or by number from 1.  Default: what a
-            named set says, else ``"text"``.
-        label: the column of the label.  Default: what a named set says, else ``"label"``.  ``"file"``: the
-            sources are .txt files (or folders of them) with a text on each line, less the white space around
-            it, and the label is the file's name without its ending (a table may have a column called so).
-        header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
-            is given by name; where all are given by number, a first row that looks like names is an error.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
-        labels: read labels at all; else each row's is None.
-        default: the columns of files, in place of ``"text"`` and ``"label"``, where ``text``, ``label`` and
-            ``header`` leave them open.  Column numbers apply to .csv and .tsv files alone, and the label
-            ``"file"`` to .txt files alone.  Named sets keep their own columns.
+        text: the column of the text, or of several texts, by name or by number from 1.  Default: the column
+            of a named set, else ``"text"``.
+        label: the column of the label.  Default: the column of a named set, else ``"label"``.  ``"file"``:
+            the sources are .txt files, or folders of them, with one text per line.  White space around a
+            text is removed, and the label is the name of the file without its suffix.  In a table,
+            ``"file"`` is a column.
+        header: whether a .csv or .tsv begins with the names of its columns.  Default: True if a column is
+            given by name.  If all columns are given by number, a first row that looks like names is an error.
+        encoding_errors: ``"strict"`` raises an error for invalid UTF-8, ``"replace"`` reads U+FFFD.
+        labels: False: read no labels; the label of each row is None.
+        default: the columns of files, in place of ``"text"`` and ``"label"``, if ``text``, ``label`` or
+            ``header`` is None.  Column numbers apply only to .csv and .tsv files, and the label ``"file"``
+            only to .txt files.  Named sets keep their own columns.
 
     Raises:
-        DataError: a missing file or column, another number of fields than before, an empty label or line, a
-            label that is neither text nor a whole number; each names file and line.  Tables among .txt files.
+        DataError: a missing file or column, another number of fields than before, an empty label or line, or
+            a label that is neither text nor a whole number; the message names file and line.  Also for tables
+            among .txt files.
     """
     if encoding_errors not in ("strict", "replace"):
         raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
@@ -110,14 +112,14 @@ def labelled_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnChoice:
-    """Columns that a user or a recipe names: ``answer`` is the label or the score; None leaves one open."""
+    """Columns that a user or a recipe names: ``answer`` is the label or the score; None is not named."""
 
     text: Column | Sequence[Column] | None = None
     answer: Column | None = None
     header: bool | None = None
 
     def among(self, known: Columns) -> tuple[tuple[Column, ...], bool | None]:
-        """The columns of the texts, and whether there is a header, in a file of which ``known`` is known."""
+        """Return the columns of the texts and whether there is a header; ``known`` are those of the file."""
         texts = known.texts if self.text is None else columns_in(self.text)
         if self.header is not None:
             return texts, self.header
@@ -126,14 +128,14 @@ class ColumnChoice:
 
 
 def columns_in(text: Column | Sequence[Column]) -> tuple[Column, ...]:
-    """One column or several as a tuple."""
+    """Return one or several columns as a tuple."""
     return (text,) if isinstance(text, str | int) else tuple(text)
 
 
 def labelled_files(
     sources: Sources, choice: ColumnChoice, default: ColumnChoice | None = None, *, labels: bool = True
 ) -> Iterator[tuple[Source, Columns]]:
-    """Every file of ``sources`` and the columns that :func:`labelled_rows` reads there."""
+    """Yield every file of ``sources`` and the columns that :func:`labelled_rows` reads from it."""
     lists = FILE in (choice.answer, None if choice.answer or default is None else default.answer)
     for file in _of_one_kind(tables(sources, lists=lists, scored=not labels)):
         known = columns_of(file, default)
@@ -168,17 +170,17 @@ class LabelledCorpus:
     default: ColumnChoice | None = None
 
     def columns_read(self) -> list[Columns]:
-        """The columns that are read of the sources, each choice once; no row is read."""
+        """Return the distinct choices of columns that are read from the sources, without reading a row."""
         return list(dict.fromkeys(columns for _, columns in self._files(self.sources)))
 
     def part(self, name: Part) -> CorpusPart:
-        """The rows of the part ``name``, read from their files each time one goes through them."""
+        """Return the rows of the part ``name``; each iteration reads the files again."""
         return CorpusPart(self, name)
 
     def rows(self, part: Part, dropped: Counter[str] | None = None) -> Iterator[LabelledRow]:
-        """The rows of ``part``, read from their files anew; raises DataError as :func:`labelled_rows`.
+        """Yield the rows of ``part`` from their files; raises DataError as :func:`labelled_rows`.
 
-        ``dropped`` counts those that ``unique`` leaves out, under :data:`REPEATED`.
+        ``dropped`` counts the rows that ``unique`` leaves out, under :data:`REPEATED`.
         """
         if not self.unique:
             yield from self._divided(part)

@@ -1,7 +1,7 @@
 """The kinds of checkpoints in one table: how each is recognised, loaded and used.
 
-:data:`KINDS` lists them.  ``wordloom.load`` and the commands look a checkpoint up in it with :func:`kind_of`;
-nothing else asks what a folder holds.
+:data:`KINDS` lists them.  ``wordloom.load`` and the commands look up a checkpoint in it with :func:`kind_of`;
+no other code decides what a folder holds.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = ["KINDS", "Evaluation", "Kind", "Prediction", "Use", "kind_of", "requi
 
 @dataclass(frozen=True, kw_only=True)
 class Use:
-    """A use that a command makes of a kind of checkpoint.
+    """How a command uses a kind of checkpoint.
 
     Attributes:
-        reads: what the checkpoint does there, for messages: "is scored on labelled rows".
+        reads: a verb phrase for messages: "is scored on labelled rows".
         options: the options of the command that have an effect, by parameter name.
-        file_options: those of them that say how a FILE is read, and have no effect without one.
+        file_options: the options that say how a FILE is read, and have no effect without a FILE.
         too_long: the allowed values of ``too_long``.
-        most_texts: how many texts a row has at most, and so how many columns ``text_column`` may name.
+        most_texts: the largest number of texts in a row, and of columns in ``text_column``.
     """
 
     reads: str
@@ -61,7 +61,7 @@ class Use:
 class Evaluation(Use):
     """A use by ``wordloom evaluate``.
 
-    ``run(checkpoint, model, sources, reporter, **options)`` returns scores; ``name`` says in JSON of what.
+    ``run(checkpoint, model, sources, reporter, **options)`` returns scores; ``name`` names them in JSON.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Prediction(Use):
     """A use by ``wordloom predict``: ``run(checkpoint, model, sources, reporter, **options)`` yields rows.
 
     Attributes:
-        rows: what is predicted for, in the plural: "texts".
+        rows: the inputs, in the plural: "texts".
         files: what a FILE holds, for kinds that do not read texts from standard input by default.
     """
 
@@ -88,13 +88,13 @@ class Kind:
 
     Attributes:
         description: what a folder of this kind holds: "a classifier".
-        recognises: whether a config is of this kind; :data:`KINDS` is searched from the top.
+        recognises: returns True for a config of this kind; the first match in :data:`KINDS` counts.
         result: the class that :func:`wordloom.load` returns.
         load: its loader.
-        next_command: the arguments of a command that tries a checkpoint.
+        next_command: returns the arguments of a command to try next.
         evaluations: by ``--task``.
-        prediction: None if ``wordloom predict`` has no use for it.
-        embeds: whether the loaded model has an ``embedder`` of texts.
+        prediction: None if ``wordloom predict`` does not support the kind.
+        embeds: True if the loaded model has an ``embedder`` of texts.
     """
 
     description: str
@@ -107,7 +107,7 @@ class Kind:
     embeds: bool = False
 
     def command_for(self, checkpoint: Checkpoint) -> str:
-        """Return a command that tries ``checkpoint``."""
+        """Return a command to try next with ``checkpoint``."""
         return f"wordloom {self.next_command(shlex.quote(str(checkpoint.folder)), checkpoint)}"
 
 
