@@ -358,7 +358,7 @@ def test_operations_are_those_of_the_matrices_and_of_attention(scorer: str, quer
         ({"query": "previous"}, "query needs attention"),
         (
             {"attention": "dot", "feed_context": True},
-            "feeds one vector to all steps; attention 'dot' makes one",
+            "feeds one vector to all steps; attention 'dot' has one",
         ),
         (
             {"attention": "dot", "query": "previous", "input_feeding": True},

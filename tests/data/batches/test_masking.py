@@ -191,8 +191,8 @@ def test_a_key_masks_its_row_alike_in_any_company(seed: int, masking: Masking) -
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"mask_share": 0.8, "random_share": 0.3}, "together 1 at most"),
-        ({"kind": "replace", "mask_words": 0.7, "substitute_words": 0.4}, "together 1 at most"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "their sum is 1 at most"),
+        ({"kind": "replace", "mask_words": 0.7, "substitute_words": 0.4}, "their sum is 1 at most"),
         ({"kind": "replace", "mask_words": 0.0}, "nothing is changed"),
         ({"scored": "all"}, "scored is not a setting of masking.kind"),
         ({"mask_words": 0.05}, "mask_words is not a setting"),

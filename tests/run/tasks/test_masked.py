@@ -285,7 +285,7 @@ def test_a_longer_budget_would_move_the_longer_rows(recipe: Path, tmp_path: Path
         ),
         (["model.type_vocab_size=1"], RecipeError, "two segments and model.type_vocab_size is 1"),
         (["masking.share=0"], RecipeError, "masking.share"),
-        (["masking.mask_share=0.95"], RecipeError, "together 1 at most"),
+        (["masking.mask_share=0.95"], RecipeError, "their sum is 1 at most"),
         (["tokenizer.kind=bpe", "tokenizer.vocab_size=300"], DataError, r"no mask token"),
         (["data.document_mask=true"], RecipeError, "is not a setting of train.objective"),
         (["train.objective=masked_lm"], RecipeError, "data.sentences is not a setting of"),
