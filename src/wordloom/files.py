@@ -22,6 +22,8 @@ from filelock import FileLock
 __all__ = [
     "durable",
     "finish_replacement",
+    "publish_folder",
+    "remove_folder",
     "replacement",
     "sync",
     "sync_tree",
@@ -41,7 +43,7 @@ _PLAN = "wordloom-plan.json"  # in there: which files are new, and which old one
 
 @contextmanager
 def temporary(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` for what will be renamed to it, removed afterwards."""
+    """Yield a name beside ``path`` for a file that will be renamed to it; remove that file afterwards."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield beside
@@ -95,6 +97,24 @@ def sync_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         sync(path)
     sync(folder)
+
+
+# -- a new folder ----------------------------------------------------------------------------------------
+
+
+def publish_folder(folder: Path, name: Path) -> None:
+    """Put a complete ``folder`` on disk and rename it to ``name``, which must not exist."""
+    sync_tree(folder)
+    folder.rename(name)
+    sync(name.parent)
+
+
+def remove_folder(folder: Path, discarded: Path) -> None:
+    """Rename an existing ``folder`` to ``discarded`` and remove it: a kill leaves no part under its name."""
+    if folder.exists():
+        shutil.rmtree(discarded, ignore_errors=True)
+        folder.rename(discarded)
+        shutil.rmtree(discarded, ignore_errors=True)
 
 
 # -- several files of a folder ---------------------------------------------------------------------------

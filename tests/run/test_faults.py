@@ -91,7 +91,7 @@ def assert_same(straight: Path, run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "count"),
-    [("save_file", 2), ("sync_tree", 1), ("sync_tree", 3), ("_discard", 5)],
+    [("save_file", 2), ("publish_folder", 1), ("publish_folder", 3), ("_discard", 5)],
     ids=["half-written", "before the first rename", "before a later rename", "while pruning"],
 )
 def test_killed_in_the_middle_of_a_save(kill_at, recipe, tmp_path, straight, place, count):
@@ -125,7 +125,7 @@ def test_killed_at_random_moments(forked, recipe, tmp_path, straight):
 def test_a_full_disk_is_one_line_and_loses_nothing(forked, kill_at, recipe, tmp_path, straight):
     """A limit on file size stands for the disk: the kernel refuses the write in the middle of the file."""
     run = tmp_path / "run"
-    kill_at("sync_tree", 3, run)  # steps 5 and 10 are saved
+    kill_at("publish_folder", 3, run)  # steps 5 and 10 are saved
     limited = (
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

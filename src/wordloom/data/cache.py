@@ -1,4 +1,4 @@
-"""The folder of derived and downloaded data, and locks so that one process at a time makes them."""
+"""The folder of derived and downloaded data, and its locks for writing processes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ from platformdirs import user_cache_path
 _log = logging.getLogger(__name__)
 
 
-def cache_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """Return where derived data lie: ``given``, else ``$WORDLOOM_CACHE``, else the user's cache folder.
-
-    That is ``~/.cache/wordloom`` on Linux, and what platformdirs names on other systems.
-    """
-    if given is not None:
-        return Path(given).expanduser()
-    if chosen := os.environ.get("WORDLOOM_CACHE"):
-        return Path(chosen).expanduser()
-    return user_cache_path("wordloom", appauthor=False)
+def cache_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Return ``folder``, else ``$WORDLOOM_CACHE``, else the user's cache folder of platformdirs, such as
+    ``~/.cache/wordloom``."""
+    if folder is None and not (folder := os.environ.get("WORDLOOM_CACHE")):
+        return user_cache_path("wordloom", appauthor=False)
+    return Path(folder).expanduser()
 
 
 def lock_path(target: Path) -> Path:
-    """Return the lock file of the folder ``target``, which lies beside it."""
+    """Return the lock file beside the folder ``target``."""
     return target.with_name(f".{target.name}.lock")
 
 
 @contextmanager
 def locked(target: Path, doing: str) -> Iterator[None]:
-    """Hold the lock of ``target``; ``doing`` says in the warning what another process does meanwhile."""
+    """Hold the lock of ``target``; a process that waits logs that another run is ``doing`` it."""
     lock = FileLock(lock_path(target))
     try:
         lock.acquire(timeout=0)

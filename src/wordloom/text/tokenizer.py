@@ -343,12 +343,7 @@ class Tokenizer:
         generic = config.get("tokenizer_class", _GENERIC) == _GENERIC
         if second_segment and generic:  # the class returns segment ids only if asked
             config = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **config}
-        return Tokenizer(
-            {**self._definition, "post_processor": processor},
-            config,
-            chat_template=self.chat_template,
-            training_report=self.training_report,
-        )
+        return self._changed(config, post_processor=processor)
 
     def with_one_segment(self) -> Tokenizer:
         """Return a tokenizer whose files make other tools put both texts of a pair into segment 0."""
@@ -356,12 +351,7 @@ class Tokenizer:
         if names := config.get("model_input_names"):
             config["model_input_names"] = [name for name in names if name != "token_type_ids"]
         processor = tokenizer_json.in_one_segment(self._definition["post_processor"])
-        return Tokenizer(
-            {**self._definition, "post_processor": processor},
-            config,
-            chat_template=self.chat_template,
-            training_report=self.training_report,
-        )
+        return self._changed(config, post_processor=processor)
 
     def with_bert_ends(self) -> Tokenizer:
         """Return the tokenizer with cls and sep as bos and eos if it has no eos, for generative models."""
@@ -370,12 +360,7 @@ class Tokenizer:
         ids = {role: getattr(self, f"{role}_id") for role in special.ROLES}
         ids |= {"bos": self.cls_id if self.bos_id is None else self.bos_id, "eos": self.sep_id}
         tokens = {f"{role}_token": self._tokens[index] for role, index in ids.items() if index is not None}
-        return Tokenizer(
-            self._definition,
-            {**self._config, **tokens},
-            chat_template=self.chat_template,
-            training_report=self.training_report,
-        )
+        return self._changed({**self._config, **tokens})
 
     def with_marks(self, start: str, between: str, end: str) -> Tokenizer:
         """Return a tokenizer with three more special tokens, which frame a text and separate two.
@@ -389,15 +374,16 @@ class Tokenizer:
         if taken := [name for name in new if name in self._ids]:
             raise TokenizerError(f"the vocabulary already has a token '{taken[0]}': use another tokenizer")
         added = [special.added_token(name, self.vocab_size + n) for n, name in enumerate(new)]
-        extended = Tokenizer(
-            {**self._definition, "added_tokens": [*self._definition["added_tokens"], *added]},
-            self._config,
-            chat_template=self.chat_template,
-            training_report=self.training_report,
-        )
+        added = [*self._definition["added_tokens"], *added]
+        extended = self._changed(self._config, added_tokens=added)
         first, second, last = (extended._ids[name] for name in names)
         bos = () if self.bos_id is None else (self.bos_id,)
         return extended.with_frame((*bos, first), (second,), (last,), instead=True)
+
+    def _changed(self, config: Mapping[str, Any], **parts: Any) -> Tokenizer:
+        """Return a tokenizer with another configuration and other ``parts`` of the definition."""
+        definition, report = {**self._definition, **parts}, self.training_report
+        return Tokenizer(definition, config, chat_template=self.chat_template, training_report=report)
 
     def continuations(self) -> npt.NDArray[np.bool_]:
         """Return for each id, [vocab_size], whether it continues the word of the token before it."""

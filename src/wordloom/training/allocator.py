@@ -1,10 +1,9 @@
-"""Keep large blocks in the process between steps, in large pages: glibc's defaults do neither.
+"""Keep large blocks of memory in the process between training steps, in pages of 2 MiB.
 
-A training step allocates and frees the same hundreds of megabytes each time.  glibc serves them with
-mmap and returns them with munmap, so every step faults all its pages in anew; on two cores that cost a
-third of the step.  And Linux, where it is set to ask first, gives pages of 4 KiB to who does not ask for
-those of 2 MiB; looking up the small ones cost another 3 to 10 per cent.  Called by the command and the
-trainer, never on import; ``train.allocator = "system"`` leaves the process alone.
+A training step allocates and frees the same hundreds of megabytes each time.  By default glibc serves them
+with mmap and returns them with munmap, so every step faults its pages in again; on two cores that cost a
+third of the step.  Looking up pages of 4 KiB instead of 2 MiB cost another 3 to 10 per cent.  The command and
+the trainer call :func:`tune_allocator`, unless ``train.allocator`` is "system".
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _tuned: bool | None = None
 
 
 def tune_allocator() -> bool:
-    """Tell glibc to serve large blocks from the heap and to keep it; False where there is no glibc.
+    """Make glibc serve large blocks from the heap and keep it; return False where there is no glibc.
 
-    What is done stays done: a second call returns what the first did.
+    A second call changes nothing and returns the first result.
     """
     global _tuned
     if _tuned is None:
@@ -61,10 +60,10 @@ def _read(path: str) -> str:
 
 
 def _large_pages(libc: Any) -> bool:
-    """Have the kernel use 2 MiB pages for the heap to come; False where it does not.
+    """Make the kernel use 2 MiB pages for the future heap; return False where it does not.
 
-    Advice is given on addresses, so the heap is grown once, to the size of the machine's memory, in addresses
-    alone: a page takes memory when it is first touched.
+    The kernel takes advice on addresses, so the heap's addresses grow once to the size of the machine's
+    memory.  A page takes memory only when it is first touched.
     """
     setting = _read("/sys/kernel/mm/transparent_hugepage/enabled")
     if "[madvise]" not in setting:

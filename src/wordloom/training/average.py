@@ -38,7 +38,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Within the block ``model`` holds the average; after it, its own weights again, bit for bit."""
+        """Put the average into ``model`` within the block; its own weights return afterwards, bit for bit."""
         own = [p.detach().clone() for p in model.parameters()]
         self.copy_to(model)
         try:

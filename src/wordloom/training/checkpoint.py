@@ -1,17 +1,15 @@
-"""Checkpoints of a run under way: written beside, fsynced, renamed; so one is there whole or not at all.
+"""Checkpoints of a run: complete folders under their names, or none.
 
-``RUN/checkpoints/step-N/`` is a model folder that every tool reads, and in it ``trainer/``: the optimizer's
-tensors (``state.safetensors``) and the rest as JSON (``state.json``), with the sha256 of every other file.
-No pickle.
+``RUN/checkpoints/step-N/`` is a model folder that every tool reads.  Its subfolder ``trainer/`` holds the
+optimizer's tensors (``state.safetensors``), and the other state with the sha256 of every other file
+(``state.json``).  No file is a pickle.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 import re
-import shutil
 from collections.abc import Callable, Collection
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from wordloom.errors import CheckpointError, NonFiniteError
-from wordloom.files import sync, sync_tree
+from wordloom.files import publish_folder, remove_folder
 from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
@@ -50,16 +48,17 @@ def write_checkpoint(
     keep_last: int,
     best_step: int | None,
 ) -> Path:
-    """Write ``run/checkpoints/step-N`` and then drop the oldest beyond ``keep_last``; the best one stays.
+    """Write ``run/checkpoints/step-N``, then remove all but the last ``keep_last`` and the best checkpoint.
 
-    ``write_model(folder)`` writes the model's own files; ``facts`` goes into ``state.json``.  Raises
-    CheckpointError when the disk refuses, and NonFiniteError when the weights are not finite; what was saved
-    before is still there.
+    ``write_model(folder)`` writes the model's own files; ``facts`` goes into ``state.json``.
+
+    Raises CheckpointError when the disk refuses, and NonFiniteError when the weights are not finite; earlier
+    checkpoints stay.
     """
     parent = run / "checkpoints"
     final = parent / f"step-{trainer.step}"
     temporary = parent / f".writing-step-{trainer.step}"
-    if final.exists():  # stopped right after a resume: what is there is equal to the bit
+    if final.exists():  # stopped right after a resume: the checkpoint is equal to the bit
         trainer.last_checkpoint = str(final)
         return final
     if (name := not_finite(trainer)) is not None:
@@ -74,22 +73,15 @@ def write_checkpoint(
         write_model(temporary)
         (temporary / "trainer").mkdir()
         tensors, values = trainer.state_dict()
-        save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()},
-                  temporary / "trainer" / "state.safetensors")  # fmt: skip
-        state = {
-            **values,
-            "environment": environment(trainer),
-            **facts,
-            "tensors": _shapes(tensors),
-            "files": hash_files(temporary),
-        }
+        contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        save_file(contiguous, temporary / "trainer" / "state.safetensors")
+        state = {**values, "environment": environment(trainer), **facts, "tensors": _shapes(tensors)}
+        state["files"] = hash_files(temporary)
         (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-        sync_tree(temporary)
-        temporary.rename(final)
-        sync(parent)
+        publish_folder(temporary, final)
     except (OSError, SafetensorError, CheckpointError) as error:
         _discard(temporary)
-        reason = error.__cause__ or error  # save_model has said where; here that is a folder now gone
+        reason = error.__cause__ or error  # save_model names its folder, which is gone now
         raise CheckpointError(
             f"could not write checkpoint {final}: {reason}; the last good one is "
             f"{trainer.last_checkpoint or 'none'}. Free some space and resume"
@@ -112,13 +104,13 @@ def not_finite(trainer: Trainer) -> str | None:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """The steps whose checkpoints are whole, ascending."""
-    found = (re.fullmatch(r"step-(\d+)", path.name) for path in (run / "checkpoints").glob("step-*"))
-    return sorted(int(match[1]) for match in found if match)
+    """Return the steps of the complete checkpoints of ``run``, ascending."""
+    names = (re.fullmatch(r"step-(\d+)", path.name) for path in (run / "checkpoints").glob("step-*"))
+    return sorted(int(name[1]) for name in names if name)
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """The newest whole checkpoint of ``run``; half-written ones, left by a kill, are removed."""
+    """Return the newest complete checkpoint of ``run``; remove incomplete ones, which a kill leaves."""
     for left_over in (run / "checkpoints").glob(".writing-*"):
         _discard(left_over)
     steps = checkpoint_steps(run)
@@ -128,10 +120,9 @@ def latest_checkpoint(run: Path) -> Path | None:
 def read_state(
     checkpoint: Path, *, facts: Collection[str] = ()
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(tensors, values) as :meth:`Trainer.state_dict` gave them, with what :func:`write_checkpoint` was given
-    as ``facts``.
+    """Return the (tensors, values) of :meth:`Trainer.state_dict`; the values include the ``facts`` written.
 
-    Raises CheckpointError when a file of the checkpoint is damaged, and says how to go on.
+    Raises CheckpointError, with advice, when a file of the checkpoint is damaged.
     """
     folder = checkpoint / "trainer"
     try:
@@ -141,12 +132,12 @@ def read_state(
         _check_values(checkpoint, values)
         check_files(checkpoint)
         tensors = load_file(folder / "state.safetensors")
-        found = _shapes(tensors)
-        written = values.get("tensors", found)  # older checkpoints do not say
-        for name in sorted({*written, *found}):
-            if found.get(name) != written.get(name):
+        shapes = _shapes(tensors)
+        written = values.get("tensors", shapes)  # older checkpoints do not record them
+        for name in sorted({*written, *shapes}):
+            if shapes.get(name) != written.get(name):
                 raise ValueError(
-                    f"'{name}' in state.safetensors is {found.get(name, 'missing')}, and was written as "
+                    f"'{name}' in state.safetensors is {shapes.get(name, 'missing')}, and was written as "
                     f"{written.get(name, 'nothing')}"
                 )
         return tensors, values
@@ -179,7 +170,7 @@ def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
 
 
 def environment(trainer: Trainer) -> dict[str, Any]:
-    """Return the facts that decide a run's results besides its recipe: machine, versions, threads."""
+    """Return the machine, versions and threads, which affect a run's results beside its recipe."""
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
@@ -193,20 +184,12 @@ def environment(trainer: Trainer) -> dict[str, Any]:
 
 
 def environment_changes(trainer: Trainer, saved: dict[str, Any]) -> str | None:
-    """One line naming what differs from when the checkpoint was written, or None."""
+    """Return a line with the differences from the environment of the checkpoint, or None."""
     now = environment(trainer)
     changed = [f"{key} {saved.get(key)} -> {now[key]}" for key in now if saved.get(key) != now[key]]
-    return (
-        f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits" if changed else None
-    )
+    line = f"resuming with {', '.join(changed)}: the run goes on, but not to the same bits"
+    return line if changed else None
 
 
 def _discard(folder: Path) -> None:
-    """Remove ``folder`` in a way that a kill cannot leave it half there under its own name."""
-    if not folder.exists():
-        return
-    doomed = folder.with_name(f".writing-discarded-{folder.name.lstrip('.')}")
-    with contextlib.suppress(OSError):
-        shutil.rmtree(doomed)
-    folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove_folder(folder, folder.with_name(f".writing-discarded-{folder.name.lstrip('.')}"))

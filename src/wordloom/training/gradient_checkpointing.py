@@ -14,9 +14,9 @@ __all__ = ["checkpoint_blocks"]
 
 
 def checkpoint_blocks(model: Any) -> None:
-    """Surgery on ``model``: each block's activations are not kept in training; the gradients are the same.
+    """Make the blocks of ``model`` recompute their activations in training; the gradients stay equal.
 
-    The random state is saved and restored around the second pass, so dropout drops the same elements.
+    The random state is restored for the second pass, so that dropout drops equal elements.
     """
     for block in model.blocks:
         block.forward = partial(_forward, block, block.forward)

@@ -1,12 +1,12 @@
-"""L-BFGS, one evaluation of loss and gradient at a step, for a loss that is the same at every step.
+"""L-BFGS with one evaluation of loss and gradient per step, for a loss over all samples.
 
-Liu and Nocedal 1989, "On the limited memory BFGS method"; the two loops are algorithm 7.4 of Nocedal and
-Wright 2006, begun from the diagonal of Gilbert and Lemaréchal 1989 ("Some numerical experiments with
-variable-storage quasi-Newton algorithms", section 4.2, as in their M1QN3): the curvature along a frequent
-word's weight is hundreds of times that along a rare one's, and the diagonal saved a third of the steps.
-torch.optim.LBFGS asks for the loss again and again within one step; here the search along a
-direction goes on from step to step, so the loop that trains everything else trains this too, and a run can
-be stopped and resumed anywhere, in the middle of a search.
+Liu and Nocedal 1989, "On the limited memory BFGS method".  The two loops are algorithm 7.4 of Nocedal and
+Wright 2006.  They begin with the diagonal of Gilbert and Lemaréchal 1989 ("Some numerical experiments with
+variable-storage quasi-Newton algorithms", section 4.2), as in their M1QN3.  The curvature along a frequent
+word's weight is hundreds of times that along a rare word's, and the diagonal saved a third of the steps.
+
+torch.optim.LBFGS evaluates the loss several times within one step.  Here the search along a direction
+continues from step to step, so the common training loop can stop and resume a run in the middle of a search.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 __all__ = ["HISTORY", "LBFGS"]
 
-HISTORY = 10  # pairs kept, as most use
+HISTORY = 10  # the usual number of pairs
 _SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
-_NOISE = 1e-6  # of the loss: what rounding in float32 may hide
-_SHORTEST = 1e-10  # a step below this share of the direction finds nothing any more
+_NOISE = 1e-6  # share of the loss that rounding in float32 may hide
+_SHORTEST = 1e-10  # share of the direction below which the search has ended
 
 
 class _Numbers(NamedTuple):
@@ -39,19 +39,15 @@ class _Numbers(NamedTuple):
 
 
 class LBFGS:
-    """Minimises loss + l2 / 2 * (sum of squares of the groups that have ``l2``).
+    """An optimizer of loss + l2 / 2 * (sum of squares), with one ``l2`` for each parameter group.
 
-    After :meth:`evaluated` the parameters are where to evaluate next; :meth:`at_point` puts them, for a
-    while, where the loss was lowest so far.  The length of a step is found by backtracking (Armijo's
-    condition, quadratic interpolation), so the learning rate of a schedule plays no part.
-
-    Args:
-        groups: parameter groups, each with ``l2``.
-        history: m, pairs of steps and gradient changes that stand for the curvature.
-        tolerance: where no component of the gradient is larger, :attr:`converged` is set.
+    :meth:`evaluated` moves the parameters to the next place to evaluate.  :meth:`at_point` lends the best
+    place so far.  Backtracking (Armijo's condition, quadratic interpolation) finds the length of a step, so
+    there is no learning rate.  :attr:`converged` is set when no component of the gradient exceeds
+    ``tolerance``.
 
     Attributes:
-        memory: everything that is remembered, P elements in all parameters together.
+        memory: the whole state, in which P is the number of weights and m the ``history`` of pairs.
     """
 
     def __init__(
@@ -90,7 +86,7 @@ class LBFGS:
 
     @contextmanager
     def at_point(self) -> Iterator[None]:
-        """Within the block the parameters are at the best point evaluated so far; then as they were."""
+        """Put the parameters at the best point evaluated so far within the block."""
         if not self._numbers.evaluations:
             yield
             return
@@ -103,7 +99,7 @@ class LBFGS:
 
     @torch.no_grad()
     def evaluated(self, loss: float) -> None:
-        """Take the gradients that the parameters hold, of the mean ``loss`` there, and move on.
+        """Take the mean ``loss`` and the gradients of the parameters, and move to the next place.
 
         While :attr:`searching`, a loss or gradient that is not finite shortens the step.
         """
@@ -137,7 +133,7 @@ class LBFGS:
         return value <= now.loss + _NOISE * abs(now.loss) and here <= (2 * _SUFFICIENT - 1) * now.slope
 
     def _shorten(self, value: float, now: _Numbers) -> None:
-        """Go on at the lowest point of the parabola through what is known, within reason."""
+        """Continue at the lowest point of the parabola through the known values, within bounds."""
         promised = now.slope * now.length
         lowest = promised * now.length / (2 * (promised - (value - now.loss)))
         length = min(max(lowest, 0.1 * now.length), 0.5 * now.length)
@@ -148,7 +144,7 @@ class LBFGS:
             self._go(now)
 
     def _remember(self, at: Tensor, gradient: Tensor, pairs: int) -> int:
-        """Keep the step taken and how the gradient changed; returns how many were ever kept."""
+        """Keep the step and the change of the gradient; return the number of pairs ever kept."""
         step, change = at - self.memory["point"], gradient - self.memory["gradient"]
         product = float(step @ change)
         if product <= 1e-10 * float(change @ change):  # no curvature that could be used
@@ -161,7 +157,7 @@ class LBFGS:
         return pairs + 1
 
     def _rescale(self, step: Tensor, change: Tensor, product: float, *, first: bool) -> None:
-        """The diagonal that a BFGS update of diag(D)^-1, scaled to the newest curvature, has: [P]."""
+        """Set the diagonal [P] to that of a BFGS update of diag(D)^-1, scaled to the newest curvature."""
         d = self.memory["diagonal"]
         if first:
             d.fill_(product / float(change @ change))
@@ -173,7 +169,7 @@ class LBFGS:
         d.copy_(torch.where(b > 0, 1 / b, d))
 
     def _scaled(self, gradient: Tensor, pairs: int) -> Tensor:
-        """The inverse Hessian that the pairs stand for, times ``gradient`` [P], by the two loops."""
+        """Return the approximate inverse Hessian times ``gradient`` [P], by the two loops."""
         q = gradient.clone()
         rows = [pair % self.history for pair in range(max(0, pairs - self.history), pairs)]
         steps, changes = self.memory["steps"].unbind(), self.memory["changes"].unbind()
@@ -188,12 +184,12 @@ class LBFGS:
         return q
 
     def _go(self, now: _Numbers) -> None:
-        """Put the parameters where the loss is to be evaluated next."""
+        """Put the parameters at the next place to evaluate."""
         self._set(torch.add(self.memory["point"], self.memory["direction"], alpha=now.length))
         self._note(now)
 
     def _stay(self, now: _Numbers) -> None:
-        """Nothing is left to gain: put the parameters at the point, for good."""
+        """End the search, with the parameters at the best point."""
         self._set(self.memory["point"])
         self._note(now._replace(length=0.0, converged=1.0))
 

@@ -17,15 +17,14 @@ __all__ = ["OldTaskLoss", "WithOldTask", "body_of"]
 
 
 def body_of(model: Any) -> Any:
-    """The model that a head for a new task stands on; one without such a head itself."""
+    """Return the model under a task head; a model without a head is its own body."""
     return getattr(model, "body", model)
 
 
 class WithOldTask:
-    """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: the new task's on its rows, the old
-    task's on its own; of both L_new + weight * L_old, each a mean.
+    """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: L_new + weight * L_old, each a mean.
 
-    ``old`` is of the body, without the new task's head.
+    Each task reads its own rows.  ``old`` reads the body, without the new task's head.
     """
 
     def __init__(self, new: Objective, old: Objective, weight: float = 1.0) -> None:
@@ -42,17 +41,18 @@ class WithOldTask:
         return Loss(total, torch.cat([new.count.reshape(-1), old.count.reshape(1)]))
 
     def counts(self, batch: MixedBatch) -> list[int]:
-        """Items of each term."""
+        """Return the number of scored items of each term."""
         new = [] if batch.new is None else scored_items(self.new, batch.new)
         return new if batch.old is None else [*new, *scored_items(self.old, batch.old)]
 
 
 class OldTaskLoss(Hook):
-    """Measures ``function(body)``, the mean loss of the old task: before the first step, after the last, and,
-    ``always``, whenever the new task is evaluated.
+    """A hook that measures the old task's mean loss, ``function(body)``, at the start and at the end.
+
+    With ``always``, it also measures at every evaluation of the new task.
 
     Attributes:
-        losses: by step; 0 is before the first.
+        losses: the losses by step; step 0 is before the first.
     """
 
     def __init__(

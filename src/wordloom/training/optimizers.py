@@ -1,6 +1,7 @@
-"""Optimizers: fused AdamW, Muon for the blocks' matrices with AdamW for the rest, SGD, and L-BFGS.
+"""Optimizers: fused AdamW, Muon with AdamW, SGD, and L-BFGS.
 
-Weight decay, and L-BFGS's l2, act on matrices only: gains, biases and other vectors are left alone.
+Muon trains the matrices of the blocks, and AdamW the other parameters.  Weight decay, and L-BFGS's l2, act on
+matrices only, never on gains, biases and other vectors.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Muon):
     """torch.optim.Muon with matrices of one shape orthogonalised together.
 
-    The same update (Jordan 2024; Liu et al. 2025, arXiv:2502.16982), in one batched product where torch
-    makes many small ones, and in float32 on CPUs without bfloat16 arithmetic, where torch's bfloat16
-    products are several times slower.
+    The update is that of Jordan 2024 and Liu et al. 2025 (arXiv:2502.16982), in one batched product where
+    torch makes many small ones.  CPUs without bfloat16 arithmetic compute in float32, because bfloat16
+    products are several times slower there.
     """
 
     @torch.no_grad()
@@ -63,15 +64,15 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalise(matrices: Tensor, *, steps: int = 5, eps: float = 1e-7) -> Tensor:
-    """Each of ``matrices`` [N, R, C] with its singular values brought near 1, by Newton-Schulz iteration."""
+    """Return ``matrices`` [N, R, C] with singular values near 1, by Newton-Schulz iteration."""
     a, b, c = _NEWTON_SCHULZ
     x = matrices.to(torch.bfloat16 if has_fast_bf16(matrices.device) else torch.float32)
     tall = x.shape[-2] > x.shape[-1]
     if tall:
-        x = x.transpose(-2, -1)
+        x = x.transpose(-2, -1)  # [N, C, R]
     x = x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=eps)
     for _ in range(steps):
-        gram = x @ x.transpose(-2, -1)
+        gram = x @ x.transpose(-2, -1)  # [N, min(R, C), min(R, C)]
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.transpose(-2, -1) if tall else x
 
@@ -97,7 +98,10 @@ class MasterWeights:
 
 
 class Optimizer:
-    """One or two torch optimizers that share a schedule, or L-BFGS; peak rates are kept in the groups."""
+    """One or two torch optimizers that share a schedule, or L-BFGS; the groups hold the peak rates.
+
+    ``names`` are those of the parameters, for a state that does not depend on their order.
+    """
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class Optimizer:
     ) -> None:
         self.parts = parts
         self.lbfgs = lbfgs  # instead of the parts
-        self.names = names  # of the parameters the parts hold, for a state that outlives their order
+        self.names = names
         self.master = master
         for part in parts.values():
             for group in part.param_groups:
@@ -121,14 +125,13 @@ class Optimizer:
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of all parts."""
         if self.lbfgs is not None:
             return self.lbfgs.param_groups
         return [group for part in self.parts.values() for group in part.param_groups]
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the last step: that of AdamW's part, or the step length of L-BFGS."""
+        """The last step's learning rate, of AdamW beside Muon; for L-BFGS the step length."""
         return float(self.groups[0]["lr"])
 
     @property
@@ -142,7 +145,7 @@ class Optimizer:
         return self.lbfgs is not None and self.lbfgs.searching
 
     def step(self, loss: float) -> None:
-        """One step from the gradients that the parameters hold; ``loss`` is the mean they are of."""
+        """Take one step with the gradients of the parameters and the mean ``loss``."""
         if self.lbfgs is not None:
             self.lbfgs.evaluated(loss)
         for part in self.parts.values():
@@ -151,10 +154,9 @@ class Optimizer:
             self.master.write_back()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state as ``optimizer.<parameter>.<what>``, and the master weights."""
-        tensors = {}
-        if self.lbfgs is not None:
-            tensors = {f"optimizer.lbfgs.{name}": value for name, value in self.lbfgs.memory.items()}
+        """Return the state as ``optimizer.<parameter>.<name>``, and the master weights."""
+        memory = {} if self.lbfgs is None else self.lbfgs.memory
+        tensors = {f"optimizer.lbfgs.{name}": value for name, value in memory.items()}
         for part in self.parts.values():
             for parameter, state in part.state.items():
                 for key, value in state.items():
@@ -165,7 +167,7 @@ class Optimizer:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of :meth:`state_tensors`; the keys must be exactly those of this optimizer."""
+        """Restore the state of :meth:`state_tensors`; the keys must be exactly those of this optimizer."""
         if self.lbfgs is not None:
             for name, value in self.lbfgs.memory.items():
                 value.copy_(tensors[f"optimizer.lbfgs.{name}"])
@@ -188,42 +190,29 @@ class Optimizer:
 
 
 def build_optimizer(model: nn.Module, settings: TrainSettings) -> Optimizer:
-    """The optimizer of ``settings`` over ``model``'s parameters (each shared tensor once)."""
+    """Return the optimizer of ``settings`` over the parameters of ``model``, each shared tensor once."""
     s = settings
     master = MasterWeights(model.parameters()) if s.precision == "bf16-pure" else None
     named = {name: p if master is None else master.of(p) for name, p in model.named_parameters()}
     names: dict[Tensor, str] = {p: name for name, p in named.items()}
-    muon = [
-        p for name, p in named.items() if s.optimizer == "muon" and p.ndim == 2 and _IN_BLOCK.search(name)
-    ]
-    taken = {id(p) for p in muon}
-    matrices = [p for p in named.values() if p.ndim >= 2 and id(p) not in taken]
+    in_muon = {name for name, p in named.items() if p.ndim == 2 and _IN_BLOCK.search(name)}
+    muon = [named[name] for name in named if name in in_muon and s.optimizer == "muon"]
+    matrices = [p for name, p in named.items() if p.ndim >= 2 and not (muon and name in in_muon)]
     vectors = [p for p in named.values() if p.ndim < 2]
-    groups = [
-        {"params": matrices, "weight_decay": s.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
+    decay = "l2" if s.optimizer == "lbfgs" else "weight_decay"
+    groups = [{"params": matrices, decay: getattr(s, decay)}, {"params": vectors, decay: 0.0}]
+    groups = [group for group in groups if group["params"]]
     if s.optimizer == "lbfgs":
-        penalised = [
-            {"params": group["params"], "l2": l2}
-            for group, l2 in zip(groups, (s.l2, 0.0), strict=True)
-            if group["params"]
-        ]
-        return Optimizer({}, names, master, LBFGS(penalised, tolerance=s.tolerance))
-    device = next(model.parameters()).device.type
+        return Optimizer({}, names, master, LBFGS(groups, tolerance=s.tolerance))
+    parts: dict[str, torch.optim.Optimizer] = {}
+    fused = next(model.parameters()).device.type in ("cpu", "cuda")
     if s.optimizer == "sgd":
-        given = [group for group in groups if group["params"]]
-        sgd = torch.optim.SGD(given, lr=s.learning_rate, momentum=s.momentum, fused=device in ("cpu", "cuda"))
-        return Optimizer({"sgd": sgd}, names, master)
-    parts: dict[str, torch.optim.Optimizer] = {
-        "adamw": torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=s.learning_rate,
-            betas=(s.beta1, s.beta2),
-            eps=s.epsilon,
-            fused=device in ("cpu", "cuda"),
+        parts["sgd"] = torch.optim.SGD(groups, lr=s.learning_rate, momentum=s.momentum, fused=fused)
+    else:
+        betas = (s.beta1, s.beta2)
+        parts["adamw"] = torch.optim.AdamW(
+            groups, lr=s.learning_rate, betas=betas, eps=s.epsilon, fused=fused
         )
-    }
     if muon:
         parts["muon"] = Muon(
             muon, lr=s.muon_learning_rate, momentum=s.muon_momentum, weight_decay=s.weight_decay

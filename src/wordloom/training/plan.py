@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -27,15 +28,18 @@ __all__ = ["Costs", "Plan", "Work", "check_fits", "make_plan", "measure_peak_flo
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The cost of a sample: operations per token in training, and tokens."""
+    """The cost of a sample: operations per token in training, and tokens.
+
+    ``longer`` holds the share of the last steps that read longer samples, and the costs of those samples.
+    """
 
     flops_per_token: int
     tokens_per_sample: float
     dense: bool  # the operations are mostly matrix products
-    longer: tuple[float, Costs] | None = None  # what they are in the last steps, this share of them all
+    longer: tuple[float, Costs] | None = None
 
     def of_step(self, batch_size: int) -> Work:
-        """Return the work of a step of ``batch_size`` samples of the first length."""
+        """Return the work of one step of ``batch_size`` samples."""
         tokens = round(batch_size * self.tokens_per_sample)
         return Work(tokens, float(self.flops_per_token * tokens))
 
@@ -49,7 +53,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Bytes are of the whole run at its fullest; seconds are of one optimizer step, the first."""
+    """Predictions for a run: its largest memory in bytes, and the seconds of its first optimizer step."""
 
     parameters: int
     weight_bytes: int
@@ -79,7 +83,7 @@ class Plan:
         return Work(first * each.tokens + last * more.tokens, first * each.flops + last * more.flops)
 
     def lines(self) -> list[str]:
-        """The plan as a person reads it."""
+        """Return the plan as lines of text."""
         mb = 2**20
         lines = [
             f"parameters  {self.parameters:,}",
@@ -91,54 +95,49 @@ class Plan:
             + (f"; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s" if self.peak_flops else ""),
         ]
         if self.total_steps is not None:
-            whole = self.work(self.total_steps)
-            line = (
-                f"budget      {self.total_steps:,} steps = {whole.tokens:,} tokens = {whole.flops:.3g} FLOPs"
-            )
+            tokens, flops = self.work(self.total_steps)
+            line = f"budget      {self.total_steps:,} steps = {tokens:,} tokens = {flops:.3g} FLOPs"
             if self.step_seconds is not None:
-                expected = _duration(self.step_seconds * whole.flops / self.work(1).flops)
+                expected = _duration(self.step_seconds * flops / self.work(1).flops)
                 line += f", about {expected} at {self.step_seconds:.3g} s a step"
             lines.append(line)
         return lines
 
     def _compute(self, costs: Costs) -> str:
-        step = costs.of_step(self.batch_size)
-        return (
-            f"{costs.flops_per_token:,} FLOPs per token, {step.flops:.3g} per step of {step.tokens:,} tokens"
-        )
+        tokens, flops = costs.of_step(self.batch_size)
+        return f"{costs.flops_per_token:,} FLOPs per token, {flops:.3g} per step of {tokens:,} tokens"
 
 
 def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None) -> Plan:
-    """Measure ``trainer`` without changing it: afterwards its weights and state are what they were.
+    """Measure ``trainer`` without changing its weights and state.
 
-    ``costs`` None: those of a causal language model on windows of ``seq_len`` tokens.
+    ``costs`` None means those of a causal language model on windows of ``seq_len`` tokens.
 
-    Raises DeviceError when the run needs more memory than is free, with the three settings to change.
+    Raises DeviceError when the run needs more memory than is free, and names three settings to change.
     """
     s = trainer.settings
     parameters = list(trainer.model.parameters())
     weights = sum(p.numel() * p.element_size() for p in parameters)
-    held = sum(p.numel() for group in trainer.optimizer.groups for p in group["params"])
+    count = _elements(trainer.optimizer.groups)
     muon = trainer.optimizer.parts.get("muon")
-    in_muon = sum(p.numel() for g in muon.param_groups for p in g["params"]) if muon else 0
-    optimizer = _state_bytes(s) * (held - in_muon) + 4 * in_muon
+    in_muon = _elements(muon.param_groups) if muon else 0
+    optimizer = _state_bytes(s) * (count - in_muon) + 4 * in_muon
     if costs is None:
         each = flops_per_token(trainer.model, context=s.seq_len).training
         costs = Costs(flops_per_token=each, tokens_per_sample=s.seq_len, dense=True)
     dtype = trainer.precision.fastest_dtype
     if trainer.optimizer.master is not None:
-        optimizer += 8 * held  # master copies and their gradients
+        optimizer += 8 * count  # master copies and their gradients
     if trainer.average is not None:
-        optimizer += 4 * held
+        optimizer += 4 * count
     micro = s.micro_batch_size or s.batch_size
+    measured = 1 if costs.dense else micro  # samples; dense activations grow with their number
     plan = Plan(
-        parameters=held,
+        parameters=count,
         weight_bytes=weights,
         gradient_bytes=weights,
         optimizer_bytes=optimizer,
-        activation_bytes=_activation_bytes(trainer, 1) * micro
-        if costs.dense
-        else _activation_bytes(trainer, micro),
+        activation_bytes=_activation_bytes(trainer, measured) * (micro // measured),
         available_bytes=_available_bytes(trainer.device),
         costs=costs,
         batch_size=s.batch_size,
@@ -146,17 +145,20 @@ def make_plan(trainer: Trainer, *, timed_steps: int, costs: Costs | None = None)
     )
     if plan.memory_bytes > plan.available_bytes + weights:  # the weights are already there
         raise DeviceError(_too_much(plan.memory_bytes, plan.available_bytes) + smaller(s))
-    seconds = time_steps(trainer, timed_steps) if timed_steps else None
-    return Plan(**{**plan.__dict__, "step_seconds": seconds})
+    return replace(plan, step_seconds=time_steps(trainer, timed_steps) if timed_steps else None)
+
+
+def _elements(groups: Iterable[dict[str, Any]]) -> int:
+    return sum(p.numel() for group in groups for p in group["params"])
 
 
 def _state_bytes(settings: TrainSettings) -> int:
-    """Bytes of optimizer state per weight: two moments, or L-BFGS's pairs, point, gradient, direction."""
+    """Return the bytes of optimizer state per weight: two moments, or L-BFGS's pairs and four vectors."""
     return 4 * (2 * HISTORY + 4) if settings.optimizer == "lbfgs" else 8
 
 
 def check_fits(config: Any, settings: TrainSettings) -> None:
-    """Before anything is allocated: raise DeviceError when weights, gradients and optimizer will not fit."""
+    """Raise DeviceError, before anything is allocated, if weights, gradients and optimizer do not fit."""
     device = choose_device(settings.device)
     parameters = sum(p.numel() for p in skeleton(config).parameters())
     each = 8 + _state_bytes(settings)  # weights and gradients
@@ -172,14 +174,12 @@ def check_fits(config: Any, settings: TrainSettings) -> None:
 
 
 def smaller(settings: TrainSettings) -> str:
-    """The three settings that make a run smaller, as the end of an error."""
-    micro = settings.micro_batch_size or settings.batch_size
-    third = "set train.gradient_checkpointing = true"
-    if settings.gradient_checkpointing:
-        third = "lower model.n_layers"
-    batch = "batch_size" if settings.objective == "contrastive" else "micro_batch_size"
-    first = f"lower train.{batch} (now {micro})"
-    return f"{first}, lower train.seq_len (now {settings.seq_len}), or {third}"
+    """Return the end of an error message: three settings that make a run smaller."""
+    s = settings
+    batch = "batch_size" if s.objective == "contrastive" else "micro_batch_size"
+    third = "lower model.n_layers" if s.gradient_checkpointing else "set train.gradient_checkpointing = true"
+    size = s.micro_batch_size or s.batch_size
+    return f"lower train.{batch} (now {size}), lower train.seq_len (now {s.seq_len}), or {third}"
 
 
 def _too_much(needed: float, available: float) -> str:
@@ -187,10 +187,10 @@ def _too_much(needed: float, available: float) -> str:
 
 
 def time_steps(trainer: Trainer, steps: int) -> float:
-    """Seconds of one optimizer step: the median of ``steps`` after one to warm up, all of them undone.
+    """Return the seconds of one optimizer step: the median of ``steps`` after one warm-up, all undone.
 
-    Of quick steps more are timed, for two seconds: the first ones still find new memory.  All together are at
-    most an eighth of the run, where ``steps`` are.
+    Quick steps are timed for two seconds, because the first ones still allocate new memory, and for at most
+    an eighth of the run.
     """
     most = max(steps + 1, min(16, trainer.total_steps // 8))
     own = [p.detach().clone() for p in trainer.model.parameters()]
@@ -202,9 +202,7 @@ def time_steps(trainer: Trainer, steps: int) -> float:
             if trainer.device.type == "cuda":
                 torch.cuda.synchronize(trainer.device)
             times.append(time.perf_counter() - began)
-            if sum(times) > 60 and len(times) > 1:
-                break
-            if len(times) > steps and sum(times) > 2.0:
+            if (sum(times) > 60 and len(times) > 1) or (len(times) > steps and sum(times) > 2.0):
                 break
     finally:
         trainer.step = trainer.samples = 0
@@ -222,13 +220,13 @@ def time_steps(trainer: Trainer, steps: int) -> float:
 
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations per second of a large matrix product here: the best of a few, under half a second."""
+    """Return the operations per second of a large matrix product, the best of a few in half a second."""
     if widens(device, dtype):
-        dtype = torch.float32  # in which the steps' products are made too
+        dtype = torch.float32  # training computes its products in it, too
     return _peak_flops(device, dtype, torch.get_num_threads())
 
 
-@cache  # it belongs to the machine: the next run of this process need not wait for it
+@cache  # a property of the machine: later runs of this process need not measure it again
 def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     n = 8192 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
@@ -247,7 +245,7 @@ def _peak_flops(device: torch.device, dtype: torch.dtype, threads: int) -> float
 
 
 def _activation_bytes(trainer: Trainer, samples: int) -> int:
-    """Bytes a forward pass keeps for the backward pass: distinct storages autograd saves."""
+    """Return the bytes that a forward pass keeps for the backward pass: the storages autograd saves."""
     kept: dict[int, int] = {}
     own = {p.untyped_storage().data_ptr() for p in trainer.model.parameters()}
 
@@ -269,7 +267,7 @@ def _activation_bytes(trainer: Trainer, samples: int) -> int:
 
 
 def _forget(trainer: Trainer) -> None:
-    """Return the state that the objective kept from batches that do not count."""
+    """Drop the recurrent state of batches that do not count."""
     if isinstance(trainer.objective, TruncatedBPTT):
         trainer.objective.reset()
 

@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` takes CUDA, then MPS, then the CPU; raises DeviceError for a device that is not there."""
+    """Return the device called ``name``; ``auto`` takes CUDA, then MPS, then the CPU.
+
+    Raises DeviceError for a device that is not there.
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -65,15 +68,15 @@ class Precision:
             yield
 
     def place(self, model: nn.Module) -> nn.Module:
-        """``model`` on the device in the dtype its weights are kept in."""
-        kept = torch.bfloat16 if self.mode == "bf16-pure" else torch.float32
+        """Move ``model`` to the device and to the dtype of its weights."""
         if self.mode == "bf16-head":
             model.lm_head.product_dtype = torch.bfloat16  # type: ignore[union-attr]
-        return model.to(device=self.device, dtype=kept)
+        dtype = torch.bfloat16 if self.mode == "bf16-pure" else torch.float32
+        return model.to(device=self.device, dtype=dtype)
 
 
 def choose_precision(settings: TrainSettings, device: torch.device) -> Precision:
-    """The precision ``settings`` asks for; ``auto`` is bf16 where it is faster, else fp32."""
+    """Return the precision of ``settings``; ``auto`` is bf16 where it is faster, else fp32."""
     mode = settings.precision
     if mode == "auto":
         mode = "bf16" if has_fast_bf16(device) else "fp32"
@@ -87,12 +90,12 @@ def choose_precision(settings: TrainSettings, device: torch.device) -> Precision
 
 
 def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) -> str:
-    """Compile each block in place where that is asked for or pays; returns what was done, for the log.
+    """Compile each block in place if ``settings.compile`` asks for it; return a description for the log.
 
-    Block by block: one graph serves all layers, the first step comes sooner, and the result repeats its
-    own bits, which a whole-model graph was seen not to do.  ``auto`` compiles on CUDA; on a CPU a first
-    step of half a minute bought nothing that could be measured.  Where the compiler that this takes is
-    missing, the model is left as it is and one line says so.
+    With one graph for all layers, the first step comes sooner than with a graph of the whole model.  The
+    results are also repeatable to the bit, which those of a whole graph were not.  ``auto`` compiles on CUDA;
+    on a CPU, compiling took half a minute and saved nothing that could be measured.  If the compiler is
+    missing, the model stays as it is and a warning says so.
     """
     if settings.compile == "off" or (settings.compile == "auto" and device.type != "cuda"):
         return "eager"
@@ -110,7 +113,6 @@ def compile_blocks(model: Any, settings: TrainSettings, device: torch.device) ->
 
 def _missing_compiler(device: torch.device) -> str | None:
     """Return what torch.compile needs and lacks for ``device`` on this machine, or None."""
-
     if device.type == "cuda":
         from torch.utils._triton import has_triton
 

@@ -26,10 +26,8 @@ def _cosine(step: int, total: int, s: TrainSettings) -> float:
 
 
 def _warmup_stable_decay(step: int, total: int, s: TrainSettings) -> float:
-    """The peak until the last ``decay_share`` of all steps, then straight down.
-
-    Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4.
-    """
+    """The peak until the last ``decay_share`` of all steps, then straight down (Hu et al. 2024, "MiniCPM",
+    arXiv:2404.06395, section 4)."""
     start = total - round(total * s.decay_share)
     return 1.0 - (1.0 - s.final_share) * _progress(step, max(start, s.warmup_steps), total)
 
@@ -65,10 +63,10 @@ SCHEDULES: dict[str, Callable[[int, int, TrainSettings], float]] = {
 
 
 def learning_rate_share(step: int, total: int, settings: TrainSettings) -> float:
-    """Share of the peak learning rate at ``step`` (counted from 0) of ``total``.
+    """Return the share of the peak learning rate at ``step`` (counted from 0) of ``total``.
 
-    Warm-up is linear and reaches the peak at step ``warmup_steps``, or that of "inverse_sqrt", by its own
-    formula, one step before; the first step is never 0.
+    Warm-up is linear and reaches the peak at step ``warmup_steps``.  The first step is never 0.  The schedule
+    "inverse_sqrt" has its own warm-up, which reaches the peak one step earlier.
     """
     share = SCHEDULES[settings.schedule](step, total, settings)
     if step < settings.warmup_steps and settings.schedule != "inverse_sqrt":

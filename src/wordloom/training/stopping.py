@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,40 +13,38 @@ __all__ = ["sigterm_interrupts", "stop_on_signals"]
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM is raised as a Ctrl-C is, where nothing is under way that must be finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Raise KeyboardInterrupt on SIGTERM, for work that need not finish a step."""
 
     def on_signal(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
+    with _handled((signal.SIGTERM,), on_signal):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
 def stop_on_signals(
     stop: threading.Event, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)
 ) -> Iterator[None]:
-    """SIGTERM and the first Ctrl-C set ``stop``, or those of them named; a second Ctrl-C stops at once.
+    """Set ``stop`` on SIGTERM and the first Ctrl-C, or on ``signals``; a second Ctrl-C stops at once.
 
-    An exception at the first would be raised wherever Python is, also where it is swallowed.  Outside the
-    main thread, where there are no signals, nothing changes.
+    An exception at the first one would be raised wherever Python is, also where code swallows it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def on_signal(number: int, frame: Any) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, on_signal) for number in signals}
+    with _handled(signals, on_signal):
+        yield
+
+
+@contextmanager
+def _handled(signals: Sequence[int], on_signal: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle ``signals`` by ``on_signal`` within the block; only the main thread can handle signals."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, on_signal) for number in signals} if is_main else {}
     try:
         yield
     finally:

@@ -56,11 +56,10 @@ class Hook:
 
 
 class Trainer:
-    """Trains ``model`` on ``batches`` by ``objective`` for ``total_steps`` optimizer steps, or until
-    convergence (L-BFGS).
+    """The training of ``model`` on ``batches`` by ``objective``, for ``total_steps`` optimizer steps.
 
-    ``model`` is moved to the device and precision of ``settings``.  ``run`` returns "done", or "stopped"
-    after SIGTERM, Ctrl-C or :meth:`stop`.
+    L-BFGS ends earlier when it has converged.  ``model`` is moved to the device and precision of
+    ``settings``.  ``run`` returns "done", or "stopped" after SIGTERM, Ctrl-C or :meth:`stop`.
 
     Raises NonFiniteError before an optimizer step whose loss or gradients are not finite.  L-BFGS shortens
     its step instead and continues from the best point so far; only its first loss must be finite.
@@ -203,14 +202,12 @@ class Trainer:
 
     def _refuse(self, loss: float, norm: float) -> None:
         documents = self.batches.document_ids(self.samples, self.settings.batch_size)
-        shown = ", ".join(documents[:50]) + (
-            f" and {len(documents) - 50} more" if len(documents) > 50 else ""
-        )
-        kept = self.last_checkpoint or "none yet"
+        more = f" and {len(documents) - 50} more" if len(documents) > 50 else ""
         raise NonFiniteError(
             f"step {self.step + 1}: loss {loss:g}, gradient norm {norm:g}; the optimizer step was not taken. "
-            f"Documents of the batch: {shown}. Last good checkpoint: {kept}. Lower train.learning_rate, "
-            "lengthen train.warmup_steps, or look at those documents"
+            f"Documents of the batch: {', '.join(documents[:50])}{more}. Last good checkpoint: "
+            f"{self.last_checkpoint or 'none yet'}. Lower train.learning_rate, lengthen train.warmup_steps, "
+            "or look at those documents"
         )
 
     # -- state -----------------------------------------------------------------------------------------

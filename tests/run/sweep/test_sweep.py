@@ -239,7 +239,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
         (["train.learning_rate=2e-5,3e-5,0.00002"], {}, "2e-5 and 0.00002, which are equal"),
         (["train.clip=1.0,none"], {}, "clip=1.0 and clip=none are the same run"),
         (["tokenizer.special_tokens=[1,2"], {}, "] is missing at its end"),
-        (["train.per_gpu_batch_size=1,2"], {}, "it is called 'train.batch_size' here, and is of all devices"),
+        (["train.per_gpu_batch_size=1,2"], {}, "it is called 'train.batch_size' here, and counts all devices"),
         (["seed=1,2"], {"metric": "acuracy"}, "did you mean 'accuracy'"),
         (["seed=1,2"], {"metric": "accuracy", "higher": False}, "leave out --minimize"),
         (["seed=1,2"], {"metric": "bleu"}, r"evaluate no 'bleu' .* takes loss, accuracy"),
@@ -264,8 +264,8 @@ def test_mistakes_of_models_and_folders(recipe, swept, steps, tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         sweep(recipe, GRID, start_from="nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(RecipeError, match=r"steps=2: the run was started with another recipe \(train\.l2"):
-        sweep(recipe, GRID, ["train.l2=0.5"], out=swept)
+    with pytest.raises(RecipeError, match=r"steps=2: the run was started with another recipe \(train\.weight_decay"):
+        sweep(recipe, GRID, ["train.weight_decay=0.5"], out=swept)
     with pytest.raises(CheckpointError, match=r"over train\.learning_rate, train\.steps, not over seed"):
         sweep(recipe, {"seed": [1, 2]}, out=swept)
     with pytest.raises(CheckpointError, match="holds no sweep"):

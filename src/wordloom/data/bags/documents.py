@@ -1,4 +1,4 @@
-"""Documents as bags of words, without labels or training: counts, presence or tf-idf, and what is nearest.
+"""Documents as bags of words without labels: counts, presence or tf-idf, and the nearest documents.
 
 >>> bags = DocumentBags.fit(["the cat sat on the mat", "a dog sat here", "stocks fell"])
 >>> bags.rows.shape
@@ -33,29 +33,30 @@ from wordloom.files import finish_replacement, replacement
 __all__ = ["DocumentBags", "Neighbour", "nearest_rows", "refuse_taken"]
 
 DESCRIPTION, ARRAYS = "bags.json", "bags.safetensors"
-# by which the folder of another model is known, a file of which would be replaced or taken for one of bags
+# files of other models, whose folders must not hold bags, too
 _OTHERS = (VOCABULARY, "config.json", "tokenizer.json", "recipe.toml", "vectors.json")
 VERSION = 1
 
 
 class Neighbour(NamedTuple):
-    """A document, by its number among those searched, and the cosine of its features and the query's."""
+    """The number of a document, and the cosine of its features with those of the query."""
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a neighbour
+    index: int  # type: ignore[assignment]  # hides tuple.index
     similarity: float
 
 
 class DocumentBags:
-    """N documents over a vocabulary of V words, as scikit-learn's CountVectorizer and TfidfVectorizer define
-    them by default.  The documents' texts are not kept.
+    """Bags of words of N documents over V terms, as in scikit-learn's CountVectorizer and TfidfVectorizer.
+
+    The texts of the documents are not kept.
 
     Attributes:
-        vectorizer: the vocabulary, and how a text is split into its terms.
-        counts: CSR [N, V] int32, how often each term occurs in each document.
+        vectorizer: the vocabulary and the splitter of texts.
+        counts: CSR [N, V] int32, the count of each term in each document.
         features: ``"counts"``, ``"binary"`` or ``"tfidf"``; see
             :func:`wordloom.data.bags.vectorizer.weighted`.
         idf: [V] float64, the inverse document frequencies; None unless the features are tf-idf.
-        about: what else is saved with the bags, such as where the documents are from.
+        about: further facts that are saved with the bags, such as the origin of the documents.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class DocumentBags:
         idf: NDArray[np.float64] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        """Takes ``counts`` of documents by ``vectorizer``; without ``idf`` theirs is taken.
+        """Take the ``counts`` of ``vectorizer``, and compute ``idf`` from them unless it is given.
 
         Raises DataError for unknown features.
         """
@@ -83,17 +84,10 @@ class DocumentBags:
     def fit(
         cls, texts: Iterable[str], *, features: str = "tfidf", lower: bool = True, **settings: Any
     ) -> DocumentBags:
-        """The bags of ``texts``, which are read once, one after another.
+        """Return the bags of ``texts``, which are read once as a stream.
 
-        Args:
-            texts: the documents.
-            features: see the class.
-            lower: whether texts are lower-cased first.
-            settings: ``split``, ``max_ngram``, ``min_count``, ``max_terms`` and ``tokenizer`` of
-                :meth:`BagVectorizer.fit_counts`.
-
-        Raises:
-            DataError: a setting that is not allowed, texts without a word, or no word that is left.
+        ``settings`` are ``split``, ``max_ngram``, ``min_count``, ``max_terms`` and ``tokenizer`` of
+        :meth:`BagVectorizer.fit_counts`, which also raises the errors.
         """
         if features not in FEATURES:  # before all the texts are read
             raise DataError(f"unknown features {features!r}; {did_you_mean(str(features), FEATURES)}")
@@ -107,7 +101,7 @@ class DocumentBags:
 
     @cached_property
     def rows(self) -> Any:
-        """The documents' features: CSR [N, V] float64."""
+        """The features of the documents: CSR [N, V] float64."""
         return self.weigh(self.counts)
 
     @cached_property
@@ -115,16 +109,15 @@ class DocumentBags:
         return row_lengths(self.rows)
 
     def vectorize(self, texts: Iterable[str]) -> Any:
-        """The features of M other texts: CSR [M, V] float64."""
+        """Return the features of M other texts: CSR [M, V] float64."""
         return self.weigh(self.vectorizer.counts(texts))
 
     def weigh(self, counts: Any) -> Any:
-        """The features of ``counts`` [M, V] by this vocabulary: CSR [M, V] float64."""
+        """Return the features of ``counts`` [M, V]: CSR [M, V] float64."""
         return weighted(counts, self.features, self.idf)
 
     def nearest(self, text: str, topn: int = 10) -> list[Neighbour]:
-        """The ``topn`` documents most like ``text``, nearest first, of equals the first; those that share no
-        word with it are left out."""
+        """Return the ``topn`` documents nearest to ``text`` that share a word with it."""
         return nearest_rows(self.rows, self.vectorize([text]), topn, lengths=self._lengths)
 
     # -- keeping -----------------------------------------------------------------------------------------
@@ -132,8 +125,8 @@ class DocumentBags:
     def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write ``bags.safetensors`` (counts and idf), ``vocabulary.json`` and ``bags.json``.
 
-        Older bags in ``folder`` are replaced, where ``overwrite`` is given, when all is on disk; other files
-        stay.  Raises CheckpointError where ``folder`` is taken or cannot be written.
+        With ``overwrite``, complete new bags replace older ones in ``folder``; other files stay.  Raises
+        CheckpointError if ``folder`` holds something else or cannot be written.
         """
         folder = Path(folder)
         refuse_taken(folder, overwrite=overwrite)
@@ -166,8 +159,7 @@ class DocumentBags:
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> DocumentBags:
-        """The inverse of :meth:`save_pretrained`; raises CheckpointError for a folder without bags of words,
-        or with damaged ones."""
+        """Load saved bags; raise CheckpointError for a folder without bags of words, or with damaged ones."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
         from scipy.sparse import csr_matrix
@@ -205,9 +197,9 @@ class DocumentBags:
 def nearest_rows(
     rows: Any, query: Any, topn: int, *, lengths: NDArray[np.float64] | None = None
 ) -> list[Neighbour]:
-    """The ``topn`` of ``rows``, CSR [N, V], with the largest cosines with ``query``, CSR [1, V]; those
-    without any part in common are left out.  ``lengths`` [N] are the rows', where they are known.
+    """Return the ``topn`` of ``rows`` (CSR [N, V]) with the largest positive cosines with ``query``, [1, V].
 
+    Of rows with equal cosines, the first comes first.  ``lengths`` [N] are those of the rows, if known.
     Raises DataError for ``topn`` below 1.
     """
     if topn < 1:
@@ -220,7 +212,7 @@ def nearest_rows(
 
 
 def refuse_taken(folder: Path, *, overwrite: bool) -> None:
-    """Raise CheckpointError where :meth:`DocumentBags.save_pretrained` may not write."""
+    """Raise CheckpointError for a folder that :meth:`DocumentBags.save_pretrained` must not replace."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"'{folder}' is a file; name a folder to save into")
     if (folder / DESCRIPTION).exists():
@@ -229,7 +221,7 @@ def refuse_taken(folder: Path, *, overwrite: bool) -> None:
                 f"'{folder}' holds bags of words already; choose another folder, or replace them with "
                 "overwrite=True (at the command --force)"
             )
-    elif found := [name for name in _OTHERS if (folder / name).exists()]:
+    elif others := [name for name in _OTHERS if (folder / name).exists()]:
         raise CheckpointError(
-            f"'{folder}' holds something else, of which {found[0]} is a part; choose another folder"
+            f"'{folder}' holds something else, of which {others[0]} is a part; choose another folder"
         )

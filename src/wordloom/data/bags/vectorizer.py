@@ -50,12 +50,7 @@ _AT_ONCE = 512  # texts held at a time
 
 
 class Counted(NamedTuple):
-    """Texts as rows, and what became of their terms.
-
-    Attributes:
-        rows: scipy CSR [N, V] int32, ids ascending within a row.
-        terms: running terms of the texts; ``unknown``: how many of them the vocabulary lacks.
-    """
+    """The counts of N texts (CSR [N, V] int32, ids ascending), and the numbers of terms and unknown terms."""
 
     rows: Any
     terms: int
@@ -63,20 +58,20 @@ class Counted(NamedTuple):
 
 
 class BagVectorizer:
-    """A vocabulary of V terms in the order of their first appearance, and how a text is split into them.
+    """A vocabulary of V terms in the order of their first appearance, and the splitter of texts into terms.
 
-    A term is a word, or with ``max_ngram`` above 1 also a run of so many words, joined by one space; a text's
-    words come first, then its pairs, and so on.  Terms that are not in the vocabulary are not counted.
+    A term is a word or, with ``max_ngram`` above 1, a run of up to that many words, joined by one space.
+    Terms that are not in the vocabulary are not counted.
 
     Attributes:
-        terms: list of V; ``ids``: term -> id.
+        terms, ids: the list of V terms, and the id of each term.
         split: ``"words"`` (words and single punctuation marks, as the word tokenizer splits) or
-            ``"whitespace"`` (what stands between white space).
-        lower: whether texts are lower-cased first.
-        tokenizer: whose tokens are the words, instead of a split; ``split`` and ``lower`` then play no part.
+            ``"whitespace"``.
+        lower: lower-case texts first.
+        tokenizer: takes its tokens for words; ``split`` and ``lower`` then have no effect.
     """
 
-    # what a model's folder asks of a tokenizer
+    # read when a model's folder is saved
     vocab_size: int
     bos_id: int | None = None
     eos_id: int | None = None
@@ -91,7 +86,7 @@ class BagVectorizer:
         max_ngram: int = 1,
         tokenizer: Tokenizer | None = None,
     ) -> None:
-        """Raises DataError for a setting that is not allowed, or a term that is there twice."""
+        """Raise DataError for a setting that is not allowed, or a repeated term."""
         _check(split, max_ngram)
         self.split, self.lower, self.max_ngram, self.tokenizer = split, lower, max_ngram, tokenizer
         self._name(list(check_texts(terms, "terms", error=DataTypeError)))
@@ -110,7 +105,7 @@ class BagVectorizer:
 
     @classmethod
     def fit(cls, texts: Iterable[str], **settings: Any) -> BagVectorizer:
-        """The vocabulary of ``texts``; settings and errors as :meth:`fit_counts`."""
+        """Return the vocabulary of ``texts``; see :meth:`fit_counts`."""
         return cls.fit_counts(texts, **settings)[0]
 
     @classmethod
@@ -166,16 +161,16 @@ class BagVectorizer:
         return self.count(texts).rows
 
     def count(self, texts: Iterable[str]) -> Counted:
-        """:meth:`counts`, and how many running terms were met and not known."""
+        """Return :meth:`counts`, and the numbers of terms and of unknown terms."""
         known = self.ids
         ids, ends = _numbered(self.split_texts(texts), lambda term: known.get(term, -1))
-        there = ids >= 0
-        before = np.concatenate(([0], np.cumsum(there)))  # known terms before each place
-        rows = _rows(ids[there], before[ends], len(self.terms))
+        is_known = ids >= 0
+        before = np.concatenate(([0], np.cumsum(is_known)))  # known terms before each place
+        rows = _rows(ids[is_known], before[ends], len(self.terms))
         return Counted(rows, len(ids), len(ids) - int(before[-1]))
 
     def split_texts(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """The terms of each text, in the order counted: its words, then its pairs of words, and so on."""
+        """Yield the terms of each text: its words, then its pairs of words, and so on."""
         types = (str,) if self.tokenizer is None else (str, bytes)
         texts = check_texts(texts, types=types, error=DataTypeError)
         words = self._tokens(texts) if self.tokenizer is not None else map(self._words, texts)
@@ -194,7 +189,7 @@ class BagVectorizer:
         assert self.tokenizer is not None
         spelt, texts = _Spellings(self.tokenizer), iter(texts)
         while some := list(islice(texts, _AT_ONCE)):
-            # "text": what is classified may quote anything, a special token's spelling too
+            # "text": a text may quote a special token
             for ids in self.tokenizer.encode_batch(some, specials="text"):
                 yield [spelt[index] for index in ids.tolist()]
 
@@ -206,7 +201,7 @@ class BagVectorizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of everything that decides how a text is counted."""
+        """The sha256 of everything that affects counts."""
         digest = hashlib.sha256(json.dumps(self._settings()).encode())
         for term in self.terms:
             digest.update(term.encode("utf-8", "surrogatepass") + b"\n")
@@ -218,8 +213,7 @@ class BagVectorizer:
         return {"split": self.split, "lower": self.lower, "max_ngram": self.max_ngram}
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``vocabulary.json`` (the settings and the list of terms) and, where words are a tokenizer's
-        tokens, that tokenizer's files."""
+        """Write ``vocabulary.json`` (settings and terms), and the files of the tokenizer, if any."""
         folder = Path(folder)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
@@ -228,8 +222,7 @@ class BagVectorizer:
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> BagVectorizer:
-        """The inverse of :meth:`save_pretrained`; raises CheckpointError for a file that is missing or
-        damaged, or a tokenizer that is not the one the vocabulary was counted with."""
+        """Load a vectorizer; raise CheckpointError for a missing or damaged file, or another tokenizer."""
         path = Path(folder) / VOCABULARY
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -255,9 +248,9 @@ class BagVectorizer:
 
 
 def smooth_idf(counts: Any) -> NDArray[np.float64]:
-    """Inverse document frequencies of the terms of ``counts`` [N, V], as scikit-learn makes them: [V].
+    """Return the inverse document frequencies [V] of the terms of ``counts`` [N, V], as scikit-learn does.
 
-    ln((1 + N) / (1 + df)) + 1, where df is in how many of the N rows a term occurs.
+    They are ln((1 + N) / (1 + df)) + 1, where df is the number of rows with the term.
     """
     _check_rows(counts, "counts")
     N, V = counts.shape
@@ -266,11 +259,11 @@ def smooth_idf(counts: Any) -> NDArray[np.float64]:
 
 
 def weighted(counts: Any, features: str, idf: NDArray[Any] | None = None) -> Any:
-    """The features of ``counts`` [N, V]: CSR [N, V] float64.
+    """Return the features of ``counts`` [N, V]: CSR [N, V] float64.
 
-    ``"counts"``: as they are.  ``"binary"``: 1 where a term occurs.  ``"tfidf"``: counts times ``idf`` [V],
-    each row then divided by its length (scikit-learn's TfidfVectorizer by default); a row without terms
-    stays zero.  Raises DataError for any other.
+    ``"counts"`` keeps the counts, and ``"binary"`` is 1 where a term occurs.  ``"tfidf"`` is the counts times
+    ``idf`` [V], with rows of length 1, as in scikit-learn's TfidfVectorizer.  Raises DataError for another
+    name.
     """
     if features not in FEATURES:
         raise DataError(f"unknown features {features!r}; {did_you_mean(str(features), FEATURES)}")
@@ -287,13 +280,13 @@ def weighted(counts: Any, features: str, idf: NDArray[Any] | None = None) -> Any
 
 
 def row_lengths(rows: Any) -> NDArray[np.float64]:
-    """Euclidean length of each row of a CSR [N, V]: [N]."""
+    """Return the Euclidean length of each row of a CSR [N, V]: [N]."""
     _check_rows(rows, "rows")
     return np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
 
 
 def unit_rows(rows: Any) -> Any:
-    """``rows``, a CSR of floats, each divided by its length in place; a row of zeros stays so."""
+    """Divide each row of a CSR of floats by its length, in place; a row of zeros stays as it is."""
     lengths = row_lengths(rows)
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(rows.indptr))
     return rows
@@ -317,7 +310,7 @@ def _check_rows(rows: Any, name: str) -> None:
 
 
 class _Spellings(dict[int, str]):
-    """The tokens of the ids that have been asked for."""
+    """The spelling of each id, looked up once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -330,9 +323,9 @@ class _Spellings(dict[int, str]):
 def _numbered(
     texts: Iterable[list[str]], number: Callable[[str], int]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The number of every running term, and where each text begins and the last one ends: [n], [N + 1].
+    """Return the number of every term [n], and the starts of texts with the last end [N + 1].
 
-    Some texts are held at a time: one call for many terms costs less than many calls.
+    Several texts are numbered at a time, because one call for many terms costs less than many calls.
     """
     parts: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
     lengths = array("q", [0])
@@ -345,8 +338,7 @@ def _numbered(
 
 
 def _rows(ids: NDArray[np.int32], ends: NDArray[np.int64], V: int) -> Any:
-    """CSR [N, V] int32 of running ids, those of text n up to ``ends[n + 1]``; equal ones are added up, in the
-    memory of ``ids``, which are no use afterwards."""
+    """Return the counts, CSR [N, V] int32, of ``ids``; text n ends at ``ends[n + 1]``.  ``ids`` is reused."""
     from scipy.sparse import csr_matrix
 
     if ends[-1] <= np.iinfo(np.int32).max:
@@ -357,7 +349,7 @@ def _rows(ids: NDArray[np.int32], ends: NDArray[np.int64], V: int) -> Any:
 
 
 def _kept(totals: NDArray[np.int64], min_count: int, max_terms: int | None) -> NDArray[np.int64]:
-    """Ids, ascending, of the terms that stay."""
+    """Return the ids of the terms that are kept, ascending."""
     kept = np.flatnonzero(totals >= min_count)
     if not len(kept):
         raise DataError(

@@ -8,8 +8,8 @@ __all__ = ["Document"]
 
 
 class Document(NamedTuple):
-    """One document: its text (``bytes`` under ``encoding_errors="bytes"``), file, and number there from 0."""
+    """A document: its text (``bytes`` under ``encoding_errors="bytes"``), its file, and its number from 0."""
 
     text: str | bytes
     source: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a document
+    index: int  # type: ignore[assignment]  # hides tuple.index

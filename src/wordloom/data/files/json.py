@@ -23,8 +23,7 @@ class Record(NamedTuple):
 def numbered_fields(
     file: Source, field: Fields, errors: EncodingErrors, meter: Meter | None
 ) -> Iterator[tuple[str, str]]:
-    """The place of every text in a .jsonl or .json (file, line or item, field), and the text: what stands in
-    ``field`` of an object."""
+    """Yield every text of a .jsonl or .json file and its place: the file, the line or item, and the field."""
     for place, text in fields_or_words(file, field, None, errors, meter):
         yield place, str(text)
 
@@ -32,7 +31,10 @@ def numbered_fields(
 def fields_or_words(
     file: Source, field: Fields, words: str | None, errors: EncodingErrors, meter: Meter | None
 ) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """As :func:`numbered_fields`; of an object without ``field`` the list of words in the field ``words``."""
+    """Yield places and texts like :func:`numbered_fields`.
+
+    For an object without ``field``, yield the list of words in the field called ``words``.
+    """
     if file.format == "json":
         values = _json_list(file, errors, meter)
         if values and all(isinstance(value, str) for value in values):
@@ -61,14 +63,14 @@ def fields_or_words(
 def text_list(
     value: dict[str, Any], name: str, place: str, errors: EncodingErrors, *, numbers: bool = False
 ) -> tuple[str, ...]:
-    """The list of texts in a field of an object, such as the words of a text; ``numbers`` allows integers."""
+    """Return the list of texts in a field of an object, such as its words; ``numbers`` allows integers."""
     if name not in value:
         raise DataError(missing_field(place, name, value).partition(" Say which one:")[0])
     if not isinstance(value[name], list):
         raise DataError(
             f"{place}, field '{name}': holds a {json_type(value[name])}; it is a list, one for each word"
         )
-    found = []
+    texts = []
     for n, item in enumerate(value[name]):
         if numbers and isinstance(item, int) and not isinstance(item, bool):
             item = str(item)
@@ -76,14 +78,14 @@ def text_list(
             raise DataError(f"{place}, field '{name}[{n}]': holds a {json_type(item)}, not text")
         if not item.strip():
             raise DataError(f"{place}, field '{name}[{n}]': is empty; give it a text, or take the word out")
-        found.append(valid_text(item, errors, place))
-    return tuple(found)
+        texts.append(valid_text(item, errors, place))
+    return tuple(texts)
 
 
-def missing_field(place: str, name: str, there: Any) -> str:
-    """The message for a field that is not among those ``there``."""
-    fields = ", ".join(map(str, there)) or "none"
-    hint = did_you_mean(name, map(str, there)) if there else ""
+def missing_field(place: str, name: str, names: Any) -> str:
+    """Return the error message for a field that is not among ``names``."""
+    fields = ", ".join(map(str, names)) or "none"
+    hint = did_you_mean(name, map(str, names)) if names else ""
     also = f" {hint}" if hint.startswith("did you mean") else ""
     return (
         f"{place}: no field '{name}'; the fields there are: {fields}.{also} "
@@ -92,7 +94,7 @@ def missing_field(place: str, name: str, there: Any) -> str:
 
 
 def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
-    """``text`` without lone surrogates, which JSON can escape (``\\ud800``) and UTF-8 cannot hold."""
+    """Return ``text`` without lone surrogates, which JSON can escape (``\\ud800``) and UTF-8 cannot hold."""
     if text.isascii():
         return text
     try:
@@ -110,12 +112,8 @@ def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
 
 def json_objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[Record]:
     unit: Literal["line", "item"] = "line" if file.format == "jsonl" else "item"
-    values = (
-        _json_lines(file, errors, meter)
-        if file.format == "jsonl"
-        else enumerate(_json_list(file, errors, meter), 1)
-    )
-    for number, value in values:
+    items = _json_lines if unit == "line" else _json_items
+    for number, value in items(file, errors, meter):
         if not isinstance(value, dict):
             place = position(file.name, number, unit=unit)
             raise DataError(f"{place}: holds a {json_type(value)}; each {unit} must be a JSON object")
@@ -142,6 +140,10 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
         yield number, value
 
 
+def _json_items(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[tuple[int, Any]]:
+    yield from enumerate(_json_list(file, errors, meter), 1)
+
+
 def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> list[Any]:
     strict: EncodingErrors = "replace" if errors == "replace" else "strict"
     text = decode(b"".join(blocks(file, meter)), strict, file).removeprefix("\ufeff")
@@ -165,7 +167,7 @@ def _why(error: json.JSONDecodeError) -> str:
 
 
 def parse_json(text: str, place: str) -> Any:
-    """``text`` as JSON; json's own error where it is none, DataError where it is more than can be read."""
+    """Return the value of a JSON ``text``; raise DataError for deep nesting and huge integers."""
     try:
         return json.loads(text)
     except RecursionError:

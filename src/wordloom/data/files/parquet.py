@@ -16,10 +16,9 @@ _ROWS = 256  # rows turned into Python strings at a time
 
 
 def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> Iterator[str]:
-    """The text of each row of ``file``; ``field`` names its column, or several to join by one space.
+    """Yield the text of each row; ``field`` names the column, or several to join by one space.
 
-    Raises:
-        DataError: pyarrow is missing, the file is no Parquet, a column is missing or holds no text.
+    Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or holds no text.
     """
     names = [field] if isinstance(field, str) else list(field)
     for row in parquet_rows(file, names, meter):
@@ -34,9 +33,9 @@ def parquet_rows(
     whole_numbers: Sequence[str] = (),
     numbers: Sequence[str] = (),
 ) -> Iterator[tuple[Any, ...]]:
-    """The columns ``names`` of each row, None where a cell is null; all hold text.
+    """Yield the texts in the columns ``names`` of each row, None where a cell is null.
 
-    The columns in ``whole_numbers`` may hold those or booleans instead, those in ``numbers`` any numbers.
+    Columns in ``whole_numbers`` may also hold integers or booleans, and columns in ``numbers`` any numbers.
     Raises DataError as :func:`parquet_texts`.
     """
     try:
@@ -71,12 +70,12 @@ def parquet_rows(
                     for c in range(table.metadata.num_columns)
                 )
         except (pa.ArrowException, OSError) as error:
-            what = str(error).splitlines()[0]
-            raise DataError(f"{file.name}: not a readable Parquet file ({what}); write it again") from error
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{file.name}: not a readable Parquet file ({reason}); write it again") from error
 
 
 def _check_column(file: Source, schema: Any, name: str, *, whole: bool, any_number: bool) -> None:
-    """Raise DataError unless the column is there and holds what is wanted of it."""
+    """Raise DataError unless the column exists and holds one of the allowed types."""
     from pyarrow import types
 
     if name not in schema.names:
@@ -84,12 +83,12 @@ def _check_column(file: Source, schema: Any, name: str, *, whole: bool, any_numb
     kind = schema.field(name).type
     if types.is_dictionary(kind):
         kind = kind.value_type
-    if types.is_string(kind) or types.is_large_string(kind):
-        return
-    if whole and (types.is_integer(kind) or types.is_boolean(kind)):
-        return
-    if any_number and (types.is_integer(kind) or types.is_floating(kind)):
-        return
-    others = " or whole numbers" if whole else " or numbers" if any_number else ""
-    wanted = "text (string)" + others
-    raise DataError(f"{file.name}: column '{name}' holds {kind}, not {wanted}")
+    if not (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or (types.is_integer(kind) and (whole or any_number))
+        or (types.is_boolean(kind) and whole)
+        or (types.is_floating(kind) and any_number)
+    ):
+        others = " or whole numbers" if whole else " or numbers" if any_number else ""
+        raise DataError(f"{file.name}: column '{name}' holds {kind}, not text (string){others}")

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from wordloom.errors import DataError
 
-# csv and tsv are tables of labelled rows (:mod:`wordloom.data.rows.labelled`), never a corpus of running text
+# csv and tsv are tables of rows, never running text
 Format: TypeAlias = Literal["text", "jsonl", "json", "parquet", "wikipedia", "brown", "csv", "tsv"]
 PathLike: TypeAlias = str | os.PathLike[str]
 Sources: TypeAlias = PathLike | Iterable[PathLike]
@@ -26,7 +26,7 @@ FORMATS: dict[str, Format] = {
     ".xml": "wikipedia",
 }
 COMPRESSIONS = {".gz": "gzip", ".xz": "xz", ".bz2": "bz2", ".zst": "zstd"}
-# Suffixes that are surely not plain text.  A file named outright with any other suffix is read as text.
+# Suffixes that are not plain text.  A file that the user names with any other suffix is read as text.
 _REFUSED = {
     ".csv": "a table; write it as .jsonl, one object per line",
     ".tsv": "a table; write it as .jsonl, one object per line",
@@ -46,14 +46,14 @@ _REFUSED = {
 
 
 class Columns(NamedTuple):
-    """Which columns of a table hold texts, labels and scores, by name or by number from 1.
+    """The columns of a table that hold texts, labels and scores, by name or by number from 1.
 
     Attributes:
         texts: one column, or two for pairs of sentences.
-        label: the column of the label; ``None`` for texts without one.
-        header: whether the first line of a .csv or .tsv names its columns.  ``None``: it does where a column
-            is given by name.
-        score: the column of a number to predict; ``None`` for none.
+        label: the column of the label, or None.
+        header: True if the first line of a .csv or .tsv names its columns.  None means that it does if a
+            column is given by name.
+        score: the column of a number to predict, or None.
     """
 
     texts: tuple[str | int, ...]
@@ -67,9 +67,8 @@ class Source:
     """One file to read.
 
     Attributes:
-        path: where its bytes are; a temporary file for a pipe, ``"-"`` for standard input.
-        name: the name that messages use, as the user gave it.
-        format, compression: how it is written.
+        path: the path of its bytes: a temporary file for a pipe, ``"-"`` for standard input.
+        name: the name in messages, as the user gave it.
         field, separator, columns: the reader settings of a named data set.
     """
 
@@ -87,14 +86,14 @@ class Source:
 
 
 def is_stdin(item: PathLike) -> bool:
-    """Whether ``item`` stands for standard input: ``-``, or ``-.jsonl`` and so on, which says its format."""
+    """Return True for standard input: ``-``, or a name with a format such as ``-.jsonl``."""
     return os.fspath(item) == "-" or os.fspath(item).startswith("-.")
 
 
 def describe(path: str) -> Source:
-    """Format and compression of a file of running text, from its name.
+    """Return a file of running text with the format and compression of its name.
 
-    Raises DataError for a suffix that is surely not running text.
+    Raises DataError for a suffix that is not plain text.
     """
     suffix, compression = suffixes(path)
     if suffix in _REFUSED:
@@ -103,6 +102,6 @@ def describe(path: str) -> Source:
 
 
 def suffixes(path: str) -> tuple[str, str | None]:
-    """The suffix and the compression of a name: ``a.jsonl.gz`` is ``(".jsonl", "gzip")``."""
+    """Return the suffix and the compression of a name: (".jsonl", "gzip") for ``a.jsonl.gz``."""
     stem, last = os.path.splitext(os.path.basename(path).lower())
     return (os.path.splitext(stem)[1], COMPRESSIONS[last]) if last in COMPRESSIONS else (last, None)

@@ -17,8 +17,8 @@ from wordloom.errors import DataError
 
 EncodingErrors: TypeAlias = Literal["strict", "replace", "bytes"]
 ENCODING_ERRORS = ("strict", "replace", "bytes")
-BLOCK = 1 << 20  # bytes read at a time; also the size at which a long document is passed on in pieces
-_SNIFF = 8192  # a NUL this early marks a file as binary, the rule of git and grep
+BLOCK = 1 << 20  # bytes read at a time; longer documents are passed on in pieces
+_SNIFF = 8192  # a NUL within these bytes marks a file as binary, as in git and grep
 
 _MAGIC = {
     b"\x1f\x8b": "gzip data: name it .gz",
@@ -38,7 +38,7 @@ _MAGIC = {
 
 
 class Meter:
-    """Counts the bytes read from disk (before decompression), for progress."""
+    """A counter of bytes read from disk, before decompression, for progress."""
 
     def __init__(self) -> None:
         self.read = 0
@@ -53,7 +53,7 @@ class _Metered(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = cast(io.BufferedReader, self._raw).readinto1(buffer)  # of a pipe what is there
+        count = cast(io.BufferedReader, self._raw).readinto1(buffer)  # the available bytes of a pipe
         self._meter.read += count
         return count
 
@@ -64,7 +64,7 @@ class _Metered(io.RawIOBase):
 
 
 class _Zstd(io.RawIOBase):
-    """Zstandard frames, one after another; unlike the package's own reader it refuses a cut-off end."""
+    """A reader of Zstandard frames that, unlike the package's own, refuses a truncated file."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         try:
@@ -105,7 +105,7 @@ class _Zstd(io.RawIOBase):
 
 
 def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
-    """The decompressed bytes of ``source`` as a readable binary file."""
+    """Open ``source`` as a readable binary file of its decompressed bytes."""
     try:
         file: IO[bytes] = sys.stdin.buffer if source.is_stdin else open(source.path, "rb")  # noqa: SIM115
     except OSError as error:
@@ -125,10 +125,9 @@ def open_stream(source: Source, meter: Meter | None = None) -> IO[bytes]:
 
 
 def blocks(source: Source, meter: Meter | None = None) -> Iterator[bytes]:
-    """``source`` in blocks of at most :data:`BLOCK` bytes; standard input as it comes, in smaller ones.
+    """Yield ``source`` in blocks of at most :data:`BLOCK` bytes; blocks of standard input may be smaller.
 
-    Raises:
-        DataError: the file cannot be read, or its compressed data are truncated or corrupt.
+    Raises DataError if the file cannot be read, or its compressed data are truncated or corrupt.
     """
     stream = open_stream(source, meter)
     try:
@@ -147,14 +146,14 @@ def _read(stream: IO[bytes], source: Source) -> bytes:
         known = (OSError, EOFError, zlib.error, lzma.LZMAError)
         if not isinstance(error, known) and type(error).__name__ != "ZstdError":
             raise
-        what = f"truncated or corrupt {source.compression} data" if source.compression else "cannot be read"
-        raise DataError(f"{source.name}: {what} ({error}); copy or download it again") from error
+        fault = f"truncated or corrupt {source.compression} data" if source.compression else "cannot be read"
+        raise DataError(f"{source.name}: {fault} ({error}); copy or download it again") from error
 
 
 def refuse_binary(head: bytes, source: Source, *, bytes_allowed: bool) -> None:
-    """Raise :class:`DataError` when ``head``, the first bytes of a text file, shows that it is no text.
+    """Raise DataError if the first bytes of a file, ``head``, are not text.
 
-    ``bytes_allowed``: whether the caller takes ``encoding_errors="bytes"``, for the advice.
+    With ``bytes_allowed``, the message advises ``encoding_errors="bytes"``.
     """
     nul = head[:_SNIFF].find(b"\0")
     try:
@@ -163,10 +162,10 @@ def refuse_binary(head: bytes, source: Source, *, bytes_allowed: bool) -> None:
         invalid = True
     else:
         invalid = False
-    for magic, what in _MAGIC.items():
-        # "BZh" or "PAR1" may also begin a text, so the name of a format needs proof that this is none.
+    for magic, description in _MAGIC.items():
+        # a text may also begin with "BZh" or "PAR1", but a binary file has a NUL or invalid UTF-8
         if head.startswith(magic) and (nul >= 0 or invalid):
-            raise DataError(f"{source.name}: not UTF-8 text but {what}")
+            raise DataError(f"{source.name}: not UTF-8 text but {description}")
     if nul >= 0:
         advice = (
             'to take running text as raw bytes, for a byte tokenizer, say encoding_errors="bytes" '
@@ -179,7 +178,7 @@ def refuse_binary(head: bytes, source: Source, *, bytes_allowed: bool) -> None:
 
 
 def decode(raw: bytes, errors: EncodingErrors, source: Source, *, offset: int = 0) -> str:
-    """``raw`` as UTF-8, where ``offset`` is the position of its first byte in the file."""
+    """Decode ``raw`` as UTF-8; ``offset`` is the position of its first byte in the file, for errors."""
     return _decode(raw, errors, source, offset, final=True)[0]
 
 
@@ -201,12 +200,12 @@ def _decode(
 def text_blocks(
     source: Source, errors: EncodingErrors, meter: Meter | None = None, *, bytes_allowed: bool = False
 ) -> Iterator[str]:
-    """``source`` decoded as UTF-8, block by block; line ends stay as they are, a leading BOM is dropped.
+    """Yield ``source`` decoded as UTF-8, block by block, with its line ends, without a byte-order mark.
 
-    ``bytes_allowed``: whether the caller takes ``encoding_errors="bytes"``, for the advice in an error.
+    With ``bytes_allowed``, error messages advise ``encoding_errors="bytes"``.
 
-    Raises:
-        DataError: the file is binary, or (``errors="strict"``) holds invalid UTF-8: file and byte offset.
+    Raises DataError, with file and byte offset, if the file is binary, or if it holds invalid UTF-8 and
+    ``errors`` is "strict".
     """
     head, held, offset = b"", b"", 0
     for block in blocks(source, meter):

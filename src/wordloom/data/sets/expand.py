@@ -1,4 +1,4 @@
-"""Expand what a user names (files, folders, globs, ``-``, named data sets) into the list of files to read."""
+"""Expand the sources that a user names (files, folders, globs, ``-``, data sets) into a list of files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Accepts:
         return f"allowed: {', '.join(self.formats)}, each also compressed ({', '.join(COMPRESSIONS)})"
 
     def source(self, path: str) -> Source:
-        """The file at ``path``; raises DataError where its name says that it cannot be read."""
+        """Return the file at ``path``; raise DataError if the reader does not accept its name."""
         if self.describe is not None:
             return self.describe(path)
         suffix, compression = suffixes(path)
@@ -74,33 +74,32 @@ RUNNING_TEXT = Accepts(formats=FORMATS, describe=describe)
 def expand(
     sources: Sources, accepts: Accepts = RUNNING_TEXT, *, skipped: list[str] | None = None
 ) -> list[Source]:
-    """The files that ``sources`` stand for, in the order given.
+    """Return the files of ``sources``, in order.
 
     A source is a file, a folder (its files with an accepted suffix, at any depth), a glob, ``-`` for standard
-    input (``-.jsonl``, ``-.jsonl.zst`` and so on say its format), or a named data set such as
-    ``tiny-shakespeare`` or ``gutenberg/train``.  The files of a folder or glob are sorted by name, each is
-    read once, and a link to a folder above it is not followed.  Hidden files and folders are skipped; other
+    input (``-.jsonl``, ``-.jsonl.zst`` and so on name its format), or a named data set such as
+    ``tiny-shakespeare`` or ``gutenberg/train``.  The files of a folder or glob are sorted by name, and each
+    is read once.  A link to a folder above it is not followed.  Hidden files and folders are skipped; other
     files of a folder are appended to ``skipped``.  A file that two sources name is read twice, with a
     warning.  A pipe is copied to a temporary file, because readers may read a file more than once.
 
-    Raises:
-        DataError: nothing given, a missing file, a glob without a match, a folder without readable files, a
-            file of another kind, or standard input given twice.
+    Raises DataError for no source, a missing file, a glob without a match, a folder without readable files, a
+    file of another kind, and standard input given twice.
     """
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    if not given:
+    items = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if not items:
         raise DataError(
             f"no source given; name at least one {accepts.noun}, folder, glob, data set, or '-' for stdin"
         )
-    found = [source for item in given for source in _expand_one(os.fspath(item), accepts, skipped)]
-    if sum(source.is_stdin for source in found) > 1:
+    files = [file for item in items for file in _expand_one(os.fspath(item), accepts, skipped)]
+    if sum(file.is_stdin for file in files) > 1:
         raise DataError("'-' is given twice; standard input can be read once")
-    report_repeated(found)
-    return found
+    report_repeated(files)
+    return files
 
 
 def report_repeated(files: Iterable[Source]) -> None:
-    """Log one line that names the files that are among ``files`` more than once."""
+    """Log one line with the repeated files among ``files``."""
     seen: set[str] = set()
     repeated: dict[str, None] = {}
     for file in files:
@@ -119,8 +118,7 @@ def report_repeated(files: Iterable[Source]) -> None:
 
 @cache
 def _warn_once(message: str) -> None:
-    """A run expands its sources several times."""
-    _log.warning(message)
+    _log.warning(message)  # a run expands its sources several times
 
 
 def _expand_one(given: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:
@@ -140,20 +138,20 @@ def _expand_one(given: str, accepts: Accepts, skipped: list[str] | None) -> list
     if os.path.exists(path):
         return [_file(path, accepts)]
     if glob.has_magic(path):
-        if not (found := _matches(path, accepts, skipped)):
+        if not (files := _matches(path, accepts, skipped)):
             raise DataError(
                 f"no file matches '{given}'; check the pattern (quote it, so the shell leaves it)"
             )
-        return found
+        return files
     raise DataError(_missing(given, accepts))
 
 
 def _once(files: Iterable[Source]) -> list[Source]:
-    """``files`` without those that an earlier one is a link to, or the same path again."""
-    found: dict[str, Source] = {}
+    """Return the first of the ``files`` with each real path, without later links to it."""
+    by_path: dict[str, Source] = {}
     for file in files:
-        found.setdefault(os.path.realpath(file.path), file)
-    return list(found.values())
+        by_path.setdefault(os.path.realpath(file.path), file)
+    return list(by_path.values())
 
 
 def _file(path: str, accepts: Accepts) -> Source:
@@ -176,10 +174,9 @@ def _folder(folder: str, accepts: Accepts, skipped: list[str] | None) -> Iterato
 
 
 def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
-    """Each folder below ``folder``, itself first, and the names of its files, sorted.
+    """Yield ``folder`` and each folder below it, with the sorted names of its files.
 
-    Links are followed, but no folder is visited twice: a link may lead back to where it lies.  Hidden files
-    and folders are left out.
+    Links are followed, but no folder is visited twice.  Hidden files and folders are left out.
     """
     visited = set()
     for directory, folders, names in os.walk(folder, followlinks=True):
@@ -192,21 +189,18 @@ def walk(folder: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _matches(pattern: str, accepts: Accepts, skipped: list[str] | None) -> list[Source]:
-    """The files of a glob, those of the folders that it matches among them."""
-    found: list[Source] = []
+    """Return the files of a glob, with those in matching folders."""
+    files: list[Source] = []
     top = os.sep if pattern.startswith(os.sep) else ""
     for match in sorted(set(_glob(top, [part for part in pattern.split(os.sep) if part]))):
-        if os.path.isdir(match):
-            found += _folder(match, accepts, skipped)
-        else:
-            found.append(_file(match, accepts))
-    return _once(found)
+        files += _folder(match, accepts, skipped) if os.path.isdir(match) else [_file(match, accepts)]
+    return _once(files)
 
 
 def _glob(folder: str, parts: list[str]) -> Iterator[str]:
-    """The matches of ``parts``, the components of a pattern, below ``folder``.
+    """Yield the matches of ``parts``, the components of a pattern, below ``folder``.
 
-    As :func:`glob.glob` with ``recursive=True``, except that ``**`` does not follow links in circles.
+    The rules are those of :func:`glob.glob` with ``recursive=True``, but ``**`` does not follow link cycles.
     """
     if not parts:
         yield folder
@@ -230,7 +224,7 @@ _SPOOLS: dict[tuple[int, int], IO[bytes]] = {}
 
 
 def spooled(path: str) -> str:
-    """The temporary file with the bytes of a pipe, which is read once and kept until the process ends."""
+    """Return a temporary file with the bytes of a pipe, which is kept until the process ends."""
     status = os.stat(path)
     key = status.st_dev, status.st_ino
     if key not in _SPOOLS:
@@ -243,15 +237,15 @@ def spooled(path: str) -> str:
 
 
 def _missing(given: str, accepts: Accepts) -> str:
-    """The message for a source that does not exist, with a name that is near."""
-    what = f"no {accepts.noun} or named data set '{given}'"
+    """Return the error message for a missing source, with the most similar name."""
+    missing = f"no {accepts.noun} or named data set '{given}'"
     path = os.path.expanduser(given)
     folder = os.path.dirname(path) or "."
     here = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     files = [name for name in here if suffixes(name)[0] in accepts.formats]
     for name, names in ((os.path.basename(path), files), (given.partition("/")[0], list(DATASETS))):
         if names and (near := did_you_mean(name, names)).startswith("did you mean"):
-            return f"{what}; {near}"
+            return f"{missing}; {near}"
     if not os.path.isdir(folder):
-        return f"{what}: the folder '{folder}' does not exist"
-    return f"{what}; see `wordloom data list` for the named data sets"
+        return f"{missing}: the folder '{folder}' does not exist"
+    return f"{missing}; see `wordloom data list` for the named data sets"

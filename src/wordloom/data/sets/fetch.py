@@ -1,9 +1,7 @@
-"""Named public data sets: where they come from, what they may be used for, how they are read.
+"""Find and download the files of named data sets.
 
-A set is looked for first in the folder ``$WORDLOOM_DATA``, then among earlier downloads; only
-:func:`fetch`, which a user asks for, uses the network.  Hashes are sha256 of a file's raw bytes (after
-decompression), so a recompressed copy and a fresh download answer to the same one; where no hash is known
-that is said, and the one found is reported.
+The folder ``$WORDLOOM_DATA`` comes first, then earlier downloads.  Only :func:`fetch` uses the network.
+Hashes are sha256 of the decompressed content, so a recompressed copy and a download have equal hashes.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ _TIMEOUT = 60  # seconds without an answer
 
 
 class Fetched(NamedTuple):
-    """A file of a set that is now here, and what was known of it.
-
-    ``state`` is ``verified`` (the hash is the known one) or ``unverified`` (none is known; ``sha256`` is
-    what was found).
-    """
+    """A local file of a data set; it is ``verified`` if its hash equals a known hash."""
 
     path: Path
     bytes: int
@@ -48,10 +42,9 @@ def names_dataset(given: str) -> bool:
 
 
 def files_of(given: str) -> tuple[DatasetInfo, str, tuple[DatasetFile, ...]]:
-    """The set, the part and the files that ``NAME`` or ``NAME/PART`` stands for.
+    """Return the set, the part and the files of ``NAME`` or ``NAME/PART``.
 
-    Raises:
-        DataError: no such set or part, a part that must be named, or a set that may not be distributed.
+    Raises DataError for an unknown set or part, a missing part, and a set that may not be distributed.
     """
     name, _, part = given.partition("/")
     if name not in DATASETS:
@@ -136,13 +129,12 @@ def fetch(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Fetched]:
-    """Makes the files of ``NAME`` (all parts) or ``NAME/PART`` available, and checks them.
+    """Download the files of ``NAME`` (all parts) or ``NAME/PART`` if they are missing, and check them.
 
-    What lies in ``$WORDLOOM_DATA`` or was downloaded before is checked, not fetched again.  A download that
-    breaks off or has the wrong hash leaves nothing behind.
+    Files in ``$WORDLOOM_DATA`` and earlier downloads are checked, not fetched again.  A download that breaks
+    off or has a wrong hash leaves no file.
 
-    Raises:
-        DataError: as :func:`files_of`; no network; a file is cut off or has another hash.
+    Raises DataError as :func:`files_of`, without a network, and for a truncated file or another hash.
     """
     info = files_of(given)[0] if "/" in given else _info(given)
     files = files_of(given)[2] if "/" in given else info.files
@@ -151,7 +143,7 @@ def fetch(
 
 def _info(name: str) -> DatasetInfo:
     if name not in DATASETS or not DATASETS[name].parts:
-        files_of(name)  # raises, saying why
+        files_of(name)  # raises with the reason
     return DATASETS[name]
 
 
@@ -177,7 +169,7 @@ def _fetch(
 
 
 def _identify(path: Path) -> tuple[int, str]:
-    """Size and sha256 of the raw bytes."""
+    """Return size and sha256 of the raw bytes."""
     source = Source(path=str(path), name=str(path), format="text", compression=UNPACKED.get(path.suffix))
     digest, size = hashlib.sha256(), 0
     for block in blocks(source):
@@ -194,10 +186,10 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
         )
     import pooch
 
-    pooch.get_logger().setLevel(logging.ERROR)  # it repeats what we report, over several lines
+    pooch.get_logger().setLevel(logging.ERROR)  # its lines repeat the progress reported here
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Of a file that is sent compressed, the hash of the raw content is checked afterwards.
+        # The hash of a compressed download is that of its raw content, which is checked afterwards.
         known = file.sha256 if target.suffix not in UNPACKED else None
         pooch.retrieve(
             file.url,
@@ -206,7 +198,7 @@ def _download(given: str, file: DatasetFile, target: Path) -> Path:
             path=target.parent,
             downloader=pooch.HTTPDownloader(timeout=_TIMEOUT),
         )
-    except ValueError as error:  # pooch's word for a wrong hash
+    except ValueError as error:  # raised by pooch for a wrong hash
         raise DataError(
             f"data set '{given}': what {file.url} sends has not the sha256 {file.sha256}; "
             "it is damaged or was changed, and was not kept"

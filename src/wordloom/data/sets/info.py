@@ -1,4 +1,4 @@
-"""Description of a named data set and of its files."""
+"""The description of a named data set and of its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from wordloom.data.files.source import Columns, Fields, Format
 
-UNPACKED = {".gz": "gzip", ".xz": "xz"}  # compression that is not part of what a file is
+UNPACKED = {".gz": "gzip", ".xz": "xz"}  # sizes and hashes are those of the decompressed content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +16,10 @@ class DatasetFile:
     """One file of a data set.
 
     Attributes:
-        path: its place below ``$WORDLOOM_DATA``, perhaps compressed.
-        sha256: of its raw bytes (after gzip or xz; a ``.bz2`` dump or ``.zip`` counts as it is); ``None``
-            where not known.
-        bytes: its raw size; ``None`` where not known.
-        url: where it is published, perhaps not compressed; ``None`` for a derived file.
-        made_here: written on this machine when first asked for, from what Python carries.
+        path: its path below ``$WORDLOOM_DATA``, perhaps compressed.
+        sha256, bytes: hash and size of the raw content, without gzip or xz; None if unknown.
+        url: the URL of its publication, perhaps not compressed; None for a derived file.
+        made_here: True if it is written on this machine, from Python's own documentation.
     """
 
     path: str
@@ -32,7 +30,7 @@ class DatasetFile:
 
     @property
     def download_name(self) -> str:
-        """The path of a download below the download folder."""
+        """The path in the download folder."""
         stem, suffix = os.path.splitext(self.path)
         return stem if suffix in UNPACKED and not (self.url or "").endswith(suffix) else self.path
 
@@ -42,15 +40,14 @@ class DatasetInfo:
     """A named data set.
 
     Attributes:
-        title, licence, origin, citation: in words.
-        parts: names of parts, such as ``train``, and the files of each.
-        task: what it is made for.
-        format: how :func:`~wordloom.data.documents` reads it; ``None`` where it is no running text.
-        field, separator: reader settings, where they differ from the defaults.
-        layout: what the files hold, for those who parse them.
-        columns: where a table of labelled or scored rows keeps what; ``None`` for anything else.
-        about_bytes: an approximate size where exact ones are not known.
-        notes: what a user must know; for a set that may not be distributed, what to do instead.
+        parts: the files of each part, such as ``train``.
+        task: the task that it was made for.
+        layout: a description of the files, for parsers.
+        format: the format for :func:`~wordloom.data.documents`; None if it is no running text.
+        field, separator: the reader settings, if they differ from the defaults.
+        columns: the columns of a table of labelled or scored rows; None for other sets.
+        about_bytes: an approximate size, if the exact size is unknown.
+        notes: advice for the user.
     """
 
     title: str
@@ -58,8 +55,8 @@ class DatasetInfo:
     licence: str
     origin: str
     parts: Mapping[str, tuple[DatasetFile, ...]]
-    format: Format | None
     layout: str
+    format: Format | None = None
     columns: Columns | None = None
     field: Fields = "text"
     separator: str | None = None
@@ -69,12 +66,12 @@ class DatasetInfo:
 
     @property
     def files(self) -> tuple[DatasetFile, ...]:
-        """All files, of all parts."""
+        """The files of all parts."""
         return tuple(file for files in self.parts.values() for file in files)
 
     @property
     def bytes(self) -> int | None:
-        """Raw size of all files, or the approximate one."""
+        """The raw size of all files, or the approximate size."""
         sizes = [file.bytes for file in self.files]
         if not sizes or None in sizes:
             return self.about_bytes

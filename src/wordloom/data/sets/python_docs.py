@@ -1,22 +1,18 @@
-"""The corpus that every Python carries: its own documentation, about 1.8 MB of English.
+"""A corpus of Python's own documentation, about 1.8 MB of English.
 
-It is what ``pydoc_data.topics`` holds (the language reference, by topic) and the docstrings of the
-standard library, read with :mod:`ast` from the source files; nothing is imported.  One document is
-one topic or one source file, its paragraphs in their order, a blank line between two.
+It consists of ``pydoc_data.topics`` (the language reference, by topic) and the docstrings of the standard
+library, read with :mod:`ast` from the source files without importing them.  A document is a topic or a source
+file, with blank lines between its paragraphs.  The corpus depends on the version of Python alone.
 
-Four choices make it English, and make its held-out part honest:
-
-- Tests are left out (folders ``test``, ``tests`` and ``idle_test``): their docstrings are labels
-  and expected outputs, and many systems install Python without them.
-- Doctest examples (from ``>>>`` to the next blank line, as :mod:`doctest` reads them) are left
-  out.  Grammar, signatures and code samples inside the prose stay, about 3% of the bytes.
-- A paragraph appears once: it is dropped when its letters, in words and in lower case, were seen
-  in an earlier one, or when more than half of its runs of five words were.  The second rule takes
-  what was copied from module to module and then edited.
-- A topic or a file goes to one part as a whole, by a hash of its name, about one byte in ten to
-  validation.  A name keeps its part in every version of Python.
-
-The corpus is the same wherever the same standard library lies; two versions of Python differ.
+- Tests are left out (folders ``test``, ``tests`` and ``idle_test``): their docstrings are labels and expected
+  outputs, and many systems install Python without them.
+- Doctest examples (from ``>>>`` to the next blank line) are left out.  Grammar, signatures and code samples
+  inside the prose stay, about 3% of the bytes.
+- A paragraph is dropped if an earlier one has the same words, or contains more than half of its runs of five
+  words, as texts do that were copied between modules and edited.
+- The hash of its name puts a topic or file into one part, about one byte in ten into validation.  A name
+keeps
+  its part in every version of Python.
 """
 
 from __future__ import annotations
@@ -42,9 +38,8 @@ __all__ = ["Part", "embedded_documents", "embedded_file", "write_embedded"]
 
 Part = Literal["train", "validation", "all"]
 
-# Of the seeds below 100, the one that holds out nearest to a tenth of the topics and a tenth of the
-# docstrings on Python 3.11, 3.12 and 3.13 with no document above a tenth of what it holds out.  No
-# model was scored to choose it.
+# The seed below 100 that holds out nearest to a tenth of the topics and of the docstrings on Python 3.11 to
+# 3.13, with no document above a tenth of the held-out part.  It was chosen without any model's score.
 _SPLIT_SEED = 73
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data"}
 _SHINGLE = 5  # words
@@ -57,14 +52,12 @@ _NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff]")
 
 
 def embedded_documents(part: Part = "all") -> Iterator[Document]:
-    """The documents of one part of the corpus, or of both, topics first.
+    """Return the documents of one part of the corpus, or of both, topics first.
 
-    A document's ``source`` is the path of its file under the library, for a topic
-    ``pydoc_data/topics.py:NAME``; its ``index`` is 0, for a source holds one document.  The text is
-    a ``str``.  Reading the library takes some seconds, once per process.
+    The ``source`` of a document is the path of its file in the library, or ``pydoc_data/topics.py:NAME``; its
+    ``index`` is 0.  Reading the library takes some seconds, once per process.
 
-    Raises :class:`~wordloom.errors.DataError` for an unknown part, and on a Python that carries
-    no standard-library sources.
+    Raises DataError for an unknown part, and on a Python without the sources of its standard library.
     """
     if part not in get_args(Part):
         raise DataError(
@@ -74,13 +67,11 @@ def embedded_documents(part: Part = "all") -> Iterator[Document]:
 
 
 def write_embedded(folder: str | os.PathLike[str]) -> list[Path]:
-    """Write ``train.jsonl`` and ``validation.jsonl`` into ``folder``; returns the two paths.
+    """Write ``train.jsonl`` and ``validation.jsonl`` into ``folder``, and return the two paths.
 
-    One JSON object a line, with ``text`` and ``source``.  A file appears whole or not at all; one
-    that is there already and equal is left as it is.
+    Each line is a JSON object with ``text`` and ``source``.  Equal files stay as they are.
 
-    Raises :class:`~wordloom.errors.DataError` when a file is there and differs (another version of
-    Python wrote it), before anything is written.
+    Raises DataError, before anything is written, if another version of Python wrote a file.
     """
     folder = Path(folder)
     contents = {folder / f"{part}.jsonl": _json_lines(part) for part in ("train", "validation")}
@@ -98,9 +89,9 @@ def write_embedded(folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def embedded_file(folder: str | os.PathLike[str], path: str) -> Path:
-    """The file ``path`` (``python-docs/train.jsonl``) of the corpus below ``folder``, written when missing.
+    """Return the file ``path`` (``python-docs/train.jsonl``) below ``folder``; write it if it is missing.
 
-    Another Python, or another version of this module, has a folder of its own: its text may differ.
+    Every version of Python and of this module has its own folder, because the text may differ.
     """
     made_by = f"{sys.version}\n{_standard_library()}\n".encode() + Path(__file__).read_bytes()
     name = Path(path)
@@ -138,7 +129,7 @@ def _standard_library() -> Path:
 
 @lru_cache(maxsize=1)
 def _corpus(library: Path) -> tuple[tuple[str, str], ...]:
-    """(source, text) of every document, topics first, since a copy yields to the first seen."""
+    """Return (source, text) of every document, topics first, because the first of two copies stays."""
     sources = list(_topics(library / "pydoc_data" / "topics.py"))
     for path in sorted(library.rglob("*.py"), key=lambda path: path.relative_to(library).as_posix()):
         relative = path.relative_to(library)
@@ -164,7 +155,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _topics(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The one dictionary in ``pydoc_data/topics.py``, a document per topic, by name."""
+    """Yield the topics in the dictionary of ``pydoc_data/topics.py``, by name."""
     for statement in _parse(path).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
             topics = cast(dict[str, str], ast.literal_eval(statement.value))
@@ -174,7 +165,7 @@ def _topics(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
-    """Dedented docstrings of a module, its classes and functions, nested ones too, from the top."""
+    """Yield the dedented docstrings of a module, its classes and functions, from the top."""
     if isinstance(tree, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         docstring = ast.get_docstring(tree)
         if docstring:
@@ -195,7 +186,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _deduplicated(sources: Iterable[Iterable[str]]) -> Iterator[list[str]]:
-    """The paragraphs of each source that were not seen before, in it or in an earlier one."""
+    """Yield the paragraphs of each source that are new in it and in all earlier sources."""
     seen: set[str] = set()
     shingles: set[tuple[str, ...]] = set()
     for texts in sources:

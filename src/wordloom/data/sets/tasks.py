@@ -1,10 +1,10 @@
-"""The named data sets made for tasks: classification, questions, choices, instructions, words."""
+"""The named data sets of tasks: classification, question answering, choices, instructions, words."""
 
 from __future__ import annotations
 
 from wordloom.data.files.source import Columns
 from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import away, here
+from wordloom.data.sets.known_files import file
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _SWAG = "https://raw.githubusercontent.com/rowanz/swagaf/master/data/"
@@ -23,8 +23,8 @@ def _glue(
 ) -> DatasetInfo:
     train, dev = (f"glue/{name}/{part}.tsv.gz" for part in ("train", "dev"))
     both = {
-        "train": (here(train, f"{_GLUE}{name}/train.tsv"),),
-        "dev": (here(dev, f"{_GLUE}{name}/dev.tsv"),),
+        "train": (file(train, f"{_GLUE}{name}/train.tsv"),),
+        "dev": (file(dev, f"{_GLUE}{name}/dev.tsv"),),
     }
     return DatasetInfo(
         title=title,
@@ -32,8 +32,7 @@ def _glue(
         licence=licence,
         origin="F0restL1n/BERT:glue_data @ 0d0288be0807",
         citation="Wang et al. 2018, arXiv:1804.07461",
-        parts=both | {part: (file,) for part, file in parts.items()},
-        format=None,
+        parts=both | {part: (extra,) for part, extra in parts.items()},
         layout=layout,
         columns=columns,
     )
@@ -44,32 +43,30 @@ def _choices(title: str, licence: str, folder: str, evaluation: str, train: str 
     layout = "JSON lines (query, choices, gold)"
     if train is not None:
         path = f"multiple-choice/{train}.train.csv.gz"
-        parts["train"] = (here(path, f"{_AUXILIARY}{train}.csv"),)
+        parts["train"] = (file(path, f"{_AUXILIARY}{train}.csv"),)
         layout += "; train: CSV without header (question, A, B, C, D, answer)"
     path = f"multiple-choice/{evaluation}.eval.jsonl.gz"
-    parts["eval"] = (here(path, f"{_FOUNDRY}{folder}/{evaluation}.jsonl"),)
+    parts["eval"] = (file(path, f"{_FOUNDRY}{folder}/{evaluation}.jsonl"),)
     return DatasetInfo(
         title=title,
         task="multiple choice",
         licence=licence,
         origin="mosaicml/llm-foundry:scripts/eval/local_data @ 8c8dd48f7216",
         parts=parts,
-        format=None,
         layout=layout,
     )
 
 
 def _instructions(
-    file: str, origin: str, *, title: str, licence: str, layout: str = "instruction, input, output"
+    name: str, origin: str, *, title: str, licence: str, layout: str = "instruction, input, output"
 ) -> DatasetInfo:
-    kind = "JSON lines" if ".jsonl" in file else "a JSON list"
+    kind = "JSON lines" if ".jsonl" in name else "a JSON list"
     return DatasetInfo(
         title=title,
         task="instructions",
         licence=licence,
         origin=origin.replace("/raw/", " @ ", 1),
-        parts={"all": (here(f"instruct/{file}", origin),)},
-        format=None,
+        parts={"all": (file(f"instruct/{name}", origin),)},
         layout=f"{kind} of objects ({layout})",
     )
 
@@ -83,10 +80,9 @@ TASKS: dict[str, DatasetInfo] = {
         origin="clairett/pytorch-sentiment-classification:data/SST2 @ 457ffd83de90",
         citation="Socher et al. 2013",
         parts={
-            "train": (here("sst2/train.tsv.gz", _SST2 + "train.tsv"),),
-            "dev": (here("sst2/dev.tsv.gz", _SST2 + "dev.tsv"),),
+            "train": (file("sst2/train.tsv.gz", _SST2 + "train.tsv"),),
+            "dev": (file("sst2/dev.tsv.gz", _SST2 + "dev.tsv"),),
         },
-        format=None,
         layout="tab-separated text and label, no header",
         columns=Columns((1,), 2),
     ),
@@ -97,10 +93,9 @@ TASKS: dict[str, DatasetInfo] = {
         origin="F0restL1n/BERT:glue_data/SST-2 @ 0d0288be0807",
         citation="Wang et al. 2018, arXiv:1804.07461",
         parts={
-            "train": (here("sst2/glue-train.tsv.gz", _GLUE + "SST-2/train.tsv"),),
-            "dev": (here("sst2/glue-dev.tsv.gz", _GLUE + "SST-2/dev.tsv"),),
+            "train": (file("sst2/glue-train.tsv.gz", _GLUE + "SST-2/train.tsv"),),
+            "dev": (file("sst2/glue-dev.tsv.gz", _GLUE + "SST-2/dev.tsv"),),
         },
-        format=None,
         layout="tab-separated with header (sentence, label)",
         columns=Columns(("sentence",), "label"),
     ),
@@ -117,7 +112,7 @@ TASKS: dict[str, DatasetInfo] = {
         "research use",
         "tab-separated with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
         Columns(("#1 String", "#2 String"), "Quality"),
-        test=here("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
+        test=file("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
     ),
     "glue-rte": _glue(
         "RTE",
@@ -140,10 +135,9 @@ TASKS: dict[str, DatasetInfo] = {
         origin="derived from SQuAD v1.1",
         citation="Rajpurkar et al. 2016, arXiv:1606.05250",
         parts={
-            "train": (here("squad/train-v1.1-subset4000.json.gz"),),
-            "dev": (here("squad/dev-v1.1-articles01-24.json.gz"),),
+            "train": (file("squad/train-v1.1-subset4000.json.gz"),),
+            "dev": (file("squad/dev-v1.1-articles01-24.json.gz"),),
         },
-        format=None,
         layout="SQuAD's own JSON",
         notes="train: titles and ids are not kept, and answer_start is the answer's first occurrence",
     ),
@@ -154,24 +148,9 @@ TASKS: dict[str, DatasetInfo] = {
         origin="rajpurkar.github.io/SQuAD-explorer",
         citation="Rajpurkar et al. 2016, arXiv:1606.05250",
         parts={
-            "train": (
-                away(
-                    "squad/train-v1.1.json",
-                    _SQUAD + "train-v1.1.json",
-                    30_288_272,
-                    "3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955",
-                ),
-            ),
-            "dev": (
-                away(
-                    "squad/dev-v1.1.json",
-                    _SQUAD + "dev-v1.1.json",
-                    4_854_279,
-                    "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9",
-                ),
-            ),
+            "train": (file("squad/train-v1.1.json", _SQUAD + "train-v1.1.json"),),
+            "dev": (file("squad/dev-v1.1.json", _SQUAD + "dev-v1.1.json"),),
         },
-        format=None,
         layout="SQuAD's own JSON",
     ),
     "squad-v2": DatasetInfo(
@@ -181,24 +160,9 @@ TASKS: dict[str, DatasetInfo] = {
         origin="rajpurkar.github.io/SQuAD-explorer",
         citation="Rajpurkar et al. 2018, arXiv:1806.03822",
         parts={
-            "train": (
-                away(
-                    "squad/train-v2.0.json",
-                    _SQUAD + "train-v2.0.json",
-                    None,
-                    "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002",
-                ),
-            ),
-            "dev": (
-                away(
-                    "squad/dev-v2.0.json",
-                    _SQUAD + "dev-v2.0.json",
-                    4_370_528,
-                    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
-                ),
-            ),
+            "train": (file("squad/train-v2.0.json", _SQUAD + "train-v2.0.json"),),
+            "dev": (file("squad/dev-v2.0.json", _SQUAD + "dev-v2.0.json"),),
         },
-        format=None,
         layout="SQuAD's own JSON",
         about_bytes=46_500_000,
     ),
@@ -208,8 +172,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="MIT",
         origin="rowanz/swagaf:data",
         citation="Zellers et al. 2018, arXiv:1808.05326",
-        parts={part: (away(f"swag/{part}.csv", f"{_SWAG}{part}.csv"),) for part in ("train", "val", "test")},
-        format=None,
+        parts={part: (file(f"swag/{part}.csv", f"{_SWAG}{part}.csv"),) for part in ("train", "val", "test")},
         layout="CSV with header (..., startphrase, ..., ending0, ..., ending3, label)",
         about_bytes=44_000_000,
     ),
@@ -232,8 +195,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="research use",
         origin="jbarnes850/deephermes-mlx @ a3d7257c0cf0",
         citation="Richardson et al. 2013",
-        parts={"train": (here("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv"),)},
-        format=None,
+        parts={"train": (file("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv"),)},
         layout="CSV without header (question, A, B, C, D, answer)",
     ),
     # ----------------------------------------------------------------- instructions, preferences
@@ -245,13 +207,12 @@ TASKS: dict[str, DatasetInfo] = {
         citation="Taori et al. 2023",
         parts={
             "all": (
-                away(
+                file(
                     "instruct/alpaca_data.json",
                     "https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/main/alpaca_data.json",
                 ),
             )
         },
-        format=None,
         layout="a JSON list of objects (instruction, input, output)",
         about_bytes=22_800_000,
     ),
@@ -317,13 +278,12 @@ TASKS: dict[str, DatasetInfo] = {
         citation="Mikolov et al. 2013, arXiv:1301.3781",
         parts={
             "all": (
-                here(
+                file(
                     "word-similarity/questions-words.txt.gz",
                     "tmikolov/word2vec/raw/20c129af1065/questions-words.txt",
                 ),
             )
         },
-        format=None,
         layout="four words a line; sections begin with ':'",
     ),
     "wordsim353": DatasetInfo(
@@ -332,8 +292,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="research use",
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
         citation="Finkelstein et al. 2002",
-        parts={"all": (here("word-similarity/wordsim353.tsv", _GENSIM + "wordsim353.tsv"),)},
-        format=None,
+        parts={"all": (file("word-similarity/wordsim353.tsv", _GENSIM + "wordsim353.tsv"),)},
         layout="tab-separated word, word, score; '#' begins a comment",
     ),
     "simlex999": DatasetInfo(
@@ -342,8 +301,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="research use",
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
         citation="Hill et al. 2015, arXiv:1408.3456",
-        parts={"all": (here("word-similarity/simlex999.txt", _GENSIM + "simlex999.txt"),)},
-        format=None,
+        parts={"all": (file("word-similarity/simlex999.txt", _GENSIM + "simlex999.txt"),)},
         layout="tab-separated word, word, score; '#' begins a comment",
     ),
 }

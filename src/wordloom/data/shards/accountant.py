@@ -1,4 +1,4 @@
-"""Encoded stretches of documents put together again: end tokens, positions, sizes."""
+"""Assemble documents from their encoded segments: end tokens, positions, sizes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["Accountant", "Segment"]
 
 
 class Segment(NamedTuple):
-    """A stretch of a document that is encoded as one text."""
+    """A part of a document that is encoded as one text."""
 
     text: str | bytes
     origin: tuple[int, int]  # file, number of the document in it
     start: int  # characters of the document before this segment
     ends: bool  # it ends the document
-    whole: bool  # the document's end is its own, not the split's
-    marked: bool  # its first id is the tokenizer's mark of a text's beginning, which is not there
+    whole: bool  # the document ends where its file ends it, not at the split
+    marked: bool  # its first id is the tokenizer's mark of a text's beginning, which the segment lacks
     prefix: str = ""  # the special token before it
 
 
 class Accountant:
-    """Puts encoded segments together into documents: end tokens, positions, sizes.
+    """Writes the documents of encoded segments, with ``end_id`` (if not None) after each whole document.
 
-    ``end_id`` comes after each whole document, None: nothing.  Documents without a token go into ``tally``.
+    ``tally`` counts documents without a token, which are dropped.
     """
 
     def __init__(self, writer: ShardWriter, end_id: int | None, tally: Tally) -> None:

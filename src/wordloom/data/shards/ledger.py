@@ -13,15 +13,14 @@ class Ledger:
 
     Attributes:
         part: ``train``, ``validation`` or ``all``.
-        split: how the parts were made, in words.
-        files: files read.
-        documents: documents kept; ``tokens``: their tokens, end-of-document ones included; ``bytes``: their
-            text in UTF-8 (raw bytes for the byte tokenizer's corpora).
-        unit: what one of the ``documents`` is called.
-        dropped: what was left out, count by reason.
-        cut: what was divided, count by reason.
-        packed_share: share of batch positions that hold a token, not padding; ``None`` before batching.
-        notes: anything else worth a line.
+        split: a description of the split.
+        files: the number of files read.
+        documents, tokens, bytes: the documents kept, their tokens with end tokens, and the bytes of their
+            text in UTF-8 (raw bytes in corpora of the byte tokenizer).
+        unit: the word for one document.
+        dropped, cut: the count of documents left out or truncated, by reason.
+        packed_share: share of batch positions that hold a token, not padding; None before batching.
+        notes: further lines.
     """
 
     part: str
@@ -37,7 +36,7 @@ class Ledger:
     unit: str = "document"
 
     def lines(self) -> list[str]:
-        """The ledger as text, one fact per line."""
+        """Return the ledger as lines of text."""
         per_token = f", {self.bytes / self.tokens:.2f} bytes per token" if self.tokens else ""
         lines = [
             f"{self.part}: {_count(self.documents, self.unit)} in {_count(self.files, 'file')}, "
@@ -51,12 +50,12 @@ class Ledger:
         return lines + list(self.notes)
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as plain JSON values."""
+        """Return the ledger as plain JSON values."""
         return {**asdict(self), "notes": list(self.notes)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Ledger:
-        """The inverse of :meth:`as_dict`."""
+        """Return the ledger of :meth:`as_dict`."""
         return cls(**{**values, "notes": tuple(values["notes"])})
 
 

@@ -1,11 +1,11 @@
-"""Pairs of texts to token shards: both sides memory-mapped, made once, whole or not at all.
+"""Encode pairs of texts as token shards, once; both sides are memory-mapped.
 
 ::
 
     source/, target/    token shards (:mod:`wordloom.data.shards.storage`); pair n is document n of both
-    pairs.json          what they are, and the ledger of the pairs
+    pairs.json          the ledger of the pairs
 
-No start or end tokens are kept: batches add them.
+The shards hold no start or end tokens, which batches add.
 """
 
 from __future__ import annotations
@@ -23,23 +23,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder, locked
+from wordloom.data.cache import cache_folder
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.pairs import Pair, PairCorpus
 from wordloom.data.shards.ledger import Ledger
-from wordloom.data.shards.prepare import (
-    _MANY,
-    BATCH,
-    CorpusTokenizer,
-    Progress,
-    Specials,
-    _sweep,
-    _temporary,
-)
+from wordloom.data.shards.prepare import BATCH, MANY, CorpusTokenizer, Progress, Specials
+from wordloom.data.shards.reuse import reused_or_written
 from wordloom.data.shards.storage import ShardWriter, TokenShards
 from wordloom.data.text.corpus import Part, Tally
 from wordloom.errors import DataError, TokenizerError, WordloomError
-from wordloom.files import sync
+from wordloom.files import publish_folder
 
 __all__ = ["PairShards", "prepare_pairs"]
 
@@ -49,22 +42,18 @@ Overlong: TypeAlias = Literal["drop", "cut"]
 
 
 class PairShards:
-    """The token ids of one part of a corpus of pairs, memory-mapped; by number in O(1).
+    """The token ids of one part of a corpus of pairs, memory-mapped.
 
     Attributes:
-        folder: where they lie.
-        fingerprint: sha256 of what they were made from: corpus, both tokenizers, part, settings.
+        fingerprint: sha256 of corpus, both tokenizers, part and settings.
         source, target: the ids of each side; pair i is document i of both.
         ledger: the account of reading and tokenizing.
-        reused: whether :func:`prepare_pairs` found them ready.
+        reused: True if :func:`prepare_pairs` reused shards of an earlier call.
+
+    Raises DataError if ``folder`` holds no pairs, or pairs that are damaged or of another version.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Opens ``folder``.
-
-        Raises:
-            DataError: the folder holds no pairs, or they are of another version or damaged.
-        """
         self.folder = Path(folder)
         self.reused = False
         try:
@@ -81,27 +70,27 @@ class PairShards:
         self.source, self.target = (TokenShards(self.folder / side) for side in SIDES)
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Return the number of pairs."""
         return int(self.target.ends.size)
 
     def __repr__(self) -> str:
         return f"PairShards({str(self.folder)!r}, pairs={len(self)})"
 
     def source_ids(self, pair: int) -> NDArray[Any]:
-        """The ids of a pair's source, a read-only view."""
+        """Return the ids of a pair's source, a read-only view."""
         return self.source.tokens(*self.source.document_span(pair))
 
     def target_ids(self, pair: int) -> NDArray[Any]:
-        """The ids of a pair's target, a read-only view."""
+        """Return the ids of a pair's target, a read-only view."""
         return self.target.tokens(*self.target.document_span(pair))
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """``[2, pairs]`` tokens of each source and each target."""
+        """The number of tokens of each source and each target, [2, pairs]."""
         return np.stack([np.diff(side.ends, prepend=0) for side in (self.source, self.target)])
 
     def pair_name(self, pair: int) -> str:
-        """``file#number`` of a pair's source, where number counts the file's lines from 0."""
+        """Return ``file#number`` of a pair's source; the number counts the file's lines from 0."""
         return self.source.document_name(pair)
 
 
@@ -118,25 +107,23 @@ def prepare_pairs(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PairShards:
-    """The token shards of one ``part`` of ``corpus``, made now or reused from an earlier call.
+    """Return the token shards of one ``part`` of ``corpus``, written now or reused from an earlier call.
 
-    They lie in a folder of ``cache`` named by the content of corpus and tokenizers, as those of
-    :func:`wordloom.data.prepare`.  One tokenizer given twice is a joint vocabulary, two are separate ones.
-    Pairs with an empty side (nothing but white space, or nothing that makes a token) are dropped and counted.
+    Like those of :func:`wordloom.data.prepare`, they lie in a folder of ``cache`` that is named by the
+    content of corpus and tokenizers.  Source and target share a vocabulary if one tokenizer is given twice.
+    Pairs with an empty side (white space alone, or text without a token) are dropped and counted.
 
     Args:
         part: ``"train"``, ``"validation"`` or ``"all"``.
-        max_source_tokens, max_target_tokens: the most tokens of a side, the end token that batches add
-            included; so a model of ``max_seq_len`` positions takes as many.
-        overlong: pairs with a longer side are left out (``"drop"``), or the side loses its last tokens
-            (``"cut"``; the end token still follows); counted either way.
-        specials: what a special token's spelling inside a text does: ``"refuse"`` raises an error that names
-            the line, ``"text"`` takes it as ordinary characters.
+        max_source_tokens, max_target_tokens: the most tokens of a side, with the end token that batches add.
+        overlong: ``"drop"`` leaves out pairs with a longer side, and ``"cut"`` truncates the side before its
+            end token; both are counted.
+        specials: treatment of a special token written in a text: ``"refuse"`` raises an error that names the
+            line, ``"text"`` reads it as ordinary characters.
         progress: called after each batch.
 
-    Raises:
-        DataError: the corpus cannot be read, this part of it is empty, or the cache cannot be written.
-        TokenizerError: a text holds a special token, or characters the tokenizer does not know.
+    Raises DataError if the corpus cannot be read, this part of it is empty, or the cache cannot be written,
+    and TokenizerError for special tokens and characters unknown to the tokenizer.
     """
     limits = (max_source_tokens, max_target_tokens)
     _check(limits, overlong, specials)
@@ -144,24 +131,13 @@ def prepare_pairs(
     settings = [part, specials, *limits, overlong if any(limits) else None]
     prints = [corpus.part_fingerprint(part), *(tokenizer.fingerprint for tokenizer in tokenizers)]
     fingerprint = hashlib.sha256(json.dumps([VERSION, *prints, *settings]).encode()).hexdigest()
-    root = cache_folder(cache) / "pairs"
-    target = root / fingerprint[:32]
-    if (ready := _open(target, corpus, part)) is not None:
-        return ready
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(target, "preparing the same shards"):
-            if (ready := _open(target, corpus, part)) is not None:  # another run made it meanwhile
-                return ready
-            _sweep(root, target)
-            writer = _PairWriter(_temporary(target), tokenizers, limits, overlong, specials)
-            writer.write(target, fingerprint, corpus, part, progress)
-    except OSError as error:
-        raise DataError(
-            f"cannot write token shards to '{root}': {error.strerror or error}; "
-            "free space there, or choose another folder with WORDLOOM_CACHE"
-        ) from error
-    return _present(PairShards(target), corpus, part)
+    target = cache_folder(cache) / "pairs" / fingerprint[:32]
+
+    def write(folder: Path) -> None:
+        writer = _PairWriter(folder, tokenizers, limits, overlong, specials)
+        writer.write(target, fingerprint, corpus, part, progress)
+
+    return reused_or_written(target, lambda: _open(target, corpus, part), write)
 
 
 def _check(limits: tuple[int | None, int | None], overlong: str, specials: str) -> None:
@@ -174,20 +150,9 @@ def _check(limits: tuple[int | None, int | None], overlong: str, specials: str) 
             raise DataError(f"max_{side}_tokens={limit} is not allowed; at least 2, a token and the end")
 
 
-def _open(target: Path, corpus: PairCorpus, part: Part) -> PairShards | None:
-    """The pairs in ``target`` if they are there and sound; damaged ones are made again."""
-    if not target.exists():
-        return None
-    try:
-        shards = _present(PairShards(target), corpus, part)
-    except DataError:
-        return None
-    shards.reused = True
-    return shards
-
-
-def _present(shards: PairShards, corpus: PairCorpus, part: Part) -> PairShards:
-    """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
+def _open(target: Path, corpus: PairCorpus, part: Part) -> PairShards:
+    """Return the shards in ``target``, with the names that ``corpus`` has now for equal content."""
+    shards = PairShards(target)
     for side, files in zip((shards.source, shards.target), corpus.sides(part), strict=True):
         side.sources = [file.name for file in files]
     shards.ledger = replace(shards.ledger, split=corpus.describe_split())
@@ -195,7 +160,7 @@ def _present(shards: PairShards, corpus: PairCorpus, part: Part) -> PairShards:
 
 
 class _PairWriter:
-    """Reads, encodes, and writes both sides into one temporary folder."""
+    """Encodes both sides of pairs and writes them into one temporary folder."""
 
     def __init__(
         self,
@@ -246,7 +211,7 @@ class _PairWriter:
         return sum(side.tokens for side in self._sides)
 
     def _add(self, batch: list[Pair], number: dict[str, int]) -> None:
-        """Tokenizes the pairs that have two sides, and appends those that stay."""
+        """Encode the pairs that have two sides, and append those that are kept."""
         filled = [pair for pair in batch if not self._empty(pair)]
         encoded = [_encode(each, side, filled, self._specials) for side, each in enumerate(self._tokenizers)]
         kept = [n for n in range(len(filled)) if self._stays(encoded[0][n].size, encoded[1][n].size)]
@@ -264,8 +229,8 @@ class _PairWriter:
         source, target = (not text.strip() for text in (pair.source, pair.target))
         if not (source or target):
             return False
-        what = "empty on both sides" if source and target else f"with an empty {SIDES[target]}"
-        self._tally.dropped[f"pair(s) {what}"] += 1
+        fault = "empty on both sides" if source and target else f"with an empty {SIDES[target]}"
+        self._tally.dropped[f"pair(s) {fault}"] += 1
         return True
 
     def _stays(self, *sizes: int) -> bool:
@@ -326,24 +291,19 @@ class _PairWriter:
                 "ledger": own.as_dict(),
             }
             side.finish(self._folder / name, meta)
-        with open(self._folder / "pairs.json", "w", encoding="utf-8") as described:
-            meta = {"version": VERSION, "fingerprint": fingerprint, "ledger": ledger.as_dict()}
-            json.dump(meta, described, indent=1)
-            described.flush()
-            os.fsync(described.fileno())
-        sync(self._folder)
-        self._folder.rename(target)
-        sync(target.parent)
+        meta = {"version": VERSION, "fingerprint": fingerprint, "ledger": ledger.as_dict()}
+        (self._folder / "pairs.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        publish_folder(self._folder, target)
 
 
 def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """The pairs, about :data:`~wordloom.data.shards.prepare.BATCH` characters of them at a time."""
+    """Yield the pairs in batches of about ``BATCH`` characters."""
     batch: list[Pair] = []
     size = 0
     for pair in pairs:
         batch.append(pair)
         size += len(pair.source) + len(pair.target)
-        if size >= BATCH or len(batch) >= _MANY:
+        if size >= BATCH or len(batch) >= MANY:
             yield batch
             batch, size = [], 0
     if batch:
@@ -357,7 +317,7 @@ def _encode(
     try:
         return [np.asarray(ids) for ids in tokenizer.encode_batch(texts, specials=specials)]
     except WordloomError:
-        for text, pair in zip(texts, pairs, strict=True):  # which of them was it?
+        for text, pair in zip(texts, pairs, strict=True):  # find the one that fails
             try:
                 tokenizer.encode_ids(text, specials=specials)
             except WordloomError as error:

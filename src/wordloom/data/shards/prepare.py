@@ -1,11 +1,10 @@
-"""Corpus and tokenizer to token shards: once, in parallel, in bounded memory, whole or not at all."""
+"""Encode a corpus as token shards: once, in parallel, in bounded memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,14 +13,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from wordloom.data.cache import cache_folder, lock_path, locked
+from wordloom.data.cache import cache_folder
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.shards.accountant import Accountant, Segment
 from wordloom.data.shards.ledger import Ledger
+from wordloom.data.shards.reuse import reused_or_written
 from wordloom.data.shards.segments import Cutter, cut_rule
 from wordloom.data.shards.storage import VERSION, ShardWriter, TokenShards
 from wordloom.data.text.corpus import Corpus, Part, Tally
@@ -31,10 +30,10 @@ from wordloom.errors import DataError, TokenizerError, WordloomError
 __all__ = ["Progress", "TokenShards", "prepare"]
 
 
-SEGMENT = 1 << 16  # characters encoded as one text, small enough that a batch occupies every core
+SEGMENT = 1 << 16  # characters encoded as one text; a batch then occupies every core
 BATCH = 1 << 21  # characters handed to the tokenizer at a time; an encoding takes some 50 times its text
 _UNDER_WAY = 2  # batches encoded at a time: one keeps the cores busy while another is turned into arrays
-_MANY = 8192  # documents at most in a batch, however short
+MANY = 8192  # most documents in a batch
 
 Specials: TypeAlias = Literal["refuse", "text"]
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments | Sentences
@@ -78,32 +77,29 @@ def prepare(
     end: End = "eos",
     progress: Callable[[Progress], None] | None = None,
 ) -> TokenShards:
-    """The token shards of one ``part`` of ``corpus``, made now or reused from an earlier call.
+    """Return the token shards of one ``part`` of ``corpus``, written now or reused from an earlier call.
 
-    They lie in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) named by the
-    content of corpus and tokenizer, so shards of something else cannot be taken for them.  The folder
-    appears under its name only when complete and on disk; a run that is killed leaves a temporary folder
-    that the next one sweeps, and of several runs at once one works while the others wait for its result.
+    They lie in a folder of ``cache`` (default: :func:`~wordloom.data.cache.cache_folder`) that is named by
+    the content of corpus and tokenizer.  The folder appears under its name when it is complete and on disk.
+    If several runs need it at once, one writes it and the others wait.
 
-    After each document comes the tokenizer's end-of-sequence token, where it has one (not where the split
-    cut the document); ``end`` asks for another one or none.  Empty documents are dropped and counted.  Long
-    documents are encoded in segments cut where that provably leaves the ids as they are; where a tokenizer
-    allows no such cut (one that splits text by a rule we do not know) a document is encoded in one piece,
-    which takes memory in proportion to its length.
+    The tokenizer's end-of-sequence token follows each document, except where the split cuts a document;
+    ``end`` chooses another token or none.  Empty documents are dropped and counted.  Long documents are
+    encoded in segments where that provably does not change the ids.  If no such rule is known for the
+    tokenizer, a document is encoded in one piece, which takes memory in proportion to its length.
 
     Args:
         part: ``"train"``, ``"validation"`` or ``"all"``.
         workers: batches of documents encoded at a time (default: two), and processes that strip Wikipedia
-            mark-up (default: one per processor).  Within a batch the tokenizers library uses threads of its
-            own, one per processor or ``RAYON_NUM_THREADS``.  The result does not depend on either.
-        specials: what a special token's spelling inside a document does: ``"refuse"`` raises an error that
-            names the document, ``"text"`` takes it as ordinary characters.
-        end: what comes after each document: ``"eos"``, ``"sep"`` or ``"none"``.
+            mark-up (default: one per processor).  The tokenizers library uses its own threads within a batch,
+            one per processor or ``RAYON_NUM_THREADS``.  The result does not depend on these numbers.
+        specials: treatment of a special token written in a document: ``"refuse"`` raises an error that names
+            the document, ``"text"`` reads it as ordinary characters.
+        end: the token after each document: ``"eos"``, ``"sep"`` or ``"none"``.
         progress: called after each batch.
 
-    Raises:
-        DataError: the corpus cannot be read, this part of it is empty, or the cache cannot be written.
-        TokenizerError: a document holds a special token, or characters the tokenizer does not know.
+    Raises DataError if the corpus cannot be read, this part of it is empty, or the cache cannot be written,
+    and TokenizerError for special tokens and characters unknown to the tokenizer.
     """
     if specials not in ("refuse", "text"):
         raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
@@ -118,70 +114,30 @@ def prepare(
     if end != "eos":
         identity.append(f"end {end}")
     end_id = None if end == "none" else tokenizer.eos_id if end == "eos" else tokenizer.sep_id
-    if cut_rule(tokenizer) is None:  # apart from shards of a time when fewer rules were needed to cut
+    if cut_rule(tokenizer) is None:  # earlier versions cut under fewer rules; their shards differ
         identity.append("whole documents")
     fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-    root = cache_folder(cache) / "tokens"
-    target = root / fingerprint[:32]
-    notes = _notes(corpus, end_id)
-    if (ready := _open(target, corpus, notes, part)) is not None:
-        return ready
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with locked(target, "preparing the same shards"):
-            if (ready := _open(target, corpus, notes, part)) is not None:  # another run made it meanwhile
-                return ready
-            _sweep(root, target)
-            _write(target, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
-    except OSError as error:
-        raise DataError(
-            f"cannot write token shards to '{root}': {error.strerror or error}; "
-            "free space there, or choose another folder with WORDLOOM_CACHE"
-        ) from error
-    return _present(TokenShards(target), corpus, notes, part)
+    target = cache_folder(cache) / "tokens" / fingerprint[:32]
+
+    def write(folder: Path) -> None:
+        writer = ShardWriter(folder, vocab_size=tokenizer.vocab_size)
+        _write(writer, target, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
+
+    return reused_or_written(target, lambda: _open(target, corpus, _notes(corpus, end_id), part), write)
 
 
-def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards | None:
-    """The shards in ``target`` if they are there and sound; damaged ones are made again."""
-    if not target.exists():
-        return None
-    try:
-        shards = _present(TokenShards(target), corpus, notes, part)
-    except DataError:
-        return None
-    shards.reused = True
-    return shards
-
-
-def _present(shards: TokenShards, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards:
-    """``shards`` with what ``corpus`` says now: equal content may have been prepared under other names."""
+def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards:
+    """Return the shards in ``target``, with the names and notes that ``corpus`` has now for equal content."""
+    shards = TokenShards(target)
     shards.sources = [source.name for source in corpus.files(part)]
-    # What other splits are is part of their identity, and a tail's would take reading the corpus to say.
+    # Other splits are part of the shards' identity, and describing a tail split would read the corpus.
     split = corpus.describe_split() if corpus.split == "files" else shards.ledger.split
     shards.ledger = replace(shards.ledger, split=split, notes=notes)
     return shards
 
 
-def _temporary(target: Path) -> Path:
-    return target.with_name(f".{target.name}.tmp")
-
-
-def _sweep(root: Path, target: Path) -> None:
-    """Removes what killed runs left: temporary folders whose lock nobody holds."""
-    shutil.rmtree(target, ignore_errors=True)  # damaged, or _open would have taken it
-    for stale in root.glob(".*.tmp"):
-        name = root / stale.name[1 : -len(".tmp")]
-        if name == target:  # its lock is ours
-            shutil.rmtree(stale)
-            continue
-        try:
-            with FileLock(lock_path(name), timeout=0):
-                shutil.rmtree(stale, ignore_errors=True)
-        except Timeout:
-            continue  # somebody is at work there
-
-
 def _write(
+    writer: ShardWriter,
     target: Path,
     fingerprint: str,
     corpus: AnyCorpus,
@@ -192,12 +148,10 @@ def _write(
     end_id: int | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    tally, meter = Tally(), Meter()
-    files = corpus.files(part)
-    total = sum(os.path.getsize(source.path) for source in files)
-    split = corpus.describe_split()  # a tail split reads the corpus once for its length
-    writer = ShardWriter(_temporary(target), vocab_size=tokenizer.vocab_size)
     try:
+        tally, meter, files = Tally(), Meter(), corpus.files(part)
+        total = sum(os.path.getsize(source.path) for source in files)
+        split = corpus.describe_split()  # a tail split reads the corpus once for its length
         accountant = Accountant(writer, end_id, tally)
         batches = _batches(corpus, tokenizer, part, tally, meter, workers)
         for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
@@ -250,7 +204,7 @@ def _notes(corpus: AnyCorpus, end_id: int | None) -> tuple[str, ...]:
 def _nothing(corpus: AnyCorpus, part: Part, tally: Tally) -> str:
     names = ", ".join(source.name for source in corpus.files(part)[:3])
     if part != "all" and corpus.split != "files":
-        tally = Tally()  # of the whole, as the part may have been left without even looking
+        tally = Tally()  # of all documents: this part may not have been read at all
         if any(piece.text for piece in corpus.pieces("all", tally=tally)):
             share = corpus.validation_fraction
             why = f"split '{corpus.split}' with validation_fraction={share:g} leaves it nothing"
@@ -268,7 +222,7 @@ def _batches(
     meter: Meter,
     workers: int | None,
 ) -> Iterator[list[Segment]]:
-    """The part in segments, about :data:`BATCH` characters of them at a time."""
+    """Yield the segments of the part in batches of about :data:`BATCH` characters."""
     number: dict[str, int] = {}
     for position, source in enumerate(corpus.files(part)):
         number.setdefault(source.name, position)
@@ -287,7 +241,7 @@ def _batches(
             batch.append(Segment(text, origin, start, ends, whole, marked, prefix))
             start = 0 if ends else start + len(text)
             size += len(text)
-            if size >= BATCH or len(batch) >= _MANY:
+            if size >= BATCH or len(batch) >= MANY:
                 yield batch
                 batch, size = [], 0
     if batch:
@@ -301,9 +255,9 @@ def _encoded(
     files: list[Any],
     workers: int,
 ) -> Iterator[tuple[list[Segment], list[NDArray[Any]]]]:
-    """Batches with their ids, in order, encoded in threads while the next ones are read.
+    """Yield batches with their ids, in order, encoded in threads while the next ones are read.
 
-    ``workers`` + 1 batches are under way at most, which bounds memory.
+    At most ``workers`` + 1 batches are in memory.
     """
     pending: deque[tuple[list[Segment], Future[list[NDArray[Any]]]]] = deque()
     threads = ThreadPoolExecutor(workers, thread_name_prefix="tokenize")
@@ -328,7 +282,7 @@ def _encode(
     try:
         encoded = tokenizer.encode_batch(texts, specials=specials)
     except WordloomError:
-        for segment in batch:  # which of them was it?
+        for segment in batch:  # find the one that fails
             try:
                 tokenizer.encode_ids(segment.text, specials=specials)
             except WordloomError as error:
@@ -344,5 +298,5 @@ def _encode(
 
 def _prefix(segment: Segment, tokenizer: CorpusTokenizer) -> list[int]:
     index = tokenizer.token_to_id(segment.prefix)
-    assert index is not None, "LabelledDocuments.check() has looked for it"
+    assert index is not None, "checked by LabelledDocuments.check()"
     return [index]

@@ -1,23 +1,23 @@
-"""Where a long document may be cut so that the segments' ids, one after another, are the whole's.
+"""Places where a long document may be cut so that the ids of its segments are the ids of the document.
 
-A tokenizer that first splits text into words looks at each alone, so a cut is harmless where a word begins in
-the whole text and the word before it ends there by itself too.  Only ``\\s+(?!\\S)`` looks ahead, from white
-space to the next character: where the text before a cut ends in anything else, nothing looked across.
+A tokenizer that splits text into words encodes each word alone.  A cut is harmless where a word begins in the
+document and the word before it also ends without the cut.  Only ``\\s+(?!\\S)`` looks ahead, from white space
+to the next character, so the text before a cut must not end in white space.
 
 ``words``: GPT-2's pattern, BERT's words and words between white space, and vocabularies of words.  A cut lies
-before a space, tab or line break that follows no white space.  No word goes on past white space there.
+before a space, tab or line break that does not follow white space.  No word continues past white space there.
 
-``llama3``: punctuation takes the line breaks after it, and ``\\s*[\\r\\n]+`` takes white space up to the last
-line break of a run, looking no further.  A cut lies after that one, or before a space or tab (U+3000 too)
-that follows no white space.
+``llama3``: punctuation includes the line breaks after it, and ``\\s*[\\r\\n]+`` reads white space up to the
+last line break of a run.  A cut lies after that line break, or before a space, tab or U+3000 that does not
+follow white space.
 
-``lines``: LLaMA's tokenizer merges across words but has no piece that joins a line break to anything.  A cut
-lies before any line break.  The tokenizer puts a ``▁`` before every text; in a segment that continues a
-document it stands before the line break, so it stays a token of its own, and is dropped.
+``lines``:  LLaMA's tokenizer merges across words but has no piece that joins a line break to another
+character.  A cut lies before any line break.  The tokenizer puts a ``▁`` before every text.  In a segment
+that continues a document, the ``▁`` stands before the line break, so it is a token of its own, which is
+dropped.
 
-Lower-casing goes character by character and leaves white space as it is, and so does BERT's cleaning but for
-control characters, which words between white space do not notice.  Tokenizers with any other rule are never
-cut: that some texts get the same ids is no proof.
+Lower-casing works by character and keeps white space.  BERT's cleaning does so too, except for control
+characters, which do not affect words between white space.  Tokenizers with any other rule are never cut.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ _NORMALIZERS = {"gpt2": {"Lowercase"}, "llama3": {"Lowercase"}, "words": {"Lower
 
 
 def cut_rule(tokenizer: Any) -> Rule | None:
-    """The rule under which a text cut in segments gets the ids of the whole, or ``None``.
+    """Return the rule under which segments of a text get the ids of the text, or None.
 
-    It follows from the tokenizer's definition.  No special token may hold white space (it could straddle a
-    cut), and other added tokens, which are found before anything is split, are not there.
+    It follows from the tokenizer's definition.  No special token may hold white space, because it could lie
+    across a cut, and there may be no other added tokens, which are matched before the text is split.
     """
     specials = [tokenizer.id_to_token(i) or "" for i in tokenizer.special_ids]
     if any(character.isspace() for token in specials for character in token):
         return None
     definition = getattr(tokenizer, "_definition", None)
-    if definition is None:  # a vocabulary in a tokenizer's place, whose kind is its word for this
+    if definition is None:  # a word vocabulary in place of a tokenizer
         return "words" if tokenizer.kind == "word" else None
     if not all(token["special"] for token in definition["added_tokens"]):
         return None
     if tokenizer.kind == "llama":
         return "lines" if _line_breaks_stand_alone(definition) else None
-    units = tokenizer.kind in ("byte", "char")  # each looked up alone: any split will do
+    units = tokenizer.kind in ("byte", "char")  # each is encoded alone, so any cut is harmless
     split = "words" if units else facts.split_pattern(definition)
     steps = {step["type"] for step in facts.normalizers(definition)}
     if split is None or not steps <= _NORMALIZERS[split]:
@@ -77,7 +77,7 @@ def _line_breaks_stand_alone(definition: facts.Definition) -> bool:
 
 
 def _marks_the_beginning(definition: facts.Definition) -> bool:
-    """True where all that happens to a text first is a ``▁`` before it, and one for each of its spaces."""
+    """Return True if the text only gets a ``▁`` before it and one for each of its spaces."""
     steps = facts.pre_tokenizers(definition)
     if facts.prepends_space(definition):
         return not steps
@@ -90,13 +90,13 @@ def _marks_the_beginning(definition: facts.Definition) -> bool:
 
 
 def last_cut(text: str, start: int, stop: int, rule: Rule) -> int | None:
-    """The last place in ``text`` at or before ``stop``, and after ``start``, where it may be cut."""
+    """Return the last place after ``start``, and at or before ``stop``, where ``text`` may be cut."""
     stop = min(stop, len(text) - 1)
     reach = 256
-    while True:  # in steps that grow: most often there is one near
+    while True:  # with a growing reach, because a place is usually near
         begin = max(start + 1, stop - reach)
         last = None
-        for match in _PLACES[rule].finditer(text, begin, stop + 256):  # so far they may look ahead
+        for match in _PLACES[rule].finditer(text, begin, stop + 256):  # patterns may look ahead
             if match.start() > stop:
                 break
             last = match.start()
@@ -106,24 +106,24 @@ def last_cut(text: str, start: int, stop: int, rule: Rule) -> int | None:
 
 
 def first_cut(text: str, start: int, rule: Rule) -> int | None:
-    """The first place in ``text`` after ``start`` where it may be cut."""
+    """Return the first place after ``start`` where ``text`` may be cut."""
     match = _PLACES[rule].search(text, start + 1)
     return match.start() if match else None
 
 
 class Cutter:
-    """Turns the pieces of one document after another into segments to encode, of about ``size`` each."""
+    """A cutter of the pieces of documents into segments of about ``size`` characters or bytes."""
 
     def __init__(self, size: int, rule: Rule | None) -> None:
         self._size = size
         self._rule = rule
-        self._held: list[Any] = []  # read, and not yet known to be safely cut from what follows
+        self._held: list[Any] = []  # pieces without a known cut before the next piece
         self._held_size = 0
 
     def push(self, text: str | bytes, *, last: bool) -> Iterator[str | bytes]:
-        """The segments that ``text``, the next piece, settles; after the ``last`` piece, all of them.
+        """Yield the segments that end within ``text``, the next piece; the ``last`` piece ends the document.
 
-        Every document yields at least one segment.  Without a safe place a segment grows past ``size``.
+        Every document yields at least one segment.  Without a place to cut, a segment grows past ``size``.
         """
         if not last and self._must_wait(text):
             self._held.append(text)
@@ -138,11 +138,11 @@ class Cutter:
                 break
             yield joined[start:at]
             start = at
-        rest = joined[start:]
+        held = joined[start:]
         if last:
-            yield rest
-            rest = rest[:0]
-        self._held, self._held_size = [rest], len(rest)
+            yield held
+            held = held[:0]
+        self._held, self._held_size = [held], len(held)
 
     def _must_wait(self, text: str | bytes) -> bool:
         if isinstance(text, bytes) or (self._rule and self._held_size <= 4 * self._size):

@@ -1,12 +1,12 @@
-"""Token shards on disk: a folder of flat arrays, written whole or not at all, read through memory maps.
+"""Token shards on disk: a folder of flat arrays, written completely or not at all, and memory-mapped.
 
 ::
 
     tokens.bin      ids of all documents, one after another; uint16 when the vocabulary allows, else uint32
-    ends.bin        int64 per document: position just past its last token
+    ends.bin        int64 per document: position after its last token
     bytes.bin       int64 per document: bytes of its text
     origins.bin     int64 pair per document: file, and number within the file
-    meta.json       what the arrays are, and the ledger
+    meta.json       types and sizes of the arrays, and the ledger
 
 Everything is little-endian.
 """
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from wordloom.data.shards.ledger import Ledger
 from wordloom.errors import DataError
-from wordloom.files import sync
+from wordloom.files import publish_folder
 
 VERSION = 1
 _BLOCK = 1 << 20  # tokens read at a time to check their ids
@@ -36,32 +36,19 @@ _ARRAYS = ("tokens", "ends", "bytes", "origins")
 class TokenShards:
     """The token ids of one part of a corpus, memory-mapped.
 
+    ``vocab_size``, ``eos_id`` and ``pad_id`` are those of the tokenizer.
+
     Attributes:
-        folder: where the arrays lie.
-        fingerprint: sha256 of what they were made from: corpus, tokenizer, part, settings.
-        vocab_size, eos_id, pad_id: of the tokenizer.
-        ends: ``[documents]`` int64, the position past each document's last token.
-        document_bytes: ``[documents]`` int64, bytes of each document's text.
+        fingerprint: sha256 of corpus, tokenizer, part and settings.
+        ends: [documents] int64, the position after each document's last token.
+        document_bytes: [documents] int64, bytes of each document's text.
         ledger: the account of reading and tokenizing.
-        reused: whether :func:`~wordloom.data.prepare` found them ready.
+        reused: True if :func:`~wordloom.data.prepare` reused shards of an earlier call.
+
+    Raises DataError if ``folder`` holds no shards, or shards that are damaged or of another version.
     """
 
-    folder: Path
-    fingerprint: str
-    vocab_size: int
-    eos_id: int | None
-    pad_id: int | None
-    ends: NDArray[np.int64]
-    document_bytes: NDArray[np.int64]
-    ledger: Ledger
-    reused: bool
-
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Opens ``folder``.
-
-        Raises:
-            DataError: the folder holds no shards, or they are of another version or damaged.
-        """
         self.folder = Path(folder)
         self.reused = False
         try:
@@ -73,14 +60,16 @@ class TokenShards:
                 f"'{self.folder}' has token shards of version {meta.get('version')}, not {VERSION}; "
                 "prepare them again"
             )
-        self.fingerprint = meta["fingerprint"]
-        self.vocab_size, self.eos_id, self.pad_id = meta["vocab_size"], meta["eos_id"], meta["pad_id"]
+        self.fingerprint: str = meta["fingerprint"]
+        self.vocab_size: int = meta["vocab_size"]
+        self.eos_id: int | None = meta["eos_id"]
+        self.pad_id: int | None = meta["pad_id"]
         self.ledger = Ledger.from_dict(meta["ledger"])
         self.sources: list[str] = meta["sources"]
         arrays = {name: self._map(name, meta["arrays"][name]) for name in _ARRAYS}
         self._ids: NDArray[Any] = arrays["tokens"]
-        self.ends = arrays["ends"]
-        self.document_bytes = arrays["bytes"]
+        self.ends: NDArray[np.int64] = arrays["ends"]
+        self.document_bytes: NDArray[np.int64] = arrays["bytes"]
         self._origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
         self._check_ids()
 
@@ -95,7 +84,7 @@ class TokenShards:
         return np.memmap(path, dtype=dtype, mode="r", shape=(count,)).view(np.ndarray)
 
     def _check_ids(self) -> None:
-        """Raise DataError for an id outside the vocabulary, found in evenly spaced blocks of a large file."""
+        """Raise DataError for an id outside the vocabulary; of a large file, only some blocks are read."""
         stride = _BLOCK * max(1, len(self) // (_BLOCK * _CHECKED))
         for at in range(0, len(self), stride):
             largest = int(self._ids[at : at + _BLOCK].max())
@@ -106,41 +95,41 @@ class TokenShards:
                 )
 
     def __len__(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         return int(self._ids.size)
 
     def __repr__(self) -> str:
         return f"TokenShards({str(self.folder)!r}, documents={self.ends.size}, tokens={len(self)})"
 
     def tokens(self, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Ids at positions ``start`` to ``stop`` (excluded): a read-only view, uint16 or uint32."""
+        """Return the ids at positions ``start`` to ``stop`` (excluded), a read-only view, uint16 or 32."""
         stop = len(self) if stop is None else stop
         if not 0 <= start <= stop <= len(self):
             raise DataError(f"tokens({start}, {stop}) lies outside 0..{len(self)}")
         return self._ids[start:stop]
 
     def document_of(self, position: int) -> int:
-        """The number of the document that the token at ``position`` belongs to."""
+        """Return the number of the document that holds the token at ``position``."""
         if not 0 <= position < len(self):
             raise DataError(f"position {position} lies outside 0..{len(self) - 1}")
         return int(np.searchsorted(self.ends, position, side="right"))
 
     def document_span(self, document: int) -> tuple[int, int]:
-        """First position of ``document``, and the one past its last."""
+        """Return the first position of ``document``, and the position after its last."""
         return (int(self.ends[document - 1]) if document else 0), int(self.ends[document])
 
     def origins(self) -> NDArray[np.int64]:
-        """``[documents, 2]``: the file of each, and its number within the file."""
+        """Return the file of each document and its number within the file, [documents, 2]."""
         return self._origins
 
     def document_name(self, document: int) -> str:
-        """``file#number`` of ``document``, where number counts the file's documents from 0."""
+        """Return ``file#number`` of ``document``; the number counts the file's documents from 0."""
         source, index = self._origins[document]
         return f"{self.sources[source]}#{index}"
 
 
 class ShardWriter:
-    """Writes shards into a temporary folder; :meth:`finish` makes them appear under their own name."""
+    """A writer of shards into a temporary folder, which :meth:`finish` renames."""
 
     def __init__(self, folder: Path, *, vocab_size: int) -> None:
         self.folder = folder
@@ -158,7 +147,7 @@ class ShardWriter:
         sizes: Sequence[int],
         origins: Sequence[tuple[int, int]],
     ) -> None:
-        """Appends ``ids`` and the documents that end within them, at positions counted from the start."""
+        """Append ``ids`` and the documents that end within them, at positions counted from the start."""
         ids.astype(self.dtype, copy=False).tofile(self._files["tokens"])
         np.asarray(ends, "<i8").tofile(self._files["ends"])
         np.asarray(sizes, "<i8").tofile(self._files["bytes"])
@@ -168,25 +157,21 @@ class ShardWriter:
         self.bytes += sum(sizes)
 
     def finish(self, target: Path, meta: dict[str, Any]) -> None:
-        """Writes ``meta``, makes everything durable, and renames the folder to ``target``."""
+        """Write ``meta``, put everything on disk, and rename the folder to ``target``."""
         counts = {"tokens": self.tokens, "ends": self.documents, "bytes": self.documents}
         counts["origins"] = 2 * self.documents
         dtypes = dict.fromkeys(_ARRAYS, "<i8") | {"tokens": self.dtype.str}
         arrays = {name: {"dtype": dtypes[name], "count": counts[name]} for name in _ARRAYS}
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
-        with open(self.folder / "meta.json", "w", encoding="utf-8") as described:
-            json.dump({"version": VERSION, **meta, "arrays": arrays}, described, indent=1)
-            described.flush()
-            os.fsync(described.fileno())
-        sync(self.folder)
-        self.folder.rename(target)
-        sync(target.parent)
+        self._close()
+        with open(self.folder / "meta.json", "w", encoding="utf-8") as file:
+            json.dump({"version": VERSION, **meta, "arrays": arrays}, file, indent=1)
+        publish_folder(self.folder, target)
 
     def discard(self) -> None:
-        """Removes what was written."""
+        """Remove the folder."""
+        self._close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _close(self) -> None:
         for file in self._files.values():
             file.close()
-        shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,14 +13,14 @@ _MEMBER = re.compile(r"brown/c[a-r]\d\d$")
 
 
 def brown_texts(file: Source) -> Iterator[str]:
-    """Each of the 500 documents, tags dropped: tokens parted by one space, sentences by a line break."""
+    """Yield the 500 documents without tags: spaces between tokens, line breaks between sentences."""
     for _, lines in _members(file):
         sentences = [" ".join(token.rpartition("/")[0] for token in line.split()) for line in lines]
         yield "\n".join(filter(None, sentences))
 
 
 def brown_sentences(file: Source) -> Iterator[tuple[str, int, list[tuple[str, str]]]]:
-    """Each sentence: its file in the zip, its line there, and its words with their tags."""
+    """Yield each sentence: its file in the zip, its line, and its words with their tags."""
     for name, lines in _members(file):
         for number, line in enumerate(lines, 1):
             parted = [token.rpartition("/") for token in line.split()]
@@ -29,7 +29,7 @@ def brown_sentences(file: Source) -> Iterator[tuple[str, int, list[tuple[str, st
 
 
 def _members(file: Source) -> Iterator[tuple[str, list[str]]]:
-    """The name and the lines of each of the files."""
+    """Yield the name and the lines of each file."""
     try:
         with zipfile.ZipFile(file.path) as archive:
             for name in sorted(filter(_MEMBER.match, archive.namelist())):

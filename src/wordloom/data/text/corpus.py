@@ -1,4 +1,4 @@
-"""A corpus: what to read and how to divide it into training and validation."""
+"""A corpus: its sources, and its division into training and validation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wordloom.data.files.document import Document
 from wordloom.data.files.source import Fields, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand
-from wordloom.data.text.documents import Piece, read_pieces
+from wordloom.data.text.documents import Piece, joined, read_pieces
 from wordloom.data.text.wiki import require_parser
 from wordloom.errors import DataError, did_you_mean
 
@@ -29,7 +29,7 @@ SPLITS = ("tail", "hash", "files")
 
 CUT = "document(s) cut in two by the split"
 EMPTY = "empty document(s)"
-_HASHED = 1 << 16  # characters (bytes) at the start of a document that decide its side of a hash split
+_HASHED = 1 << 16  # characters (bytes) at the start of a document that decide its part in a hash split
 
 
 @dataclass
@@ -45,18 +45,17 @@ class Corpus:
     """Documents from ``sources``, and the rule that divides them.
 
     Args:
-        sources, field, separator, encoding_errors: as :func:`wordloom.data.documents` takes them.
-        split: ``"tail"``: training is the first ``int(n * (1 - validation_fraction))`` of the corpus's n
-            characters (bytes under ``encoding_errors="bytes"``), validation the rest; a document across
-            the edge is cut in two.  ``"hash"``: whole documents, by a hash of their first 65,536
-            characters, so the side of a document depends on nothing but itself.  ``"files"``: validation
-            is ``validation_sources``.
+        sources, field, separator, encoding_errors: see :func:`wordloom.data.documents`.
+        split: ``"tail"`` takes the end of the corpus for validation: training is the first
+            ``int(n * (1 - validation_fraction))`` of n characters (bytes under ``encoding_errors="bytes"``),
+            and a document across the edge is cut.  ``"hash"`` divides documents by a hash of their first
+            65,536 characters, so the part of a document depends on its text alone.  ``"files"`` takes
+            ``validation_sources``.
         validation_fraction: share of the validation part, 0 <= fraction < 1; unused by ``"files"``.
-        validation_sources: files of the validation part, for ``split="files"`` only; ``sources`` may be
-            empty then, where no other part is read.
+        validation_sources: files of the validation part, for ``split="files"``; ``sources`` may then be empty
+            if no other part is read.
 
-    Raises:
-        DataError: a setting that is not allowed, or sources that do not exist (found when first read).
+    Raises DataError for a setting that is not allowed and, when first read, for sources that do not exist.
     """
 
     sources: Sources
@@ -69,9 +68,9 @@ class Corpus:
 
     def __post_init__(self) -> None:
         for name in ("sources", "validation_sources"):
-            given = getattr(self, name)
-            many = given if isinstance(given, (list, tuple)) else (given,)
-            object.__setattr__(self, name, tuple(str(item) for item in many))
+            sources = getattr(self, name)
+            sources = sources if isinstance(sources, (list, tuple)) else (sources,)
+            object.__setattr__(self, name, tuple(map(str, sources)))
         if not isinstance(self.field, str):
             object.__setattr__(self, "field", tuple(self.field))
         if self.split not in SPLITS:
@@ -90,13 +89,8 @@ class Corpus:
     # ------------------------------------------------------------------------------------- reading
 
     def documents(self, part: Part = "all") -> Iterator[Document]:
-        """The documents of ``part``, in order, without empty ones."""
-        text: list[Any] = []
-        for piece in self.pieces(part):
-            text.append(piece.text)
-            if piece.last:
-                yield Document(type(piece.text)().join(text), piece.source, piece.index)
-                text = []
+        """Yield the documents of ``part``, in order, without empty ones."""
+        yield from joined(self.pieces(part))
 
     def pieces(
         self,
@@ -106,11 +100,11 @@ class Corpus:
         meter: Meter | None = None,
         workers: int | None = None,
     ) -> Iterator[Piece]:
-        """As :meth:`documents`, with long ones in several pieces; ``tally`` collects what is left out."""
+        """Yield the documents of ``part`` in pieces; ``tally`` counts those dropped or cut."""
         if part not in PARTS:
             raise DataError(f"part='{part}' is not known; {did_you_mean(part, PARTS)}")
         tally = Tally() if tally is None else tally
-        found = read_pieces(
+        pieces = read_pieces(
             self.files(part),
             field=self.field,
             separator=self.separator,
@@ -120,11 +114,11 @@ class Corpus:
             workers=workers,
         )
         if part != "all" and self.split == "tail" and (part, self.validation_fraction) != ("train", 0):
-            found = _tail(found, self._training_size, part, tally)
+            pieces = _tail(pieces, self._training_size, part, tally)
         elif part != "all" and self.split == "hash":
-            found = _hashed(found, self.validation_fraction, part)
+            pieces = _hashed(pieces, self.validation_fraction, part)
         fresh = True
-        for piece in found:
+        for piece in pieces:
             if fresh and piece.last and not piece.text:
                 tally.dropped[EMPTY] += 1
             else:
@@ -133,7 +127,7 @@ class Corpus:
 
     @cached_property
     def size(self) -> int:
-        """Characters of the whole corpus (bytes under ``encoding_errors="bytes"``); reads it once."""
+        """The characters of the corpus (bytes under ``encoding_errors="bytes"``), which is read once."""
         return sum(len(piece.text) for piece in self.pieces("all"))
 
     @property
@@ -143,28 +137,24 @@ class Corpus:
     # --------------------------------------------------------------------------------------- files
 
     def files(self, part: Part = "all") -> list[Source]:
-        """The files that hold ``part``."""
-        if self.split != "files":
+        """Return the files that hold ``part``."""
+        if self.split != "files" or part == "train":
             return self._training_files
-        match part:
-            case "train":
-                return self._training_files
-            case "validation":
-                return self._validation_files
-        return self._training_files + self._validation_files
+        training = [] if part == "validation" else self._training_files
+        return training + self._validation_files
 
     @cached_property
     def skipped(self) -> list[str]:
-        """Files in the folders given that were passed over, as their suffix is not known."""
+        """The files in folders that were skipped because of an unknown suffix."""
         skipped: list[str] = []
-        for given in (self.sources, self.validation_sources):
-            if given:
-                expand(given, skipped=skipped)
+        for sources in (self.sources, self.validation_sources):
+            if sources:
+                expand(sources, skipped=skipped)
         return skipped
 
     @cached_property
     def _found(self) -> tuple[list[Source], list[Source]]:
-        """The files of both parts before anything is read, so that a mistake in either is met at once."""
+        """The files of both parts; expanding both at once finds mistakes in either before reading."""
         training = expand(self.sources) if self.sources or not self.validation_sources else []
         validation = expand(self.validation_sources) if self.validation_sources else []
         trained_on = {os.path.realpath(source.path) for source in training}
@@ -182,7 +172,7 @@ class Corpus:
         return [self._spooled(source) for source in self._found[1]]
 
     def _spooled(self, source: Source) -> Source:
-        """``source`` itself; standard input, which can be read only once, as a temporary file."""
+        """Return ``source``, or a temporary file with standard input, which can be read only once."""
         if not source.is_stdin:
             return source
         file = tempfile.NamedTemporaryFile(prefix="wordloom-stdin-")  # noqa: SIM115  lives as long as self
@@ -195,11 +185,11 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the raw bytes of all files and every setting that changes text or split."""
+        """The sha256 of the raw bytes of all files and of every setting that changes text or split."""
         return self.part_fingerprint("all")
 
     def part_fingerprint(self, part: Part) -> str:
-        """As :attr:`fingerprint`, over what decides ``part``.  File names do not enter, their order does."""
+        """Return the :attr:`fingerprint` of one part; it depends on the order of files, not their names."""
         files = [
             {
                 "sha256": self._sha256(source),
@@ -228,7 +218,7 @@ class Corpus:
         return known[source.path]
 
     def describe_split(self) -> str:
-        """The split in words, for the ledger."""
+        """Return a description of the split, for the ledger."""
         unit = "bytes" if self.encoding_errors == "bytes" else "characters"
         match self.split:
             case "tail":
@@ -245,11 +235,11 @@ class Corpus:
         return f"files: validation is {', '.join(map(str, self.validation_sources))}"  # type: ignore[arg-type]
 
 
-def _tail(found: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterator[Piece]:
-    """The pieces before (``train``) or from (``validation``) character ``edge`` of the corpus."""
+def _tail(pieces: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterator[Piece]:
+    """Yield the pieces before (``train``) or from (``validation``) character ``edge`` of the corpus."""
     stop = 0
     whole = True  # the piece before ended its document
-    for piece in found:
+    for piece in pieces:
         start, stop = stop, stop + len(piece.text)
         if part == "train":
             if start >= edge:
@@ -266,11 +256,11 @@ def _tail(found: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterat
         whole = piece.last
 
 
-def _hashed(found: Iterator[Piece], fraction: float, part: Part) -> Iterator[Piece]:
-    """The pieces of the documents whose hash falls into ``part``."""
-    held: list[Piece] = []  # the head of a document whose side is not known yet
+def _hashed(pieces: Iterator[Piece], fraction: float, part: Part) -> Iterator[Piece]:
+    """Yield the pieces of the documents whose hash falls into ``part``."""
+    held: list[Piece] = []  # the first pieces of a document whose part is not decided yet
     chosen: bool | None = None
-    for piece in found:
+    for piece in pieces:
         if chosen is None:
             held.append(piece)
             if not piece.last and sum(len(p.text) for p in held) < _HASHED:

@@ -1,8 +1,8 @@
 """Read documents from files: plain text, JSON, Parquet, Wikipedia dumps, the Brown corpus.
 
-A long document arrives in *pieces*, so that a file of any size needs little memory.  Nothing is dropped
-here except what a format itself calls no document (blank lines of a ``.jsonl``, redirects of a Wikipedia
-dump), and that is counted in the ``tally``.
+A long document arrives in *pieces*, so that a file of any size needs little memory.  Readers drop only rows
+that a format does not count as documents (blank lines of a ``.jsonl``, redirects of a Wikipedia dump), and
+the ``tally`` counts those.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
+from wordloom.data.files.document import Document
 from wordloom.data.files.json import numbered_fields
 from wordloom.data.files.parquet import parquet_texts
 from wordloom.data.files.source import Fields, Source
@@ -29,15 +30,15 @@ from wordloom.errors import DataError, did_you_mean
 
 
 class Piece(NamedTuple):
-    """A stretch of a document; the ``last`` one ends it.  Only an empty document has an empty piece.
+    """A part of a document; the ``last`` piece ends it.  Only an empty document has an empty piece.
 
-    ``cut`` is set on a last piece whose document goes on in the other part of a split.  ``prefix`` is a
-    special token that stands before a document, in its first piece.
+    ``cut`` marks a last piece whose document continues in the other part of a split.  ``prefix`` is a special
+    token before the document, in its first piece.
     """
 
     text: str | bytes
     source: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a document
+    index: int  # type: ignore[assignment]  # hides tuple.index
     last: bool = True
     cut: bool = False
     prefix: str = ""
@@ -66,12 +67,11 @@ def read_pieces(
     workers: int | None = None,
     bytes_allowed: bool = True,
 ) -> Iterator[Piece]:
-    """The documents of ``files``, those longer than about 1 MiB in several pieces.
+    """Yield the documents of ``files``; those longer than about 1 MiB come in several pieces.
 
-    ``field``, ``separator`` and ``encoding_errors`` are those of :func:`~wordloom.data.documents`.  ``tally``
-    counts what a format drops, by reason; ``meter`` counts bytes read; ``workers`` is the number of processes
-    that strip Wikipedia mark-up (default: one per processor); ``bytes_allowed`` says whether an error may
-    advise ``encoding_errors="bytes"``.
+    ``field``, ``separator``, ``encoding_errors`` and ``bytes_allowed`` are those of
+    :func:`~wordloom.data.documents`.  ``tally`` counts dropped rows by reason, and ``meter`` the bytes read.
+    ``workers`` is the number of processes that strip Wikipedia mark-up (default: one per processor).
     """
     check_settings(separator, encoding_errors)
     tally = Counter() if tally is None else tally
@@ -95,6 +95,16 @@ def read_pieces(
         for text, last in texts:
             yield Piece(text, file.name, index, last)
             index += last
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Document]:
+    """Yield the documents of ``pieces``."""
+    text: list[Any] = []
+    for piece in pieces:
+        text.append(piece.text)
+        if piece.last:
+            yield Document(type(piece.text)().join(text), piece.source, piece.index)
+            text = []
 
 
 def _whole(texts: Iterator[str], errors: EncodingErrors) -> Iterator[tuple[str | bytes, bool]]:
@@ -139,7 +149,7 @@ def _mark_last(parts: Iterator[AnyStr], empty: AnyStr) -> Iterator[tuple[AnyStr,
 
 
 def _chomp(line: AnyStr) -> AnyStr:
-    """``line`` without the carriage return of a Windows line end."""
+    """Return ``line`` without the carriage return of a Windows line end."""
     return line[:-1] if line[-1:] in ("\r", b"\r") else line
 
 
@@ -156,23 +166,23 @@ def _paragraphs(lines: Iterator[AnyStr], newline: AnyStr) -> Iterator[tuple[AnyS
 
 
 def _between(lines: Iterator[AnyStr], mark: AnyStr, newline: AnyStr) -> Iterator[tuple[AnyStr, bool]]:
-    """Documents between lines that hold ``mark``, in pieces.
+    """Yield the documents between lines that equal ``mark``, in pieces.
 
-    The newest line is held back, as the break after it belongs to a separator if one comes next.
+    The last line is held back, because its line break belongs to a separator that may follow.
     """
     held: list[AnyStr] = []
     size = 0
-    fresh, first = True, True  # nothing of this document was handed over; no document before it
+    fresh, first = True, True  # no piece of this document yet; no document before it
     for line in lines:
         if line == mark or _chomp(line) == mark:
             yield _chomp(newline.join(held)), True
             held, size, fresh, first = [], 0, True, False
             continue
-        if size >= BLOCK and _chomp(line):  # the rest then begins with something: no piece is empty
+        if size >= BLOCK and _chomp(line):  # the next piece then begins with text, so none is empty
             yield newline.join(held) + newline, False
             held, size, fresh = [], 0, False
         held.append(line)
         size += len(line) + 1
     text = newline.join(held)
-    if text or first or not fresh:  # nothing but a line break after the last separator is no document
+    if text or first or not fresh:  # a line break alone after the last separator is no document
         yield text, True

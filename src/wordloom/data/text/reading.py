@@ -11,7 +11,7 @@ from wordloom.data.files.json import Record, json_objects
 from wordloom.data.files.source import Fields, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.sets.expand import expand
-from wordloom.data.text.documents import Piece, check_settings, read_pieces
+from wordloom.data.text.documents import Piece, check_settings, joined, read_pieces
 from wordloom.errors import DataError
 
 
@@ -23,33 +23,28 @@ def documents(
     encoding_errors: EncodingErrors = "strict",
     bytes_allowed: bool = True,
 ) -> Iterator[Document]:
-    """Every document of ``sources``, in order, empty ones included.
+    """Yield every document of ``sources``, in order, with the empty ones.
 
     Args:
         sources: files, folders, globs, ``"-"`` (stdin) or named data sets; see
             :func:`~wordloom.data.sets.expand.expand`.
-        field: where a ``.jsonl`` or ``.json`` object or a ``.parquet`` row keeps its text.  Several fields
-            are joined by one space.
-        separator: what ends a document in plain text.  ``None``: a file is one document.  ``"line"``: each
-            line is one.  ``"blank-line"``: blank lines stand between.  Anything else: a line holding
-            exactly that, such as ``<|endoftext|>``.  The line break before a separator belongs to it.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there, ``"bytes"``
-            gives the raw bytes of text files undecoded.
-        bytes_allowed: whether an error may advise ``"bytes"``.
+        field: field of the text in a ``.jsonl`` or ``.json`` object, or column in a ``.parquet``.  Several
+            fields are joined by one space.
+        separator: end of a document in plain text: ``"line"``, ``"blank-line"``, or the text of a line such
+        as
+            ``<|endoftext|>``.  The line break before it belongs to the separator.  None: a file is a
+            document.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` reads U+FFFD, and ``"bytes"``
+            returns the raw bytes of text files.
+        bytes_allowed: allow error messages to advise ``"bytes"``.
 
-    A named data set's own ``field`` and ``separator`` apply where these are left at their defaults.
+    A named data set's own ``field`` and ``separator`` replace the defaults.
 
-    Raises:
-        DataError: missing file, glob without a match, binary or wrongly encoded text, a bad JSON line, a
-            missing field, truncated compression; each names the file and the place.
+    Raises DataError, with file and place, for a missing file, a glob without a match, binary or wrongly
+    encoded text, a bad JSON line, a missing field and truncated compression.
     """
-    text: list[Any] = []
     reading: dict[str, Any] = {"field": field, "separator": separator, "encoding_errors": encoding_errors}
-    for piece in pieces(sources, bytes_allowed=bytes_allowed, **reading):
-        text.append(piece.text)
-        if piece.last:
-            yield Document(type(piece.text)().join(text), piece.source, piece.index)
-            text = []
+    yield from joined(pieces(sources, bytes_allowed=bytes_allowed, **reading))
 
 
 def pieces(
@@ -63,12 +58,11 @@ def pieces(
     workers: int | None = None,
     bytes_allowed: bool = True,
 ) -> Iterator[Piece]:
-    """As :func:`documents`, with documents longer than about 1 MiB handed over in several pieces.
+    """Yield the documents of :func:`documents`; those longer than about 1 MiB come in several pieces.
 
-    ``tally`` counts what a format drops, by reason; ``meter`` counts bytes read; ``workers`` is the number
-    of processes that strip Wikipedia mark-up (default: one per processor).
+    See :func:`~wordloom.data.text.documents.read_pieces` for ``tally``, ``meter`` and ``workers``.
     """
-    check_settings(separator, encoding_errors)  # before the sources are looked at
+    check_settings(separator, encoding_errors)  # before the sources are expanded
     yield from read_pieces(
         expand(sources),
         field=field,
@@ -84,7 +78,7 @@ def pieces(
 def records(
     sources: Sources, *, encoding_errors: EncodingErrors = "strict", meter: Meter | None = None
 ) -> Iterator[Record]:
-    """The JSON objects of ``.jsonl`` files and ``.json`` lists, whole: for tasks with more than one field."""
+    """Yield the JSON objects of ``.jsonl`` files and ``.json`` lists, for tasks with several fields."""
     for file in expand(sources):
         if file.format not in ("jsonl", "json"):
             raise DataError(f"{file.name}: holds no JSON objects; allowed: .jsonl, or .json with a list")

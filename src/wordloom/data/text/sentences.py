@@ -1,7 +1,7 @@
-"""The sentences of a corpus, as what next-sentence prediction is made of.
+"""The sentences of a corpus, for next-sentence prediction.
 
-Each sentence is prepared as if it were a document; the origin of its tokens, file and number of the document,
-is that of the document it stands in, so sentences of one document are those of one origin.
+Each sentence is prepared like a document.  The origin of its tokens is the file and number of the document
+that it comes from, so the sentences of one document share an origin.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ __all__ = ["SENTENCE_RULES", "SentenceRule", "Sentences", "sentences"]
 SentenceRule: TypeAlias = Literal["punctuation", "line"]
 SENTENCE_RULES = ("punctuation", "line")
 
-# Behind a full stop and the quotes or brackets that close after it, where no small letter follows (what does
-# is the group); behind a blank line; behind the full stops of scripts that put no space after them.
+# After a full stop and closing quotes or brackets, if no lower-case letter follows (the group); after a blank
+# line; and after the full stops of scripts without spaces.
 _PUNCTUATION = re.compile(r"""[.!?…]+["'”’»)\]]*(?=\s+(\S))|\n[ \t]*\r?\n|[。！？]+[」』”’）]*|[।॥؟۔]""")
 _LINE = re.compile(r"\n()")
 
 
 def sentences(text: str, rule: SentenceRule = "punctuation") -> list[str]:
-    """``text`` cut behind each of its sentences; nothing is lost: joined they are ``text``."""
-    found = (_LINE if rule == "line" else _PUNCTUATION).finditer(text)
-    cuts = [0, *(match.end() for match in found if not (match[1] or "").islower()), len(text)]
+    """Return the sentences of ``text``, with all characters between them."""
+    ends = (_LINE if rule == "line" else _PUNCTUATION).finditer(text)
+    cuts = [0, *(end.end() for end in ends if not (end[1] or "").islower()), len(text)]
     return [text[a:b] for a, b in pairwise(cuts) if b > a]
 
 
 class Sentences:
-    """``corpus`` with each sentence for a document; see the module.
+    """A corpus whose documents are the sentences of ``corpus``.
 
-    Args:
-        rule: ``punctuation``: a sentence ends behind a full stop, question or exclamation mark and what
-            closes after it, where no small letter follows, and at a blank line ("Mr. Smith" is cut too: the
-            authors' sentences are any stretches of text).  ``line``: each line is one, as in the input of
-            BERT's own code.
+    With the rule ``punctuation``, a sentence ends at a blank line, and after a full stop, question or
+    exclamation mark (and closing quotes or brackets) if no lower-case letter follows.  "Mr.  Smith" is cut,
+    too: to BERT's authors, a sentence is any stretch of text.  With ``line``, each line is a sentence, as in
+    the input of BERT's own code.
 
-    Raises DataError for a rule that is not known, and for a corpus of raw bytes.
+    Raises DataError for an unknown rule, and for a corpus of raw bytes.
     """
 
     def __init__(self, corpus: Corpus, rule: SentenceRule = "punctuation") -> None:
@@ -82,25 +81,23 @@ class Sentences:
         meter: Meter | None = None,
         workers: int | None = None,
     ) -> Iterator[Piece]:
-        """As :meth:`wordloom.data.Corpus.pieces`: one for each sentence that is not all white space."""
-        rest = ""  # of a document that comes in several pieces: what may go on in the next
+        """Yield a piece for each sentence that is not white space."""
+        unfinished = ""  # the last sentence of a piece, which may continue in the next piece
         for piece in self.corpus.pieces(part, tally=tally, meter=meter, workers=workers):
-            found = sentences(rest + str(piece.text), self.rule)
-            rest = "" if piece.last or not found else found.pop()
-            for sentence in found:
+            texts = sentences(unfinished + str(piece.text), self.rule)
+            unfinished = "" if piece.last or not texts else texts.pop()
+            for sentence in texts:
                 if not sentence.isspace():
                     yield piece._replace(text=sentence, last=True)
 
     def files(self, part: Part = "all") -> list[Source]:
-        """The files that hold ``part``."""
         return self.corpus.files(part)
 
     def part_fingerprint(self, part: Part) -> str:
-        """As :meth:`wordloom.data.Corpus.part_fingerprint`, and the rule."""
-        rule = {"punctuation": "punctuation-2"}.get(self.rule, self.rule)  # its second wording
+        """Return the fingerprint of the corpus and the rule."""
+        rule = {"punctuation": "punctuation-2"}.get(self.rule, self.rule)  # the second version of the rule
         identity = f"sentences/{rule}/{self.corpus.part_fingerprint(part)}"
         return hashlib.sha256(identity.encode()).hexdigest()
 
     def describe_split(self) -> str:
-        """The split in words, for the ledger."""
         return self.corpus.describe_split()

@@ -1,8 +1,8 @@
-"""Wikipedia ``pages-articles`` dumps: XML streamed page by page, mark-up stripped by mwparserfromhell.
+"""Read Wikipedia ``pages-articles`` dumps: stream the XML by page, strip mark-up with mwparserfromhell.
 
-What is kept: the title and the section headings as plain lines, running text, the text of links.  What is
-dropped: templates, tables, files and images with their captions, categories, references, galleries,
-formulas, comments, redirects, and pages outside the article namespace (the last two are counted).
+The text holds the title and the section headings as plain lines, running text, and the text of links.  It has
+no templates, tables, files, images and captions, categories, references, galleries, formulas and comments.
+Redirects and pages outside the article namespace are dropped and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FILE, _CATEGORY = 6, 14  # MediaWiki's namespace numbers; their names differ by
 
 
 class Page(NamedTuple):
-    """A page as the dump has it."""
+    """A page of the dump."""
 
     title: str
     namespace: int
@@ -32,13 +32,12 @@ class Page(NamedTuple):
 def wikipedia_texts(
     file: Source, tally: Counter[str], meter: Meter | None = None, *, workers: int | None = None
 ) -> Iterator[str]:
-    """The articles of a dump as plain text, each beginning with its title on a line of its own.
+    """Yield the articles of a dump as plain text; each begins with its title on a line.
 
-    ``tally`` counts the redirects and the pages outside the article namespace.  ``workers`` is the number
-    of processes that strip mark-up (default: one per processor); the order of articles does not depend on it.
+    ``tally`` counts the redirects and the pages outside the article namespace.  ``workers`` is the number of
+    processes that strip mark-up (default: one per processor); the order of articles does not depend on it.
 
-    Raises:
-        DataError: mwparserfromhell is missing, or the file is no MediaWiki export or is cut off.
+    Raises DataError if mwparserfromhell is missing, or the file is truncated or no MediaWiki export.
     """
     from wordloom.data.text.wiki_workers import stripped  # imports numpy, which other formats do not need
 
@@ -52,7 +51,7 @@ def wikipedia_texts(
 
 
 def require_parser() -> str:
-    """The version of mwparserfromhell, which decides the text."""
+    """Return the version of mwparserfromhell, which the text depends on."""
     try:
         import mwparserfromhell
     except ImportError:
@@ -75,7 +74,7 @@ def _articles(
 
 
 def pages(file: Source, prefixes: set[str], meter: Meter | None = None) -> Iterator[Page]:
-    """Every page of the dump in bounded memory; link prefixes of files and categories go to ``prefixes``."""
+    """Yield every page of the dump; add its link prefixes of files and categories to ``prefixes``."""
     prefixes.update(FILE_LINKS)
     parser: Any = ElementTree.XMLPullParser(("start", "end"))
     root: ElementTree.Element | None = None

@@ -28,12 +28,12 @@ _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
 def strip_markup(markup: str, *, dropped_links: Set[str] = FILE_LINKS) -> str:
-    """``markup`` as plain text; ``dropped_links`` are the lower-case prefixes of file and category links."""
+    """Return plain text; ``dropped_links`` are the lower-case prefixes of file and category links."""
     import mwparserfromhell
 
-    # References are most of the mark-up of many articles, and cut out first they cannot upset the parser.
+    # References are most of the mark-up of many articles; without them the parser fails less often.
     markup = _REFERENCE.sub("", _COMMENT.sub("", markup))
-    # Quotes are left to a rule below: one unbalanced '' makes the parser give up on the tables around it.
+    # A rule below handles quotes: one unbalanced '' makes the parser give up on the tables around it.
     code = mwparserfromhell.parse(markup, skip_style_tags=True)
     text = "".join(_text(code, dropped_links))
     text = _BROKEN_REFERENCE.sub("", _BROKEN_TABLE.sub("", text))
@@ -43,7 +43,7 @@ def strip_markup(markup: str, *, dropped_links: Set[str] = FILE_LINKS) -> str:
 
 
 def _text(code: Any, links: Set[str]) -> Iterator[str]:
-    """The visible text of a parsed article, node by node; templates, arguments and comments have none."""
+    """Yield the visible text of a parsed article; templates, arguments and comments have none."""
     for node in code.nodes if code is not None else ():
         match type(node).__name__:
             case "Text":

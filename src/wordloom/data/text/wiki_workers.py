@@ -1,7 +1,7 @@
 """Processes that strip wiki mark-up, which is far slower than reading or tokenizing it.
 
-They are plain child processes speaking JSON lines, not :mod:`multiprocessing`: a fork is unsafe beside the
-tokenizers' threads, and a spawned pool would import the user's script again.
+They are plain child processes that exchange JSON lines.  With :mod:`multiprocessing`, a fork would be unsafe
+beside the tokenizers' threads, and a spawned pool would import the user's script again.
 """
 
 from __future__ import annotations
@@ -13,28 +13,24 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 
 from wordloom.data.text.wiki_markup import strip_markup
 from wordloom.errors import DataError
 from wordloom.text.cores import cores
 
-_WORTH_STARTING = 64  # articles; fewer are stripped sooner than processes start
+_WORTH_STARTING = 64  # articles; fewer are stripped faster without processes
 
 
 def stripped(
     articles: Iterator[tuple[str, str]], prefixes: Set[str], workers: int | None = None
 ) -> Iterator[tuple[str, str | None]]:
-    """Titles and plain texts of titles and mark-up, in order; ``None`` where mark-up defeats the parser."""
+    """Yield the title and plain text of each article, in order; None if the parser fails on its mark-up."""
     count = workers or cores()
-    first: list[tuple[str, str]] = []
-    for article in articles:
-        first.append(article)
-        if len(first) == _WORTH_STARTING:
-            break
+    first = list(islice(articles, _WORTH_STARTING))
     if count == 1 or len(first) < _WORTH_STARTING:
-        yield from ((title, try_strip(markup, prefixes)) for title, markup in first)
-        yield from ((title, try_strip(markup, prefixes)) for title, markup in articles)
+        yield from ((title, try_strip(markup, prefixes)) for title, markup in chain(first, articles))
         return
 
     helpers = deque(Stripper() for _ in range(count))
@@ -49,11 +45,10 @@ def stripped(
     pending: deque[Future[tuple[str, str | None]]] = deque()
     threads = ThreadPoolExecutor(count)
     try:
-        for source in (iter(first), articles):
-            for title, markup in source:
-                if len(pending) >= 4 * count:
-                    yield pending.popleft().result()
-                pending.append(threads.submit(strip, title, markup, sorted(prefixes)))
+        for title, markup in chain(first, articles):
+            if len(pending) >= 4 * count:
+                yield pending.popleft().result()
+            pending.append(threads.submit(strip, title, markup, sorted(prefixes)))
         while pending:
             yield pending.popleft().result()
     finally:
@@ -63,7 +58,7 @@ def stripped(
 
 
 def try_strip(markup: str, prefixes: Set[str]) -> str | None:
-    """The plain text of ``markup``, or ``None``: one malformed article must not stop a dump of millions."""
+    """Return the plain text of ``markup``, or None if the parser fails on it."""
     from mwparserfromhell.parser import ParserError
 
     try:
@@ -73,10 +68,10 @@ def try_strip(markup: str, prefixes: Set[str]) -> str | None:
 
 
 class Stripper:
-    """One child process that strips mark-up."""
+    """A child process that strips mark-up."""
 
     def __init__(self) -> None:
-        root = str(Path(__file__).parents[3])  # where this very package was imported from
+        root = str(Path(__file__).parents[3])  # the child must import the same package
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "wordloom.data.text.wiki_workers"],

@@ -91,26 +91,19 @@ def train_definition(
     texts: Iterable[str],
     *,
     kind: str,
-    vocab_size: int | None,
-    lower: bool,
-    min_frequency: int | None,
-    special_tokens: Sequence[str] | Mapping[str, str] | None,
-    split: str | None,
-    limit_alphabet: int | None,
     sample_bytes: int,
     seed: int,
     progress: Progress | None,
+    **options: Any,
 ) -> tuple[Definition, dict[str, Any], TrainingReport]:
     """Return the definition, the configuration and the report of a new tokenizer.
 
-    :meth:`wordloom.text.Tokenizer.train` documents the arguments.
+    :meth:`wordloom.text.Tokenizer.train` documents the arguments and ``options``.
     """
     if kind not in TOKENIZERS:
         raise TokenizerError(f"tokenizer kind '{kind}' is unknown: {did_you_mean(kind, TOKENIZERS)}")
     chosen = TOKENIZERS[kind]
-    settings = _settings(
-        kind, vocab_size, lower, min_frequency, special_tokens, split=split, limit_alphabet=limit_alphabet
-    )
+    settings = _settings(kind, **options)
     corpus = Corpus(
         texts if chosen.reads_corpus else [" "],
         sample_bytes=sample_bytes,
@@ -123,7 +116,7 @@ def train_definition(
         f"{role}_token": settings.roles[role] for role in ROLES if role in settings.roles
     }
     if kind == "wordpiece":
-        config["do_lower_case"] = lower
+        config["do_lower_case"] = settings.lower
     size = max(full_vocabulary(definition).values()) + 1
     notes = list(settings.notes)
     if settings.vocab_size is not None and size < settings.vocab_size:
@@ -139,16 +132,16 @@ def train_definition(
         )
     used = corpus.bytes_seen if kind == "char" else corpus.bytes_used
     counts = (corpus.n_texts, corpus.bytes_seen, used) if chosen.reads_corpus else (0, 0, 0)
-    return definition, config, TrainingReport(kind, *counts, size, vocab_size, tuple(notes))
+    return definition, config, TrainingReport(kind, *counts, size, options["vocab_size"], tuple(notes))
 
 
 def _settings(
     kind: str,
+    *,
     vocab_size: int | None,
     lower: bool,
     min_frequency: int | None,
     special_tokens: Sequence[str] | Mapping[str, str] | None,
-    *,
     split: str | None,
     limit_alphabet: int | None,
 ) -> Settings:
