@@ -57,7 +57,7 @@ class DataError(WordloomError):
 
 
 class TokenizerError(WordloomError):
-    """A tokenizer file, a tokenizer training, or a text that a tokenizer cannot take."""
+    """A tokenizer file, a training of a tokenizer, or a text that a tokenizer cannot encode."""
 
 
 class DataTypeError(DataError, TypeError):
@@ -92,8 +92,8 @@ class NonFiniteError(WordloomError):
     """Loss or gradients became NaN or infinite; raised before the optimizer step."""
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
-    """A sentence naming what is near ``given`` among ``allowed``, else all that is allowed.
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """Return advice with the names most similar to ``name`` among ``allowed``, else with all of them.
 
     >>> did_you_mean("stpes", ["steps", "tokens"])
     "did you mean 'steps'?"
@@ -101,9 +101,9 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     'allowed: steps, tokens'
     """
     names = list(allowed)
-    close = get_close_matches(given, names, n=2, cutoff=0.6)
+    close = get_close_matches(name, names, n=2, cutoff=0.6)
     if close:
-        return "did you mean " + " or ".join(f"'{name}'" for name in close) + "?"
+        return "did you mean " + " or ".join(f"'{near}'" for near in close) + "?"
     return "allowed: " + ", ".join(names)
 
 
@@ -117,10 +117,10 @@ def position(
     *,
     unit: Literal["line", "item", "row", "text"] | None = None,
 ) -> str:
-    """A place in a file for a message, as ``file:line`` or ``file:line:column``: editors open it there.
+    """Return a place in a file for messages, as ``file:line`` or ``file:line:column``, which editors open.
 
-    ``number`` counts from 1.  A ``.json`` list has items and a ``.parquet`` file has rows, not lines; give
-    ``unit`` where the name of the file does not say which.
+    ``number`` counts from 1.  A ``.json`` list has items and a ``.parquet`` file has rows; ``unit`` is needed
+    if the name of the file does not show the format.
 
     >>> position("long.csv", 5)
     'long.csv:5'
@@ -128,8 +128,8 @@ def position(
     ('train.json.gz, item 5', 'train.parquet, row 5')
     """
     if unit is None:
-        found = _COUNTED.search(str(file))
-        unit = "line" if found is None else "item" if found[1].lower() == "json" else "row"
+        suffix = _COUNTED.search(str(file))
+        unit = "line" if suffix is None else "item" if suffix[1].lower() == "json" else "row"
     if unit != "line":
         return f"{file}, {unit} {number}"
     return f"{file}:{number}" if column is None else f"{file}:{number}:{column}"

@@ -318,7 +318,7 @@ def test_what_is_printed_of_it_says_what_is_counted() -> None:
     text = console.export_text()
     assert "Seq2Seq, 2+2 layers, dim 6, cell gru" in text
     assert "attention: 2 × (key + memory) × 9 keys" in text
-    assert "State of a row, however long it is: 40 B fp32" in text
+    assert "Recurrent state of a row: 40 B fp32" in text
 
 
 @pytest.mark.parametrize("scorer", ["dot", "general", "additive"])

@@ -65,7 +65,7 @@ class Encoding(Table):
     """The decoding of bytes."""
 
     encoding_errors: Literal["strict", "replace", "bytes"] = "strict"
-    """What to do with bytes that are not UTF-8: raise an error (strict), read U+FFFD (replace), or keep raw
+    """Treatment of bytes that are not UTF-8: raise an error (strict), read U+FFFD (replace), or keep raw
     bytes for a byte tokenizer (bytes; running text only)."""
 
 
@@ -95,7 +95,7 @@ class Specials(Table):
     """The key for special tokens that are spelled out in the text."""
 
     specials: Literal["refuse", "text"] = "refuse"
-    """What to do where the text spells a special token: raise an error (refuse), or read it as plain text
+    """Treatment of a special token that the text spells: raise an error (refuse), or read it as plain text
     (text)."""
 
 
@@ -116,7 +116,7 @@ class LabelColumns(Columns):
     """The keys of labelled rows."""
 
     header: Annotated[bool | None, OnlyIf("label_prefix")] = None
-    """Whether .csv and .tsv files begin with a row of names. By default they do if a column is given by
+    """True if .csv and .tsv files begin with a row of names. By default they do if a column is given by
     name."""
     unique: Annotated[bool, OnlyIf("label_prefix")] = False
     """Keep only the first of rows with equal text and label."""
@@ -126,7 +126,7 @@ class RowLengths(Table):
     """The key for rows longer than the model reads."""
 
     too_long: Annotated[Literal["error", "cut"], NotBagOfWords] = "error"
-    """What to do with a row of more than train.seq_len tokens: raise an error, or truncate it (cut)."""
+    """Treatment of a row of more than train.seq_len tokens: raise an error, or truncate it (cut)."""
 
 
 class TaskTokens(Table):
@@ -143,7 +143,7 @@ class TextFiles(Table):
     field: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
     """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
     separator: Annotated[str | None, OnlyIf("label_prefix", (False,))] = None
-    """What ends a document of a .txt file: line, blank-line, file, or the line that stands between two
+    """End of a document in a .txt file: line, blank-line, file, or the line that stands between two
     documents."""
 
 
@@ -203,7 +203,7 @@ class TokenLabelData(Columns, DataSettings):
     """Texts whose words have labels."""
 
     too_long: Literal["error", "window", "cut"] = "error"
-    """What to do with a text of more than train.seq_len tokens: raise an error, read it in overlapping
+    """Treatment of a text of more than train.seq_len tokens: raise an error, read it in overlapping
     windows, or truncate it (cut)."""
 
 
@@ -215,10 +215,10 @@ class QuestionData(RowLengths, DataSettings):
     max_query: int = Field(64, ge=1)
     """Longest question in tokens; the rest is truncated."""
     misplaced: Literal["error", "nearest"] = "error"
-    """What to do with an answer that is not at its answer_start: raise an error, or take the nearest
+    """Treatment of an answer that is not at its answer_start: raise an error, or take the nearest
     occurrence."""
     no_answer: bool = False
-    """Whether a question may have no answer (SQuAD v2)."""
+    """Allow questions without an answer (SQuAD v2)."""
 
 
 class TranslationData(Specials, Split, DataSettings):
@@ -233,14 +233,14 @@ class TranslationData(Specials, Split, DataSettings):
     target_column: Column | None = None
     """Column or language of the target in tables and data sets, by name or number."""
     header: bool | None = None
-    """Whether .csv and .tsv files begin with a row of names. By default they do if a column is given by
+    """True if .csv and .tsv files begin with a row of names. By default they do if a column is given by
     name."""
     max_source_tokens: int | None = Field(None, ge=1)
     """Longest source in tokens. By default the longest that the model reads."""
     max_target_tokens: int | None = Field(None, ge=1)
     """Longest target in tokens. By default the longest that the model reads."""
     overlong: Literal["drop", "cut"] = "drop"
-    """What to do with a pair that has a longer side: drop the pair, or truncate (cut)."""
+    """Treatment of a pair that has a longer side: drop the pair, or truncate (cut)."""
 
 
 #: The class of ``[data]`` for each ``train.objective``.

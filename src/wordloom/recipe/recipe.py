@@ -114,11 +114,11 @@ class OldTask(Specials, TextFiles, Split, Encoding, HeldOut):
     validation_fraction: Annotated[float, OnlyIf("validation", (None,))] = Field(0.1, gt=0, lt=1)
     """Share of old_task.train whose loss is measured."""
     document_mask: bool = False
-    """As data.document_mask, for the old text."""
+    """data.document_mask for the old text."""
     mask_document_starts: bool | None = None
-    """As data.mask_document_starts, for the old text."""
+    """data.mask_document_starts for the old text."""
     masking: MaskingSettings = Field(default_factory=lambda: MaskingSettings.model_validate({}))
-    """As [masking], for the old text of an encoder."""
+    """[masking] for the old text of an encoder."""
     seed: int = Field(1337, ge=0)
     """Seed of the masked tokens that are measured; equal to that of the first run."""
     seq_len: int | None = Field(None, ge=1)
@@ -174,7 +174,7 @@ class Recipe(Table):
     name: FolderName
     """Name of the run, whose folder is runs/NAME. A file's own name if left out."""
     description: str = ""
-    """What the recipe is for."""
+    """Purpose of the recipe."""
     seed: int = Field(1337, ge=0)
     """Seed of initialisation, data order, dropout and masking."""
     start_from: str | None = None

@@ -70,7 +70,7 @@ class TrainSettings(Table):
     """The settings of the training loop."""
 
     objective: Objective = "causal_lm"
-    """What the model is trained to do; it decides which keys [data] has. truncated_bptt is causal_lm with
+    """Training objective; it decides which keys [data] has. truncated_bptt is causal_lm with
     windows that continue each other, whose recurrent state is carried over."""
 
     # the budget
@@ -174,7 +174,7 @@ class TrainSettings(Table):
     """Arithmetic: fp32; bf16 with fp32 weights; bf16 weights too (bf16-pure); or bf16 in the language-model
     head alone (bf16-head). auto takes what is fast on the device."""
     compile: Annotated[Literal["auto", "on", "off"], FineTuned] = "auto"
-    """Whether to use torch.compile."""
+    """Use of torch.compile."""
     attention_backend: Annotated[Literal["auto", "flash", "efficient", "math", "exact"], _Attention] = "auto"
     """Implementation of attention."""
     gradient_checkpointing: Annotated[bool, FineTuned] = False

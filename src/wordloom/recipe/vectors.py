@@ -60,10 +60,10 @@ class CorpusSettings(Table):
     field: str | None = None
     """Field of the text in .jsonl and .parquet files. By default the data set's own, else 'text'."""
     separator: str | None = None
-    """What ends a text of a .txt file, and thus every window: line (the default), blank-line, file, or the
+    """End of a text in a .txt file, and of every window: line (the default), blank-line, file, or the
     line that stands between two texts."""
     encoding_errors: Literal["strict", "replace"] = "strict"
-    """What to do with bytes that are not UTF-8: raise an error (strict), or read U+FFFD (replace)."""
+    """Treatment of bytes that are not UTF-8: raise an error (strict), or read U+FFFD (replace)."""
 
 
 class WordSettings(Table):
@@ -196,7 +196,7 @@ class VectorRecipe(Table):
     name: FolderName
     """Name of the run, whose folder is runs/NAME. A file's own name if left out."""
     description: str = ""
-    """What the recipe is for."""
+    """Purpose of the recipe."""
     seed: int = Field(1, ge=0)
     """Seed of initialisation and sampling."""
     result: Result | None = None

@@ -264,7 +264,9 @@ def test_mistakes_of_models_and_folders(recipe, swept, steps, tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
         sweep(recipe, GRID, start_from="nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(RecipeError, match=r"steps=2: the run was started with another recipe \(train\.weight_decay"):
+    with pytest.raises(
+        RecipeError, match=r"steps=2: the run was started with another recipe \(train\.weight_decay"
+    ):
         sweep(recipe, GRID, ["train.weight_decay=0.5"], out=swept)
     with pytest.raises(CheckpointError, match=r"over train\.learning_rate, train\.steps, not over seed"):
         sweep(recipe, {"seed": [1, 2]}, out=swept)

@@ -1,4 +1,4 @@
-"""The wanted cells of every row of a table, and of every line of a list of texts, with its line number."""
+"""Read the wanted cells of the rows of a table, and the lines of a list of texts, with line numbers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ __all__ = ["LISTS", "cells_of"]
 
 LISTS = (".txt", ".text")  # a text on each line
 _SIDES = ("source", "target")  # two texts without a label are a pair (:mod:`wordloom.data.rows.pairs`)
-_LOOKED_AT = 5  # rows below the first that show whether it is a header
+_COMPARED = 5  # rows below the first that show if it is a header
 _USUAL_NAMES = {
     *("text", "text1", "text2", "text_a", "text_b", "sentence", "sentence1", "sentence2", "sentence_a"),
     *("sentence_b", "premise", "hypothesis", "question", "question1", "question2", "query", "passage"),
     *("document", "review", "comment", "content", "source", "target", "label", "labels", "class"),
     *("category", "score"),
 }
-_LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is below many a document
+_LONGEST_FIELD = 1 << 30  # characters; csv's own limit of 131,072 is too low for documents
 
 
 def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    """Line number of every row, its texts, and its label and score unless these columns are None."""
-    for what, column in (("label", columns.label), ("score", columns.score)):
+    """Yield the line number of every row, its texts, and its label and score if they have columns."""
+    for role, column in (("label", columns.label), ("score", columns.score)):
         if column is not None and column in columns.texts and file.format != "text":
             raise DataError(
-                f"{file.name}: column {column!r} is named for the text and for the {what}; name another for "
+                f"{file.name}: column {column!r} is named for the text and for the {role}; name another for "
                 "one of them"
             )
     match file.format:
@@ -48,7 +48,7 @@ def cells_of(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator
 
 
 def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    """Line number of every line, its text, and the file's name."""
+    """Yield the number of every line, its text, and the file's name."""
     name = os.path.basename(file.path)
     for ending in (*COMPRESSIONS, *LISTS):
         name = name[: -len(ending)] if name.lower().endswith(ending) else name
@@ -59,11 +59,11 @@ def _list(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]
 
 
 def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tuple[int, list[Any]]]:
-    """Line number and wanted cells of every row of a .csv or .tsv."""
+    """Yield the line number and the wanted cells of every row of a .csv or .tsv."""
     wanted = _wanted(columns)
     named = any(isinstance(column, str) for column in wanted)
-    headed = named if columns.header is None else columns.header
-    if named and not headed:
+    has_header = named if columns.header is None else columns.header
+    if named and not has_header:
         names = ", ".join(repr(column) for column in wanted if isinstance(column, str))
         raise DataError(f"{file.name}: without a header no column is called {names}; give its number, from 1")
     rows = (csv_rows if file.format == "csv" else _tabs)(file, errors)
@@ -74,12 +74,12 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
         if not width:
             width = len(row)
             places = [_place(column, row, file, columns) for column in wanted]
-            if headed:
+            if has_header:
                 continue
         if len(row) != width:
-            found = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
+            fault = "is empty" if row in ([], [""]) else f"has {len(row)} {_fields(len(row))}"
             raise DataError(
-                f"{position(file.name, line)}: {found} where the first line has {width}; mend the file"
+                f"{position(file.name, line)}: {fault} where the first line has {width}; mend the file"
                 + (" (a .tsv has no quotes: a tab always ends a field)" if file.format == "tsv" else "")
             )
         yield line, [row[place] for place in places]
@@ -88,28 +88,27 @@ def _separated(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
 def _without_names(
     file: Source, rows: Iterator[tuple[int, list[str]]], wanted: list[int]
 ) -> Iterator[tuple[int, list[str]]]:
-    """``rows``; raises DataError where the first of them looks like the names of the columns."""
-    begun = list(islice(rows, 1 + _LOOKED_AT))
-    if begun and _are_names(begun[0][1], [row for _, row in begun[1:]], wanted):
-        names = ", ".join(map(repr, begun[0][1]))
+    """Yield ``rows``; raise DataError if the first row looks like the names of the columns."""
+    start = list(islice(rows, 1 + _COMPARED))
+    if start and _are_names(start[0][1], [row for _, row in start[1:]], wanted):
+        names = ", ".join(map(repr, start[0][1]))
         raise DataError(
             f"{position(file.name, 1)}: the first row looks like the names of the columns ({names}); to skip "
             "it, say header=True (--header, in a recipe data.header = true), and to read it as a row, "
             "header=False (--no-header, data.header = false)"
         )
-    yield from begun
+    yield from start
     yield from rows
 
 
 def _are_names(first: list[str], further: list[list[str]], wanted: list[int]) -> bool:
-    """Whether ``first`` has a usual name in a wanted column, or no number above a column of numbers; and
-    no number anywhere."""
+    """Return True if ``first`` has no number, and has a usual name or stands above a column of numbers."""
     if max(wanted) >= len(first) or any(map(_is_number, first)):
         return False
     if any(first[column].strip().lower() in _USUAL_NAMES for column in wanted):
         return True
-    alike = [row for row in further if len(row) == len(first)]
-    return any(bool(alike) and all(_is_number(row[column]) for row in alike) for column in range(len(first)))
+    rows = [row for row in further if len(row) == len(first)]
+    return any(bool(rows) and all(_is_number(row[column]) for row in rows) for column in range(len(first)))
 
 
 def _is_number(cell: str) -> bool:
@@ -145,19 +144,16 @@ def _place(column: str | int, first: list[str], file: Source, columns: Columns) 
     return first.index(column)
 
 
-def _missing(place: str, column: str, there: Iterable[str], columns: Columns) -> str:
-    what, _, _ = missing_field(place, column, list(there)).partition(" Say which one:")
+def _missing(place: str, column: str, names: Iterable[str], columns: Columns) -> str:
+    message = missing_field(place, column, list(names)).partition(" Say which one:")[0]
+    message = message.replace("no field", "no column").replace("the fields there", "those there")
     if columns.score is not None:
-        return (
-            f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which "
-            "one holds the text and which the score"
-        )
+        return f"{message} Say which one holds the text and which the score"
     one, other = ("text", "label") if columns.label is not None or len(columns.texts) == 1 else _SIDES
     alike = "; of texts that are compared, data.text_column" if (one, other) == _SIDES else ""
     return (
-        f"{what.replace('no field', 'no column').replace('the fields there', 'those there')} Say which one "
-        f"holds the {one} and which the {other} (in a recipe data.{one}_column and data.{other}_column"
-        f"{alike})"
+        f"{message} Say which one holds the {one} and which the {other} (in a recipe data.{one}_column and "
+        f"data.{other}_column{alike})"
     )
 
 
@@ -169,7 +165,7 @@ def _tabs(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]
 def csv_rows(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_FIELD))
     reader = csv.reader((line + "\n" for _, line in numbered_lines(file, errors)), strict=True)
-    first = 1  # line of the row that comes next; a quoted field may go over several
+    first = 1  # the line where the next row begins; a quoted field may have several lines
     try:
         for row in reader:
             yield first, row
@@ -188,15 +184,15 @@ def _json(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[tu
 
 
 def _holds(value: Any, name: str) -> bool:
-    """Whether an object has a field of this name, or ``a.b``: one called a with an object that has b."""
-    first, dot, rest = name.partition(".")
-    return name in value or bool(dot and isinstance(value.get(first), dict) and _holds(value[first], rest))
+    """Return True if an object has the field; ``a.b`` is also the field b of an object in the field a."""
+    first, dot, inner = name.partition(".")
+    return name in value or bool(dot and isinstance(value.get(first), dict) and _holds(value[first], inner))
 
 
 def _value(value: Any, name: str) -> Any:
     """Return the value that :func:`_holds` checks for."""
-    first, _, rest = name.partition(".")
-    return value[name] if name in value else _value(value[first], rest)
+    first, _, inner = name.partition(".")
+    return value[name] if name in value else _value(value[first], inner)
 
 
 def _parquet(file: Source, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
