@@ -239,7 +239,7 @@ def test_figures_are_of_the_weights_that_are_kept(recipe, tmp_path, monkeypatch)
         (["train.learning_rate=2e-5,3e-5,0.00002"], {}, "2e-5 and 0.00002, which are equal"),
         (["train.clip=1.0,none"], {}, "clip=1.0 and clip=none are the same run"),
         (["tokenizer.special_tokens=[1,2"], {}, "] is missing at its end"),
-        (["train.per_gpu_batch_size=1,2"], {}, "it is called 'train.batch_size' here, and counts all devices"),
+        (["train.per_gpu_batch_size=1,2"], {}, "called 'train.batch_size' here, and counts all devices"),
         (["seed=1,2"], {"metric": "acuracy"}, "did you mean 'accuracy'"),
         (["seed=1,2"], {"metric": "accuracy", "higher": False}, "leave out --minimize"),
         (["seed=1,2"], {"metric": "bleu"}, r"evaluate no 'bleu' .* takes loss, accuracy"),
