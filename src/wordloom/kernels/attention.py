@@ -167,9 +167,17 @@ def _errors(
 
 
 @leaf
-def _put_row(out: Any, place: int, row: Any, first: int, n: int, factor: Any) -> None:
-    for i in range(n):
-        store(out, place + i, row[first + i] * factor)
+def _put_rows(out: Any, place: int, step: int, rows: Any, R: int, E: int) -> None:
+    """Store R rows of E floats in ``out``, ``step`` elements apart."""
+    for r in range(R):
+        for e in range(E):
+            store(out, place + r * step + e, rows[r * E + e])
+
+
+@leaf
+def _fill_with_zeros(x: Any, first: int, stop: int) -> None:
+    for i in range(first, stop):
+        x[i] = f4(0.0)
 
 
 @leaf
@@ -187,6 +195,65 @@ def _holes(seen: Any, at: int, n: int) -> bool:
     for i in range(n):
         holes = holes or seen[at + i] == 0
     return holes
+
+
+@leaf
+def _dense_rows(copies: bool, address: int, step: int, n: int, E: int, like: Any, out: int) -> Any:
+    """Return the address of n rows in float32 and their step: of a copy in ``out``, if ``copies``."""
+    if not copies:
+        return address, step
+    _rows(pointer(address, like), step, n, E, out)
+    return out, E
+
+
+@leaf
+def _softmax(
+    scores: Any, W: int, R: int, S: int, s: int, causal: bool, holes: bool, seen_keys: Any, at_keys: int,
+    keys: int, sums: Any, first_row: int, inverses: Any, seed: int, chance: int, kept: Any,
+) -> None:  # fmt: skip
+    """Turn the scores [R, W] of queries s, s + 1, ... into weights times the sums of their exponentials.
+
+    ``inverses`` [R] are 1 / these sums, and ``sums`` from ``first_row`` on their logarithms.
+    """
+    for r in range(R):
+        seen, row = min(s + r + 1, S) if causal else S, first_row + r
+        if holes:
+            _visible(scores, r * W, seen, seen_keys, at_keys)
+        m = highest(scores, r * W, seen)
+        total = _exponentials(scores, r * W, seen, m)
+        if holes:
+            total = _blanked(scores, r * W, seen, seen_keys, at_keys)
+        _fill_with_zeros(scores, r * W + seen, r * W + S)
+        sums[row] = m + np.log(total)
+        inverses[r] = f4(1.0) / total if total > f4(0.0) else f4(0.0)
+        if chance:
+            _dropped(scores, r * W, seen, row * keys, seed, chance, kept)
+
+
+@leaf
+def _softmax_backward(
+    p: Any, d_p: Any, W: int, R: int, S: int, s: int, causal: bool, holes: bool, seen_keys: Any,
+    at_keys: int, keys: int, sums: Any, first_row: int, corrections: Any, seed: int, chance: int, kept: Any,
+) -> None:  # fmt: skip
+    """Turn the scores ``p`` [R, W] into weights and the gradient ``d_p`` of weights into that of scores."""
+    for r in range(R):
+        seen, row = min(s + r + 1, S) if causal else S, first_row + r
+        _errors(p, d_p, r * W, seen, sums[row], corrections[r], row * keys, seed, chance, kept)
+        if holes:
+            _blanked(p, r * W, seen, seen_keys, at_keys)
+            _blanked(d_p, r * W, seen, seen_keys, at_keys)
+        _fill_with_zeros(p, r * W + seen, r * W + S)
+        _fill_with_zeros(d_p, r * W + seen, r * W + S)
+
+
+@leaf
+def _row_products(out: Any, d_out: Any, first: int, step: int, R: int, E: int, products: Any) -> None:
+    """products [R] = the product of each row of ``out`` with its gradient: sum_j p_ij d_p_ij."""
+    for r in range(R):
+        total = f4(0.0)
+        for e in range(first + r * step, first + r * step + E):
+            total += load(out, e) * load(d_out, e)
+        products[r] = total
 
 
 @parallel
@@ -212,7 +279,7 @@ def attention(
     """
     masked = not is_null(seen_keys)
     size = element_size(like)
-    laid_out = size != 4 or routine == 0  # in float32 rows, for the products
+    copies = size != 4 or routine == 0  # of rows in float32, for the products
     width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
     at_scores, at_o = scratch, scratch + 4 * BLOCK * width
     at_q32, at_k32 = at_o + 4 * BLOCK * E, at_o + 8 * BLOCK * E
@@ -223,52 +290,35 @@ def attention(
         last = _last_seen(seen_keys, b * keys, keys) if masked else keys
         holes = masked and _holes(seen_keys, b * keys, last)
         at_k = k + size * (b * k_batch + shared * k_head)
-        at_v = v + size * (b * v_batch + shared * v_head)
-        k_row, v_row = k_time, v_time
         if routine == 0:
-            _columns(pointer(at_k, like), k_row, last, E, at_k32, width)
+            _columns(pointer(at_k, like), k_time, last, E, at_k32, width)
             at_k, k_row = at_k32, width
-        elif laid_out:
-            _rows(pointer(at_k, like), k_row, last, E, at_k32)
-            at_k, k_row = at_k32, E
-        if laid_out:
-            _rows(pointer(at_v, like), v_row, last, E, at_v32)
-            at_v, v_row = at_v32, E
+        else:
+            at_k, k_row = _dense_rows(copies, at_k, k_time, last, E, like, at_k32)
+        at_v = v + size * (b * v_batch + shared * v_head)
+        at_v, v_row = _dense_rows(copies, at_v, v_time, last, E, like, at_v32)
         for h in range(shared * (H // K), (shared + 1) * (H // K)):
             for s in range(0, T, block):
                 R = min(block, T - s)
                 S = min(s + R, last) if causal else last
                 W = width if routine == 0 else S
-                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
-                q_row = q_time
+                at_row, at_out = (b * H + h) * T + s, ((b * T + s) * H + h) * E
                 if S == 0:  # no key may be seen
-                    for i in range(R * E):
-                        o[i] = f4(0.0)
-                    for r in range(R):
-                        sums[(b * H + h) * T + s + r] = f4(0.0)
-                        _put_row(out, ((b * T + s + r) * H + h) * E, o, r * E, E, f4(1.0))
+                    _fill_with_zeros(o, 0, R * E)
+                    _fill_with_zeros(sums, at_row, at_row + R)
+                    _put_rows(out, at_out, H * E, o, R, E)
                     continue
-                if laid_out:
-                    _rows(pointer(at_q, like), q_row, R, E, at_q32)
-                    at_q, q_row = at_q32, E
+                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
+                at_q, q_row = _dense_rows(copies, at_q, q_time, R, E, like, at_q32)
                 _product(routine, False, True, R, S, E, scale, at_q, q_row, at_k, k_row, False, at_scores, W)
-                for r in range(R):
-                    seen, row = min(s + r + 1, S) if causal else S, (b * H + h) * T + s + r
-                    if holes:
-                        _visible(scores, r * W, seen, seen_keys, b * keys)
-                    m = highest(scores, r * W, seen)
-                    total = _exponentials(scores, r * W, seen, m)
-                    if holes:
-                        total = _blanked(scores, r * W, seen, seen_keys, b * keys)
-                    for i in range(r * W + seen, r * W + S):
-                        scores[i] = f4(0.0)
-                    sums[row] = m + np.log(total)
-                    inverses[r] = f4(1.0) / total if total > f4(0.0) else f4(0.0)  # q is no longer needed
-                    if chance:
-                        _dropped(scores, r * W, seen, row * keys, seed, chance, kept)
+                _softmax(
+                    scores, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, inverses,
+                    seed, chance, kept,
+                )  # fmt: skip
                 _product(routine, False, False, R, E, S, f4(1.0), at_scores, W, at_v, v_row, False, at_o, E)
                 for r in range(R):
-                    _put_row(out, ((b * T + s + r) * H + h) * E, o, r * E, E, inverses[r])
+                    for e in range(E):
+                        store(out, at_out + r * H * E + e, o[r * E + e] * inverses[r])
 
 
 @parallel
@@ -283,17 +333,17 @@ def attention_backward(
     """d_q [B, T, H, E], d_k and d_v [B, S, K, E] from the address of d_out [B, T, H, E]; see attention."""
     masked = not is_null(seen_keys)
     size = element_size(like)
-    laid_out = size != 4 or routine == 0  # in float32 rows, for the products
+    copies = size != 4 or routine == 0  # of rows in float32, for the products
     width, block = -(-keys // LANES) * LANES, BLOCK if routine else _OUR_BLOCK
     at_p, at_d_p, place = scratch, scratch + 4 * BLOCK * width, scratch + 8 * BLOCK * width
-    at_k32, at_v32 = place, place + 4 * width * E  # of v the rows, or the columns where we multiply
+    at_k32, at_v32 = place, place + 4 * width * E  # v as rows, or as columns for our own products
     at_columns = place + 8 * width * E  # of k
     at_d_k, at_d_v = place + 12 * width * E, place + 16 * width * E
     place += 20 * width * E
     at_q32, at_d_o32 = place, place + 4 * BLOCK * E
-    at_d_q32, at_correction = place + 8 * BLOCK * E, place + 12 * BLOCK * E
+    at_d_q32, at_corrections = place + 8 * BLOCK * E, place + 12 * BLOCK * E
     p, d_p, d_k32, d_v32 = _floats(at_p), _floats(at_d_p), _floats(at_d_k), _floats(at_d_v)
-    d_q32, correction = _floats(at_d_q32), _floats(at_correction)
+    d_q32, corrections = _floats(at_d_q32), _floats(at_corrections)
     d_rows = pointer(d_out, like)
     for unit in range(start, stop):
         b, shared = unit // K, unit % K
@@ -301,65 +351,44 @@ def attention_backward(
         holes = masked and _holes(seen_keys, b * keys, last)
         at_k = k + size * (b * k_batch + shared * k_head)
         at_v = v + size * (b * v_batch + shared * v_head)
-        k_row, v_row = k_time, v_time
-        side, side_row = at_k, k_row  # the keys once more, as the right side of the scores
-        if laid_out:
-            _rows(pointer(at_k, like), k_row, last, E, at_k32)
-            side, side_row = at_k32, E
         if routine == 0:
-            _columns(pointer(at_k, like), k_row, last, E, at_columns, width)
-            _columns(pointer(at_v, like), v_row, last, E, at_v32, width)
-            side, side_row, at_v, v_row = at_columns, width, at_v32, width
-        elif laid_out:
-            _rows(pointer(at_v, like), v_row, last, E, at_v32)
-            at_v, v_row = at_v32, E
-        if laid_out:
-            at_k, k_row = at_k32, E
-        for i in range(keys * E):
-            d_k32[i] = f4(0.0)
-            d_v32[i] = f4(0.0)
+            _columns(pointer(at_k, like), k_time, last, E, at_columns, width)
+            _columns(pointer(at_v, like), v_time, last, E, at_v32, width)
+            at_v, v_row = at_v32, width
+        else:
+            at_v, v_row = _dense_rows(copies, at_v, v_time, last, E, like, at_v32)
+        at_k, k_row = _dense_rows(copies, at_k, k_time, last, E, like, at_k32)
+        at_right, right_row = (at_columns, width) if routine == 0 else (at_k, k_row)  # of the scores
+        _fill_with_zeros(d_k32, 0, keys * E)
+        _fill_with_zeros(d_v32, 0, keys * E)
         for h in range(shared * (H // K), (shared + 1) * (H // K)):
             for s in range(0, T, block):
                 R = min(block, T - s)
                 S = min(s + R, last) if causal else last
                 W = width if routine == 0 else S
-                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
-                at_d_o = d_out + size * ((b * T + s) * H + h) * E
-                q_row, d_o_row = q_time, H * E
-                if S == 0:
-                    for i in range(R * E):
-                        d_q32[i] = f4(0.0)
-                    for r in range(R):
-                        _put_row(d_q, ((b * T + s + r) * H + h) * E, d_q32, r * E, E, f4(1.0))
+                at_row, at_out = (b * H + h) * T + s, ((b * T + s) * H + h) * E
+                if S == 0:  # no key may be seen
+                    _fill_with_zeros(d_q32, 0, R * E)
+                    _put_rows(d_q, at_out, H * E, d_q32, R, E)
                     continue
-                if laid_out:
-                    _rows(pointer(at_q, like), q_row, R, E, at_q32)
-                    _rows(pointer(at_d_o, like), H * E, R, E, at_d_o32)
-                    at_q, q_row, at_d_o, d_o_row = at_q32, E, at_d_o32, E
-                for r in range(R):  # sum_j p_ij d_p_ij = out_i . d_out_i
-                    first, total = ((b * T + s + r) * H + h) * E, f4(0.0)
-                    for e in range(first, first + E):
-                        total += load(out, e) * load(d_rows, e)
-                    correction[r] = total
-                _product(routine, False, True, R, S, E, scale, at_q, q_row, side, side_row, False, at_p, W)
+                at_q = q + size * (b * q_batch + s * q_time + h * q_head)
+                at_q, q_row = _dense_rows(copies, at_q, q_time, R, E, like, at_q32)
+                at_d_o, d_o_row = _dense_rows(copies, d_out + size * at_out, H * E, R, E, like, at_d_o32)
+                _row_products(out, d_rows, at_out, H * E, R, E, corrections)
+                _product(
+                    routine, False, True, R, S, E, scale, at_q, q_row, at_right, right_row, False, at_p, W
+                )
                 _product(
                     routine, False, True, R, S, E, f4(1.0), at_d_o, d_o_row, at_v, v_row, False, at_d_p, W
                 )
-                for r in range(R):
-                    seen, row = min(s + r + 1, S) if causal else S, (b * H + h) * T + s + r
-                    _errors(p, d_p, r * W, seen, sums[row], correction[r], row * keys, seed, chance, kept)
-                    if holes:
-                        _blanked(p, r * W, seen, seen_keys, b * keys)
-                        _blanked(d_p, r * W, seen, seen_keys, b * keys)
-                    for i in range(r * W + seen, r * W + S):
-                        p[i] = f4(0.0)
-                        d_p[i] = f4(0.0)
+                _softmax_backward(
+                    p, d_p, W, R, S, s, causal, holes, seen_keys, b * keys, keys, sums, at_row, corrections,
+                    seed, chance, kept,
+                )  # fmt: skip
                 _product(routine, True, False, S, E, R, f4(1.0), at_p, W, at_d_o, d_o_row, True, at_d_v, E)
                 _product(routine, True, False, S, E, R, scale, at_d_p, W, at_q, q_row, True, at_d_k, E)
                 _product(routine, False, False, R, E, S, scale, at_d_p, W, at_k, k_row, False, at_d_q32, E)
-                for r in range(R):
-                    _put_row(d_q, ((b * T + s + r) * H + h) * E, d_q32, r * E, E, f4(1.0))
-        for t in range(keys):
-            first = ((b * keys + t) * K + shared) * E
-            _put_row(d_k, first, d_k32, t * E, E, f4(1.0))
-            _put_row(d_v, first, d_v32, t * E, E, f4(1.0))
+                _put_rows(d_q, at_out, H * E, d_q32, R, E)
+        at_keys = (b * keys * K + shared) * E
+        _put_rows(d_k, at_keys, K * E, d_k32, keys, E)
+        _put_rows(d_v, at_keys, K * E, d_v32, keys, E)
