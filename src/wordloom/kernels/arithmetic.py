@@ -1,4 +1,4 @@
-"""Arithmetic of kernels in float32, written once: exponentials, norms, rotation, the largest, a hash."""
+"""Arithmetic of kernels in float32: exponentials, norms, rotation, the maximum, hashes and random numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ f4 = np.float32
 def exp(x: Any) -> Any:
     """Return e**x to two units in the last place (Cephes' expf), without a branch, so that loops vectorise.
 
-    x is taken as -80 or 80 beyond these: sums with 1 come out alike there, and nothing overflows.
+    x is clamped to [-80, 80], so that nothing overflows.  Sigmoids do not change beyond these bounds.
     """
     x = f4(-80.0) if x < f4(-80.0) else x
     x = f4(80.0) if x > f4(80.0) else x
@@ -77,9 +77,9 @@ def rms_scale(x: Any, first: int, D: int, eps: Any) -> Any:
 
 @exact
 def rotate(x: Any, first: int, half: int, cos: Any, sin: Any, angle: int, out: Any) -> None:
-    """Turn element i of one head with element i + ``half`` by an angle (Su et al. 2021, arXiv:2104.09864).
+    """Rotate elements i and i + ``half`` of one head by an angle (Su et al. 2021, arXiv:2104.09864).
 
-    The head stands at ``first`` in x and in ``out``, which may be x; cosines and sines at ``angle``.
+    The head begins at ``first`` in x and in ``out``, which may be x; its angles begin at ``angle``.
     """
     for i in range(half):
         a, b = load(x, first + i), load(x, first + half + i)
@@ -93,7 +93,7 @@ def hashed(i: Any, low: Any, high: Any) -> Any:
     """Return 32 bits, a hash of i and the two halves of a seed, all uint32.
 
     It multiplies and shifts as Wellons's "lowbias32" (2018, "Prospecting for hash functions").  The second
-    half of the seed enters between two rounds, so that the hashes of two seeds share no stretch.
+    half of the seed enters between two rounds, so that the hashes of two seeds do not share a sequence.
     """
     h = i ^ low
     h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D)) ^ high

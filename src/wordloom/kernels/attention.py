@@ -2,9 +2,9 @@
 
 The scores of a block stay in the processor's cache.  Causal attention computes only the scores of keys up to
 the block's last query, which halves the work; keys after the last visible one are skipped too.  Products are
-our own, or ``sgemm`` of the BLAS, in float32 whatever the tensors are stored as.  Backward computes the
-scores again from the row sums that forward kept (Dao et al. 2022, arXiv:2205.14135, appendix B.2), and the
-dropped weights again from a hash of their places.
+our own, or ``sgemm`` of the BLAS, in float32 whatever the tensors are stored as.  Backward recomputes the
+scores from the row sums that forward kept (Dao et al. 2022, arXiv:2205.14135, appendix B.2), and
+which weights were dropped from a hash of their places.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def scratch_elements(S: int, E: int) -> int:
     return -(-(2 * BLOCK * padded + 5 * padded * E + 4 * BLOCK * E) // 16) * 16
 
 
-# Our own products read their right side row by row.  So keys (and, backward, values) are copied with time
-# along the row, and all other sides as dense rows.  The BLAS copies its sides by itself.
+# Our own products read the right factor row by row.  So keys (and, backward, values) are copied with time
+# along the row, and other factors as dense rows.  The BLAS copies its factors by itself.
 
 
 @exact
@@ -43,7 +43,7 @@ def _floats(address: int) -> Any:
 
 @leaf
 def _rows(source: Any, step: int, n: int, E: int, out: int) -> None:
-    """n rows of E elements, ``step`` apart in ``source``, as float32 into ``out`` [n, E]."""
+    """Copy n rows of E elements, ``step`` apart in ``source``, to ``out`` [n, E] as float32."""
     rows = _floats(out)
     for i in range(n):
         for e in range(E):
@@ -52,7 +52,7 @@ def _rows(source: Any, step: int, n: int, E: int, out: int) -> None:
 
 @leaf
 def _columns(source: Any, step: int, n: int, E: int, out: int, width: int) -> None:
-    """The n rows of :func:`_rows` as columns of ``out`` [E, width]; further columns are zero."""
+    """Copy n rows of E elements to the columns of ``out`` [E, width]; further columns become zero."""
     columns = _floats(out)
     for first in range(0, width, LANES):
         for e in range(E):
@@ -117,14 +117,14 @@ def _exponentials(scores: Any, first: int, n: int, m: Any) -> Any:
 
 @leaf
 def _visible(scores: Any, first: int, n: int, seen: Any, at: int) -> None:
-    """Give keys that may not be seen the lowest score, whose exponential is nearly 0."""
+    """Give masked keys the lowest score, whose exponential is nearly 0."""
     for i in range(n):
         scores[first + i] = scores[first + i] if seen[at + i] != 0 else f4(-3.0e38)
 
 
 @leaf
 def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
-    """Make the weights of keys that may not be seen 0; returns the sum of the others."""
+    """Set the weights of masked keys to 0 and return the sum of the others."""
     total = f4(0.0)
     for i in range(n):
         e = scores[first + i] if seen[at + i] != 0 else f4(0.0)
@@ -135,7 +135,7 @@ def _blanked(scores: Any, first: int, n: int, seen: Any, at: int) -> Any:
 
 @exact
 def _kept_factor(place: int, seed: int, chance: int, kept: Any) -> Any:
-    """What dropout multiplies the weight at ``place`` by: ``kept``, or 0 for a share ``chance`` / 2^32."""
+    """Return dropout's factor for the weight at ``place``: ``kept``, or 0 for a share ``chance`` / 2^32."""
     bits = hashed(np.uint32(place), np.uint32(seed), np.uint32(seed >> 32))
     return kept if bits >= np.uint32(chance) else f4(0.0)
 
@@ -152,7 +152,7 @@ def _dropped(scores: Any, first: int, n: int, place: int, seed: int, chance: int
 def _errors(
     p: Any, d_p: Any, first: int, n: int, total: Any, less: Any, place: int, seed: int, chance: int, kept: Any
 ) -> None:
-    """A row of scores ``p`` becomes the weights that values had, and ``d_p`` the gradient of the scores."""
+    """Turn a row of scores ``p`` into the weights of values, and ``d_p`` into the gradient of the scores."""
     if chance == 0:
         for i in range(first, first + n):
             weight = exp(p[i] - total)
@@ -182,7 +182,7 @@ def _fill_with_zeros(x: Any, first: int, stop: int) -> None:
 
 @leaf
 def _last_seen(seen: Any, at: int, S: int) -> int:
-    """Return how many of S keys there are up to the last that may be seen."""
+    """Return the number of S keys up to the last visible one."""
     last = S
     while last > 0 and seen[at + last - 1] == 0:
         last -= 1

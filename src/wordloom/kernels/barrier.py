@@ -19,9 +19,11 @@ _yield_to_others = types.ExternalFunction(
 
 @program
 def barrier(counters: Any, threads: int, patience: int) -> None:
-    """Wait until all threads are here.  ``counters[0]`` counts arrivals; ``counters[8]`` releases everybody.
+    """Wait until all threads have arrived.
 
-    After ``patience`` polls the core is offered to other programs, which may keep it for milliseconds.
+    ``counters[0]`` counts arrivals; a nonzero ``counters[8]`` releases all threads.
+
+    After ``patience`` polls, the thread yields its core to other programs, perhaps for milliseconds.
     """
     if threads == 1:
         return

@@ -82,9 +82,9 @@ def rms_norm_backward(
     start: int, stop: int, share: Share, D: int, x: Stored, weight: Floats, scale: Floats, d_y: Stored,
     d_x: Stored, d_weights: int,
 ) -> None:  # fmt: skip
-    """d_x [N, D] and, as one row for each share, d_weights [shares, D], which come in as zeros.
+    """d_x [N, D] and, as one row for each share, d_weights [shares, D], which must be zeros.
 
-    The share, not the thread, decides which row is added to: so the sum of the rows repeats its bits.
+    The share, not the thread, selects the row, so that the sum of the rows repeats its bits.
     """
     d_weight = pointer(d_weights + 4 * share * D, FLOAT)
     for row in range(start, stop):
@@ -106,7 +106,8 @@ def softmax_error(
 ) -> None:
     """losses [N] = the cross-entropies of logits [N, V] with targets [N]; logits become their gradient.
 
-    The gradient is softmax less what is wanted: 1 - smoothing at the target, and smoothing / V everywhere.
+    The gradient is softmax minus the target distribution, which is 1 - smoothing at the target, and
+    smoothing / V everywhere.
     A target below 0 is not scored: its row and its loss are zero.
     """
     own, other = f4(1.0) - smoothing, smoothing / f4(V)
@@ -119,7 +120,7 @@ def softmax_error(
             continue
         most, scored = highest(logits, first, V), load(logits, first + target)
         total = f4(0.0)
-        lower = f4(0.0)  # by how much all logits together are below the highest
+        lower = f4(0.0)  # the sum of all logits' distances from the highest
         for i in range(first, first + V):
             below = load(logits, i) - most
             total += exp(below)
@@ -127,7 +128,7 @@ def softmax_error(
         losses[row] = np.log(total) - own * (scored - most)
         if smoothing > f4(0.0):  # without smoothing, a logit of -inf would become 0 * inf here
             losses[row] -= other * lower
-        # computed again: cheaper than keeping them elsewhere, and rounded once where logits are bfloat16
+        # recomputing exponentials is cheaper than storing them, and bfloat16 is rounded once
         scale = f4(1.0) / total
         for i in range(first, first + V):
             store(logits, i, exp(load(logits, i) - most) * scale - other)
@@ -140,7 +141,7 @@ def rotate(
     start: int, stop: int, T: int, H: int, half: int, rows: int, x: Stored, cos: Floats, sin: Floats,
     y: Stored,
 ) -> None:  # fmt: skip
-    """y [B * T, H, E] = the heads of x turned by angles cos and sin [rows, E / 2]; rows is T or B * T."""
+    """y [B * T, H, E] = the heads of x rotated by angles cos and sin [rows, E / 2]; rows is T or B * T."""
     for row in range(start, stop):
         angle = (row if rows != T else row % T) * half
         for head in range(H):

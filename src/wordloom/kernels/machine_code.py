@@ -38,16 +38,14 @@ __all__ = [
     "stamp", "unordered",
 ]  # fmt: skip
 
-# A word too many, from a comment or a docstring, names no file or one more file to hash.
+# A match in a comment or a docstring names no file, or one more file to hash.
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.MULTILINE
 )
 _NAME = re.compile(r"[\w.]+")
-
-
 _SUMS = {"contract", "reassoc", "nsz", "arcp"}
 
-# numba's decorators have no types: whatever they decorate is Any
+# numba's decorators have no types
 exact: Any = njit(fastmath={"contract"}, error_model="numpy", forceinline=True)
 leaf: Any = njit(fastmath=_SUMS, error_model="numpy", forceinline=True)
 unordered: Any = njit(fastmath={"nnan", "nsz"}, error_model="numpy", forceinline=True)
@@ -70,7 +68,7 @@ def compiled(signature: Any = None, **options: Any) -> Callable[[Callable[..., A
 def compiled_callback(signature: Any, function: Callable[..., Any], source: Path | None = None) -> Any:
     """Return ``numba.cfunc(signature, cache=True)(function)``, with the key of this module.
 
-    ``source`` is the file whose code ``function`` inlines, where it is a closure made for a kernel there.
+    ``source`` is the file of the kernel that ``function``, a closure, calls.
     """
     dispatcher: Any = CFunc(function, normalize_signature(signature), locals={}, options={})  # type: ignore[no-untyped-call]
     _keep(dispatcher, function, source)
@@ -121,13 +119,13 @@ def stamp(file: Path) -> str:
 
 def inlined_files(file: Path) -> list[Path]:
     """Return ``file`` and all files of its package that it imports, directly or not, in order of path."""
-    found, waiting = {file}, [file]
+    files, waiting = {file}, [file]
     while waiting:
         for path in _imported(waiting.pop()):
-            if path not in found:
-                found.add(path)
+            if path not in files:
+                files.add(path)
                 waiting.append(path)
-    return sorted(found)
+    return sorted(files)
 
 
 def _imported(file: Path) -> list[Path]:
@@ -149,9 +147,9 @@ def _contents(file: Path, _changed: int, _size: int) -> tuple[bytes, tuple[str, 
     """Return the hash of a file and the modules of its package that it may import, each name once."""
     source = file.read_bytes()
     names: list[str] = []
-    for module, those, plainly in _IMPORT.findall(source.decode("utf-8", errors="replace")):
-        names += [module, *(f"{module}.{name}" for name in _NAME.findall(those))] if module else []
-        names += _NAME.findall(plainly)
+    for module, imported, modules in _IMPORT.findall(source.decode("utf-8", errors="replace")):
+        names += [module, *(f"{module}.{name}" for name in _NAME.findall(imported))] if module else []
+        names += _NAME.findall(modules)
     return hashlib.sha256(source).digest(), tuple(dict.fromkeys(names))
 
 

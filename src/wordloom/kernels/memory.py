@@ -44,7 +44,7 @@ def stored_as(like: Any) -> Any:
 
 
 def widened(builder: Any, value: Any) -> Any:
-    """Write code that makes float32 of a loaded number or vector; a bfloat16 is the upper half of one."""
+    """Write code that widens a loaded number or vector to float32, whose upper half a bfloat16 is."""
     lanes = value.type.count if isinstance(value.type, ir.VectorType) else 0
     if (value.type.element if lanes else value.type) == _f32:
         return value
@@ -86,7 +86,7 @@ def element_size(_typing: Any, like: Any) -> Any:
 
 @_intrinsic
 def is_null(_typing: Any, place: Any) -> Any:
-    """Return whether a pointer was made of address 0, which stands for a tensor that is not there."""
+    """Return whether a pointer is null, which stands for an absent tensor."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.icmp_unsigned("==", builder.ptrtoint(args[0], _i64), ir.Constant(_i64, 0))
@@ -139,7 +139,7 @@ def write_prefetch(builder: Any, address: Any, *, to_write: bool = False, locali
 
 def _prefetch(locality: int) -> Any:
     def prefetch(_typing: Any, address: Any) -> Any:
-        """Ask for the cache line at ``address``, which need not be our memory, and go on at once."""
+        """Prefetch the cache line at ``address``, which may be any address, without waiting."""
 
         def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -156,7 +156,7 @@ prefetch, prefetch_far = _prefetch(3), _prefetch(2)  # into the first-level cach
 
 @_intrinsic
 def add_atomically(_typing: Any, place: Any, value: Any) -> Any:
-    """Add to the int64 at a pointer or address, seen by all threads at once; returns the value before."""
+    """Add atomically to the int64 at a pointer or address, and return the value before."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         by_address = not isinstance(args[0].type, ir.PointerType)

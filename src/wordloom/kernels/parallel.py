@@ -1,7 +1,7 @@
-"""Kernels whose work is shared among PyTorch's threads: how Python's arguments reach them.
+"""Kernels whose work PyTorch's threads share, and how they receive their arguments from Python.
 
-A kernel is an inlined function of a range of its work and of named arguments, whose annotations say what they
-are::
+A kernel is an inlined function of a range of its work and of named arguments, whose annotations
+say what they are::
 
     @parallel
     @exact
@@ -28,26 +28,15 @@ from numba.extending import intrinsic
 from wordloom.kernels.machine_code import compiled_callback
 from wordloom.kernels.memory import ticket
 
-__all__ = [
-    "_HEADER",
-    "Bytes",
-    "Element",
-    "Floats",
-    "Integers",
-    "Kernel",
-    "Scratch",
-    "Share",
-    "Stored",
-    "parallel",
-]
+__all__ = ["Bytes", "Element", "Floats", "Integers", "Kernel", "Scratch", "Share", "Stored", "parallel"]
 
-Stored: TypeAlias = Any  # pointer to a tensor's elements, float32 or bfloat16 as the caller says
+Stored: TypeAlias = Any  # pointer to a tensor's elements, float32 or bfloat16, as the caller chooses
 Floats: TypeAlias = Any  # pointer to float32
 Integers: TypeAlias = Any  # pointer to int64
 Bytes: TypeAlias = Any  # pointer to bytes, such as bool
-Share: TypeAlias = int  # the number of the share: the caller does not give it
-Element: TypeAlias = Any  # a zero of the type of stored elements, for ``like``: the caller does not give it
-Scratch: TypeAlias = int  # address of float32 memory of the thread's own: the caller gives only its size
+Share: TypeAlias = int  # the number of the share; the caller does not pass it
+Element: TypeAlias = Any  # a zero of the type of stored elements, for ``like``; the caller does not pass it
+Scratch: TypeAlias = int  # address of float32 memory of one thread; the caller passes only its size
 
 # A packet begins with: ticket counter, number of shares, whether bfloat16 is stored, size of the work,
 # counter of threads, address of all scratch, bytes of scratch for one thread
@@ -66,7 +55,7 @@ class Kernel:
     """An inlined function that threads run on shares of its work.
 
     Attributes:
-        kinds: the annotations of the arguments that the caller gives, in order.
+        kinds: the annotations of the arguments that the caller passes, in order.
     """
 
     def __init__(self, function: Any) -> None:
@@ -77,7 +66,7 @@ class Kernel:
 
     @functools.cached_property
     def address(self) -> int:
-        """The machine code of a function of one packet; compiled when first asked for."""
+        """The address of the kernel's machine code, which is compiled when first needed."""
         body, as_float32, as_bfloat16 = self.function, self._reader(types.float32), self._reader(types.uint16)
 
         def program(packet: Any) -> None:
@@ -100,7 +89,7 @@ class Kernel:
         all_kinds = self.all_kinds
         pointers = {"Stored": stored, **_POINTERS}
         numbers = {"Element": stored, **_NUMBERS}
-        found = [
+        argument_types = [
             _CPointer(pointers[kind]) if kind in pointers else numbers.get(kind, types.int64)
             for kind in all_kinds
         ]
@@ -111,7 +100,7 @@ class Kernel:
                 values, place = [], _HEADER
                 zero = context.get_constant(stored, 0)
                 provided = {"Share": own_share, "Scratch": own_scratch, "Element": zero}
-                for kind, wanted in zip(all_kinds, found, strict=True):
+                for kind, wanted in zip(all_kinds, argument_types, strict=True):
                     if kind in provided:
                         values.append(provided[kind])
                         continue
@@ -120,13 +109,13 @@ class Kernel:
                     place += 1
                 return context.make_tuple(builder, signature.return_type, values)
 
-            return _tuple(found)(_packet_type, types.int64, types.int64), generate
+            return _tuple(argument_types)(_packet_type, types.int64, types.int64), generate
 
         return _intrinsic(read)
 
 
 def _converted(builder: Any, number: Any, kind: str, wanted: Any) -> Any:
-    """Write code that makes an argument of the int64 of a packet."""
+    """Write code that converts an int64 of a packet to an argument."""
     if kind == "int":
         return number
     if kind == "bool":

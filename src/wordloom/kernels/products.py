@@ -1,4 +1,4 @@
-"""Matrix products in float32, called from inside a program on one thread: our own, and the BLAS's.
+"""Matrix products in float32 for one thread of a program: our own, and the BLAS's.
 
 Tensors are given by address; ``like`` (:mod:`wordloom.kernels.memory`) says how a weight is stored.
 """
@@ -25,9 +25,9 @@ _CPointer: Any = types.CPointer
 def tile(tokens: int, rows: int, ahead: int = 0) -> Any:
     """Make a kernel for the products of ``tokens`` rows of x with ``rows`` rows of a weight.
 
-    Each product has a vector register for its sum; vectors that the compiler makes of the plain loop spill
-    them and run at half the speed.  tokens * rows + rows + 1 registers are in use.  Elements ``ahead`` of
-    the current ones in each row of the weight are prefetched.
+    Each product keeps its sum in a vector register.  A plain loop that the compiler vectorizes spills these
+    registers and runs at half the speed.  tokens * rows + rows + 1 registers are in use.  Weights are
+    prefetched ``ahead`` elements before they are needed.
     """
 
     def tile_kernel(
@@ -90,7 +90,7 @@ def panel(rows: int, vectors: int) -> Any:
     ) -> None:  # fmt: skip
         """out [rows, columns] = scale * a [rows, K] b [K, columns], added to ``out`` where ``add``.
 
-        The steps of a are free, so that it may lie transposed.
+        a may be transposed, because both its steps are arguments.
         """
         build, left, right, to = w.builder, w.pointer(a), w.pointer(b), w.pointer(out)
         pairs = [(r, v) for r in range(rows) for v in range(vectors)]
@@ -142,25 +142,12 @@ def products(g: int, x: int, m: int, t: int, n: int, S: int) -> None:
 
 @_intrinsic
 def gemm(
-    _typing: Any,
-    routine: Any,
-    left_t: Any,
-    right_t: Any,
-    M: Any,
-    N: Any,
-    K: Any,
-    scale: Any,
-    left: Any,
-    left_row: Any,
-    right: Any,
-    right_row: Any,
-    keep: Any,
-    out: Any,
-    out_row: Any,
-) -> Any:
+    _typing: Any, routine: Any, left_t: Any, right_t: Any, M: Any, N: Any, K: Any, scale: Any, left: Any,
+    left_row: Any, right: Any, right_row: Any, keep: Any, out: Any, out_row: Any,
+) -> Any:  # fmt: skip
     """out [M, N] = scale * left [M, K] @ right [K, N] + keep * out, in float32, by ``sgemm``.
 
-    ``routine`` is the address of BLAS's; ``left_t`` and ``right_t`` say that a side lies transposed;
+    ``routine`` is the address of BLAS's; ``left_t`` and ``right_t`` say that a factor is transposed;
     ``*_row`` is the step from row to row.
     """
     wide, single, place = types.int64, types.float32, _CPointer(types.float32)
@@ -181,39 +168,14 @@ def gemm(
             return kept(builder.trunc(value, integer), integer)
 
         # Fortran reads rows as columns: out^T [N, M] = right^T [N, K] left^T [K, M]
-        given = [
-            letter(right_flag),
-            letter(left_flag),
-            size(n),
-            size(m),
-            size(k),
-            kept(alpha, ir.FloatType()),
-            b,
-            size(b_row),
-            a,
-            size(a_row),
-            kept(beta, ir.FloatType()),
-            c,
-            size(c_row),
-        ]
-        kind = ir.FunctionType(ir.VoidType(), [value.type for value in given])
-        builder.call(builder.inttoptr(at, kind.as_pointer()), given)
+        arguments = [
+            letter(right_flag), letter(left_flag), size(n), size(m), size(k), kept(alpha, ir.FloatType()), b,
+            size(b_row), a, size(a_row), kept(beta, ir.FloatType()), c, size(c_row),
+        ]  # fmt: skip
+        kind = ir.FunctionType(ir.VoidType(), [value.type for value in arguments])
+        builder.call(builder.inttoptr(at, kind.as_pointer()), arguments)
         return _context.get_dummy_value()
 
-    signature = types.void(
-        wide,
-        types.boolean,
-        types.boolean,
-        wide,
-        wide,
-        wide,
-        single,
-        place,
-        wide,
-        place,
-        wide,
-        single,
-        place,
-        wide,
-    )
-    return signature, generate
+    flag = types.boolean
+    factors = (single, place, wide, place, wide)
+    return types.void(wide, flag, flag, wide, wide, wide, *factors, single, place, wide), generate

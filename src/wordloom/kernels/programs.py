@@ -27,7 +27,7 @@ __all__ = ["MINIMUM_ELEMENTS", "SHARES", "fits", "ready", "run", "sgemm"]
 
 log = logging.getLogger(__name__)
 
-# A call costs some 15 microseconds and the first one loads numba: for less, PyTorch's kernels are as good.
+# A call costs some 15 microseconds, so PyTorch's kernels are as fast for fewer elements.
 MINIMUM_ELEMENTS = 1 << 14
 SHARES = 64
 
@@ -68,7 +68,7 @@ def sgemm() -> int:
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Return whether kernels accept ``tensors``: alike, contiguous, on the CPU, and large enough to win."""
+    """Return whether kernels accept ``tensors``: of one shape and dtype, contiguous, on a CPU and large."""
     first = tensors[0]
     if first.numel() < MINIMUM_ELEMENTS or first.dtype not in (torch.float32, torch.bfloat16):
         return False
@@ -92,8 +92,8 @@ def run(
 ) -> None:
     """Run kernel ``name``, "module.function", on ``items`` units of work, by all of PyTorch's threads.
 
-    ``dtype`` is that of the tensors that the kernel calls Stored; None stands for a tensor that is not there.
-    ``scratch`` is the number of floats that each thread needs for itself.
+    ``dtype`` is the dtype of the kernel's Stored tensors; None stands for an absent tensor.  Each thread gets
+    ``scratch`` floats of memory.
     """
     module, function = name.split(".")
     kernel = getattr(importlib.import_module(f"wordloom.kernels.{module}"), function)
@@ -110,7 +110,7 @@ def scratch_memory(floats: int) -> Tensor:
 
 
 def _as_integer(value: Tensor | float | None, kind: str) -> int:
-    """Return an argument as the number by which it travels: an address, an integer, or a float32's bits."""
+    """Return an argument as a number of the packet: an address, an integer, or a float32's bits."""
     if isinstance(value, Tensor):
         return value.data_ptr()
     if kind == "float":

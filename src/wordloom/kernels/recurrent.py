@@ -1,11 +1,11 @@
-"""Kernels of one recurrent step behind :mod:`wordloom.nn.recurrent_kernels`: all but its matrix products.
+"""Kernels for one recurrent step of :mod:`wordloom.nn.recurrent_kernels`, without its matrix products.
 
 Equations are in :mod:`wordloom.nn.recurrent`.  Forward, the sums of gates become the gates in place.
-Backward, the gates become the gradients of their sums in place, ``d_sums``.  B rows are the work that threads
-share.  States c and their gradients are float32; other tensors are stored as the caller says.
+Backward, the gates become the gradients of their sums in place, ``d_sums``.  Threads share the B
+rows.  States c and their gradients are float32; other tensors have the dtype that the caller chooses.
 
-Each loop writes to so few tensors that the compiler can prove, or check at run time, that none overlap: only
-then does it make vectors.
+Each loop writes to few tensors, so that the compiler can prove, or check at run time, that none overlap.
+Only then does it vectorize the loop.
 """
 
 from __future__ import annotations

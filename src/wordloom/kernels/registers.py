@@ -1,6 +1,6 @@
 """Vector registers: code that the kernels of products and of rows write instruction by instruction.
 
-They are written so where the vectors that the compiler makes of a plain loop spill or stall.
+They exist where plain loops, vectorized by the compiler, spill registers or stall.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VectorWriter:
         return self.builder.inttoptr(address, stored.as_pointer())
 
     def at(self, pointer: Any, k: Any) -> Any:
-        """Element k, not yet loaded."""
+        """Return a pointer to element k."""
         return self.builder.gep(pointer, [k])
 
     def one(self, pointer: Any, k: Any) -> Any:
@@ -57,7 +57,7 @@ class VectorWriter:
         return value if value.type == _I64 else widened(self.builder, value)
 
     def row(self, table: Any, indices: Any, i: Any, D: Any) -> Any:
-        """A pointer to row ``indices[i]`` of ``table``."""
+        """Return a pointer to row ``indices[i]`` of ``table``."""
         return self.at(table, self.builder.mul(self.one(self.pointer(indices, _I64), i), D))
 
     def _vector_at(self, pointer: Any, k: Any, u: int) -> Any:
@@ -65,7 +65,7 @@ class VectorWriter:
         return self.builder.bitcast(place, ir.VectorType(pointer.type.pointee, LANES).as_pointer())
 
     def load(self, pointer: Any, k: Any, u: int = 0) -> Any:
-        """Vector u after element k, as float32."""
+        """Load vector u after element k, as float32."""
         align = 4 if pointer.type.pointee == _F32 else 2
         return widened(self.builder, self.builder.load(self._vector_at(pointer, k, u), align=align))
 
@@ -80,7 +80,7 @@ class VectorWriter:
         return self.builder.call(function, arguments, **flags)
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c in one instruction, of vectors or of numbers."""
+        """Return a * b + c in one instruction, for vectors or numbers."""
         suffix = f"v{LANES}f32" if c.type == _VECTOR else "f32"
         return self._call(f"llvm.fmuladd.{suffix}", c.type, a, b, c)
 
@@ -89,12 +89,12 @@ class VectorWriter:
         return self._call(f"llvm.sqrt.v{LANES}f32", _VECTOR, vector)
 
     def total(self, vector: Any) -> Any:
-        """The sum of a vector's numbers."""
+        """Return the sum of a vector's numbers."""
         start = ir.Constant(_F32, -0.0)
         return self._call(f"llvm.vector.reduce.fadd.v{LANES}f32", _F32, start, vector, fastmath=["reassoc"])
 
     def repeated(self, value: Any) -> Any:
-        """A vector of one number."""
+        """Return a vector with one number in all lanes."""
         undefined = ir.Constant(_VECTOR, ir.Undefined)
         first = self.builder.insert_element(undefined, value, ir.Constant(_I32, 0))
         mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)

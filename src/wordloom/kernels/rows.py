@@ -17,7 +17,7 @@ __all__ = ["add_rows", "copy_rows", "dot_at", "fetch_rows", "mix_at", "spread", 
 
 
 def _weighted_sum(w: VectorWriter, out: Any, k: Any, held: list[Any], n: Any, row_and_factor: Any) -> None:
-    """Write: out [k ..] = ``held`` + the sum over i < n of factor i times the stretch of row i."""
+    """Write code for out [k ..] = ``held`` + the sum over i < n of factor i times the stretch of row i."""
     b = w.builder
     with w.times(n) as loop:
         row, at, factor = row_and_factor(loop.index)
@@ -56,12 +56,8 @@ def add_rows(
 @vector_kernel
 def mix_at(w: VectorWriter, out: int, places: int, n: int, offset: int, factors: int, D: int) -> None:
     """out [D] = the sum of factors[i] times the D floats ``offset`` bytes after each of the n addresses."""
-    to, addresses, weights, b = (
-        w.pointer(out),
-        w.pointer(places, ir.IntType(64)),
-        w.pointer(factors),
-        w.builder,
-    )
+    to, addresses = w.pointer(out), w.pointer(places, ir.IntType(64))
+    weights, b = w.pointer(factors), w.builder
     held = w.variables(w.HELD)
 
     def stretch(k: Any, count: int) -> None:

@@ -1,7 +1,7 @@
-"""The number of threads that PyTorch uses in the calling thread, changed there and nowhere else.
+"""Set the number of threads that PyTorch uses in the calling thread, without changing other threads.
 
-``torch.set_num_threads`` also sets what every thread begins with whose first call to PyTorch comes later.  A
-number set for a while would stay for good with a thread that happens to begin meanwhile.
+``torch.set_num_threads`` also sets the number of every thread that first calls PyTorch later.  A thread that
+begins while a temporary number is set would keep that number.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["one_thread", "set_own_threads"]
 def set_own_threads(threads: int) -> None:
     """Let PyTorch use ``threads`` threads in the calling thread.
 
-    Other threads keep their number, also those that begin later.  Where the OpenMP runtime of PyTorch cannot
-    be reached (not Linux), this is ``torch.set_num_threads``.
+    The number of other threads does not change, also if they begin later.  Without access to PyTorch's OpenMP
+    runtime (outside Linux), this is ``torch.set_num_threads``.
     """
     runtime = _runtime()
     if runtime is None:
@@ -51,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _runtime() -> Any:
-    """PyTorch's own library, through which its OpenMP runtime and MKL are found; None where they are not."""
+    """Return PyTorch's library, which links its OpenMP runtime and MKL; None if they are not found."""
     if not sys.platform.startswith("linux"):
         return None
     try:

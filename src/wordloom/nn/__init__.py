@@ -1,4 +1,4 @@
-"""The leaves every model is wired from: attention, feed-forward, norms, positions, cache.
+"""The layers that all models share: attention, feed-forward, norms, positions, cache.
 
 A leaf takes keyword scalars and returns tensors; it knows no config, no model name and no file.
 
@@ -10,8 +10,8 @@ Shapes use one alphabet, here and in every model::
 Every boolean mask is True where a position takes part (the polarity of
 ``torch.nn.functional.scaled_dot_product_attention``).
 
-Each name below is fetched when it is first used: what needs only the compiled kernels does without PyTorch,
-whose import takes longer than much of their work.
+Each name below is imported when it is first used.  Code that needs only the compiled kernels then runs
+without importing PyTorch, which often takes longer than the work itself.
 """
 
 from __future__ import annotations
@@ -58,26 +58,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "ACTIVATIONS",
-    "ATTENTION_BACKENDS",
-    "EVERYTHING",
-    "Attention",
-    "FeedForward",
-    "GatedFeedForward",
-    "KeyValueCache",
-    "LayerNorm",
-    "Linear",
-    "RMSNorm",
-    "Rotary",
-    "Swish",
-    "Visibility",
-    "apply_rotary",
-    "causal_mask",
-    "halves_to_pairs",
-    "pairs_to_halves",
-    "set_attention_backend",
-    "sinusoidal_positions",
-]
+    "ACTIVATIONS", "ATTENTION_BACKENDS", "EVERYTHING", "Attention", "FeedForward", "GatedFeedForward",
+    "KeyValueCache", "LayerNorm", "Linear", "RMSNorm", "Rotary", "Swish", "Visibility", "apply_rotary",
+    "causal_mask", "halves_to_pairs", "pairs_to_halves", "set_attention_backend", "sinusoidal_positions",
+]  # fmt: skip
 
 __getattr__ = fetching(__name__, _HOMES)
 

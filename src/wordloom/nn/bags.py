@@ -14,16 +14,16 @@ from wordloom.kernels.acceptance import plain
 
 __all__ = ["bag_products"]
 
-_FEW = 3  # rows of the matrix up to which one product after another is faster than all at once
+_FEW = 3  # rows of the matrix up to which separate products are faster than one
 
 
 def bag_products(ids: Tensor, weights: Tensor, offsets: Tensor, matrix: Tensor) -> Tensor:
-    """``F.linear(rows, matrix)`` for sparse rows: the weighted sum of ``matrix[:, i]`` over each bag's ids.
+    """Return ``F.linear(rows, matrix)`` for sparse rows: the weighted sums of ``matrix[:, i]``.
 
     ids [n] int32, weights [n] (constants), offsets [B + 1] int32, matrix [C, V] -> [B, C]; bag b is
-    ``offsets[b]:offsets[b + 1]``, an empty one gives zero.  No dense [B, V] is made.  The gradient of the
-    matrix is dense; on a CPU it is scattered row by row in float32 (scipy's transposed product), where
-    PyTorch's own sorts all ids and was measured thirty times slower.
+    ``offsets[b]:offsets[b + 1]``, an empty bag gives zeros.  No dense [B, V] is built.  The gradient of
+    the matrix is dense.  On a CPU, scipy's transposed product adds it up row by row in float32; PyTorch's
+    kernel sorts all ids and is thirty times slower.
     """
     if matrix.device.type == "cpu" and matrix.dtype == torch.float32 and plain(ids, weights, offsets, matrix):
         return _BagProducts.apply(ids, weights, offsets, matrix)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Evaluation mode, and float64 where the device has none."""
+"""Evaluation mode, and float64 on devices without it."""
 
 from __future__ import annotations
 

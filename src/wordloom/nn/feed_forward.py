@@ -16,7 +16,7 @@ __all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activatio
 
 
 class Swish(nn.Module):
-    """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta fixed, or a learnt scalar."""
+    """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta is fixed or trained."""
 
     def __init__(self, *, beta: float = 1.0, learnt: bool = False) -> None:
         super().__init__()
@@ -47,7 +47,9 @@ ACTIVATIONS: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
 
 
 def activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The activation called ``name``, or ``name`` itself if it is one; else a ConfigError."""
+    """Return the activation called ``name``, or ``name`` itself if it is a function.
+
+    Raises ConfigError for an unknown name."""
     if not isinstance(name, str):
         return name
     if name not in ACTIVATIONS:
@@ -58,8 +60,8 @@ def activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Ten
 class FeedForward(nn.Module):
     """down_proj(activation(up_proj(x))) (Vaswani et al. 2017, eq. 2): [.., D] -> [.., D].
 
-    ``dropout`` acts on the activations, in training only; that after the layer belongs to the block, where
-    the papers put it.
+    ``dropout`` acts on the activations, in training only.  Dropout after the layer belongs to the block, as
+    in the papers.
     """
 
     def __init__(
@@ -87,8 +89,8 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """down_proj(activation(gate_proj(x)) * up_proj(x)): GLU and family (Shazeer 2020, arXiv:2002.05202).
 
-    ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GEGLU, ``silu`` SwiGLU; ``Swish(beta=...)`` may be given
-    instead of a name.  [.., D] -> [.., D].
+    ``sigmoid`` gives GLU, ``relu`` ReGLU, ``gelu`` GEGLU, ``silu`` SwiGLU; ``Swish(beta=...)`` may replace
+    a name.  [.., D] -> [.., D].
     """
 
     def __init__(

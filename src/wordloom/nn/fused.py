@@ -1,4 +1,4 @@
-"""Functions that leaves call: one compiled kernel on a CPU where PyTorch's eager kernels make several passes.
+"""Functions of layers, each one compiled kernel on a CPU where PyTorch's kernels make several passes.
 
 Each function computes the plain expression in its docstring, in float32 whatever the tensors' dtype.  Where a
 kernel does not apply (another device, small tensors, tensor subclasses, torch.compile) it evaluates the plain
@@ -98,7 +98,7 @@ def softmax_error(
     if smoothing:
         grad -= smoothing / logits.shape[1]
     grad.scatter_add_(1, kept[:, None], (smoothing - 1.0) * scored[:, None].to(grad.dtype))
-    if grad.is_cuda or not bool(scored.all()):  # the look would stall a CUDA stream
+    if grad.is_cuda or not bool(scored.all()):  # reading ``scored`` would stall a CUDA stream
         grad.mul_(scored[:, None])
     return loss, grad.to(logits.dtype)
 
@@ -211,8 +211,7 @@ class _Attention(torch.autograd.Function):
         d_q, d_k, d_v = q.new_empty(B, T, H, E), q.new_empty(B, S, K, E), q.new_empty(B, S, K, E)
         grad = grad.transpose(1, 2).contiguous()
         _run_attention("attention_backward", q, k, v, keys, ctx.settings, out, sums, grad, d_q, d_k, d_v)
-        found = [d.transpose(1, 2) for d in (d_q, d_k, d_v)]
-        return (*found, *[None] * 5)
+        return (*(d.transpose(1, 2) for d in (d_q, d_k, d_v)), *[None] * 5)
 
 
 def _run_attention(

@@ -1,4 +1,4 @@
-"""The head of a language model: a logit for every token of the vocabulary, and the loss over them.
+"""The head of a language model, which computes logits over the vocabulary and their loss.
 
 The loss is fused: logits of a chunk of rows are computed, turned into their gradient, and dropped.
 """
@@ -75,7 +75,7 @@ def linear_cross_entropy(
 
     hidden [N, D], weight [V, D], bias [V] or None, targets [N] int64 (IGNORE_INDEX is not scored) -> scalar
     float32.  Rows are taken in chunks, and a chunk's gradient is computed together with its logits.  So
-    neither pass holds more than one chunk of logits, and nothing is computed twice.  The matrix products run
+    memory holds one chunk of logits at a time, and nothing is computed twice.  The matrix products run
     in ``dtype`` (None: the autocast precision), log-softmax in float32.  ``smoothing`` is the share of each
     target's probability that is spread evenly over the vocabulary.
     """
@@ -98,7 +98,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         wide = torch.float32 if widens(hidden.device, dtype) else dtype  # dtype of the products
         chunks = max(1, -(-N * V * wide.itemsize // CHUNK_BYTES))
-        rows = max(1, -(-N // chunks))  # equal: a short last chunk costs nearly as much as a full one
+        rows = max(1, -(-N // chunks))  # equal chunks: a short last one costs nearly as much as a full one
         w = weight.to(dtype).to(wide)
         b = None if bias is None else bias.to(dtype).to(wide)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
@@ -111,17 +111,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 h, t = hidden[start : start + rows].to(dtype).to(wide), targets[start : start + rows]
                 logits = fastest_linear(h, w, b)  # [rows, V]
                 if not any((wants_hidden, wants_weight, wants_bias)):
-                    total += F.cross_entropy(
-                        logits.float(),
-                        t,
-                        ignore_index=IGNORE_INDEX,
-                        reduction="sum",
-                        label_smoothing=smoothing,
-                    )
+                    total += _logits_loss(logits, t, smoothing)
                     continue
-                loss, g = softmax_error(
-                    logits, t, ignore_index=IGNORE_INDEX, smoothing=smoothing
-                )  # d loss / d logits
+                # g is d loss / d logits
+                loss, g = softmax_error(logits, t, ignore_index=IGNORE_INDEX, smoothing=smoothing)
                 total += loss
                 if grad_hidden is not None:
                     grad_hidden[start : start + rows] = fastest_linear(g, w.t())

@@ -1,12 +1,12 @@
-"""The linear layer, and the choice of the routine that computes its products on a CPU.
+"""The linear layer, and the routines that compute its products on a CPU.
 
 16-bit numbers: where the CPU has no arithmetic for them, PyTorch widens them element by element inside the
 product, which is 7 to 9 times slower than float32 with AVX2.  This layer widens both factors once, multiplies
-in float32 and rounds the result.  The result is that of a 16-bit product with float32 sums, and the speed is
-nearly that of float32.
+in float32 and rounds the result.  The result equals a 16-bit product with float32 sums, at nearly the
+speed of float32.
 
-float32: PyTorch brings Intel's MKL.  On a processor with AVX512 of another maker, the routine of oneDNN,
-which PyTorch brings too, is a fifth to two fifths faster.
+float32: PyTorch uses Intel's MKL.  On AMD processors with AVX512, the routine of oneDNN, which PyTorch
+includes too, is a fifth to two fifths faster.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
     "widens",
 ]
 
-LEAST_ROWS = 32  # of x: for fewer, PyTorch's own products are left alone; widening the weight would cost more
-LEAST_PRODUCTS = 1 << 22  # of float32 numbers: for fewer, oneDNN takes longer to set out than it saves
+LEAST_ROWS = 32  # of x: for fewer rows, widening the weight costs more than it saves
+LEAST_PRODUCTS = 1 << 22  # of float32 numbers: for fewer, oneDNN's overhead is larger than its gain
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 
 def _read_directly(*tensors: Tensor | None) -> bool:
-    """Return whether our products may read the memory of ``tensors``; logs why not."""
+    """Return whether our products may read the memory of ``tensors``; if not, log the reason."""
     if plain(*tensors):
         return True
     kinds = {type(t).__name__ for t in tensors if not plain(t)}
@@ -130,7 +130,7 @@ def _read_directly(*tensors: Tensor | None) -> bool:
 
 
 def fastest_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear(x, weight, bias)`` by the fastest routine there is; without gradients.
+    """``F.linear(x, weight, bias)`` by the fastest available routine, without gradients.
 
     x [.., in], weight [out, in], which may be a transpose, bias [out] or None -> [.., out].
     """
@@ -140,17 +140,17 @@ def fastest_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 class Linear(nn.Linear):
-    """x [.., in] -> x weight^T + bias [.., out] by the routine that is fastest; see the module docstring.
+    """x [.., in] -> x weight^T + bias [.., out] by the fastest routine; see the module docstring.
 
-    Our own routines can be differentiated once, and not by ``torch.func``.
+    The gradient can be taken once, and not by ``torch.func``.
     """
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and x.numel() >= LEAST_ROWS * self.in_features:
             dtype = product_dtype(x)
             # outside autocast, PyTorch refuses factors of two dtypes
-            same = dtype != x.dtype or x.dtype == self.weight.dtype
-            if same and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias):
+            allowed = dtype != x.dtype or x.dtype == self.weight.dtype
+            if allowed and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias):
                 return _Widened.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
             if dtype == torch.float32 and by_onednn(x, self.weight, self.bias):
                 return _ByOneDNN.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]

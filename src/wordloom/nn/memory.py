@@ -30,7 +30,7 @@ class Memory(NamedTuple):
         return Memory(self.values[rows], attend, tuple(part[rows] for part in self.state))
 
     def join(self, other: Memory) -> Memory:
-        """Return the rows of both; the shorter sources are padded."""
+        """Return the rows of both memories; the shorter sources are padded."""
         S = max(self.values.shape[1], other.values.shape[1])
         first, second = self._padded(S), other._padded(S)
         assert first.attend is not None

@@ -14,8 +14,8 @@ __all__ = ["LayerNorm", "RMSNorm"]
 class LayerNorm(nn.Module):
     """Layer normalisation over the last dimension (Ba et al. 2016, arXiv:1607.06450, eq. 4).
 
-    ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the biased variance: where the paper
-    writes sigma, what divides is the square root of the variance *plus eps*.
+    ``y = (x - mean) / sqrt(var + eps) * weight + bias`` with the biased variance.  The paper's sigma
+    is replaced by the square root of the variance *plus eps*.
 
     [.., D] -> [.., D], in the dtype of the input; statistics are float32.
     """
@@ -41,7 +41,7 @@ class RMSNorm(nn.Module):
     """Root-mean-square normalisation (Zhang & Sennrich 2019, arXiv:1910.07467, eq. 4).
 
     ``y = x / sqrt(mean(x^2) + eps) * (weight + offset)``: eps stands inside the root.  ``gain=False``
-    leaves the weight out; ``offset=1.0`` is the zero-centred gain some models store.
+    omits the weight; ``offset=1.0`` is for models that store a zero-centred gain.
 
     [.., D] -> [.., D], in the dtype of the input; statistics are float32.
     """

@@ -1,27 +1,27 @@
 """Recurrent layers: Elman's network, the LSTM, the GRU and their variants.
 
-One step of each, from x [B, D] and the state (h [B, H] and, in an LSTM, c [B, H]) to the next state; s is the
-sigmoid, * multiplies element by element, and every gate has a W, a U and a b of its own:
+One step computes the next state from x [B, D] and the state: h [B, H] and, in an LSTM, c [B, H].  Here s is
+the sigmoid, * multiplies element by element, and every gate has its own W, U and b:
 
     rnn_tanh          h' = tanh(W x + U h + b)                      (Elman 1990)
     rnn_relu          h' = relu(W x + U h + b)                      (Le et al. 2015, arXiv:1504.00941)
     lstm              i, f, o = s(W x + U h + b);  g = tanh(W x + U h + b)
                       c' = f * c + i * g;  h' = o * tanh(c')        (Gers et al. 2000)
-    lstm_1997         the same with f = 1                           (Hochreiter & Schmidhuber 1997)
+    lstm_1997         lstm with f = 1                               (Hochreiter & Schmidhuber 1997)
     gru               r, z = s(W x + U h + b);  n = tanh(W x + U (r * h) + b)
                       h' = (1 - z) * h + z * n                      (Chung et al. 2014, arXiv:1412.3555)
     gru_reset_after   n = tanh(W x + b + r * (U h + b'))
                       h' = z * h + (1 - z) * n                      (cuDNN, torch.nn.GRU)
 
-The last two are different functions, not two spellings of one: in the first the reset gate stands before the
-product with U, in the second behind it.  Whether z weighs the old or the new is a spelling: Cho et al. 2014
-(arXiv:1406.1078), who found the first, write z * h + (1 - z) * n.
+The last two are different functions: the reset gate acts before the product with U in ``gru``, and after it
+in ``gru_reset_after``.  Swapping z and 1 - z is a matter of notation: Cho et al. 2014 (arXiv:1406.1078)
+introduced the GRU and write z * h + (1 - z) * n.
 
-With ``peephole`` an LSTM's gates see the cell through a weight of each component: i and f see c, o sees c'
+With ``peephole``, an LSTM's gates read the cell through one weight per component: i and f read c, o reads c'
 (Gers, Schraudolph & Schmidhuber 2002).  With ``projection`` its h is P (o * tanh(c')), [B, R] (Sak et al.
 2014, arXiv:1402.1128).
 
-torch.nn carries two biases for each gate, of which only the sum counts; here it is one.
+torch.nn has two biases for each gate, which are added; here there is one.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ CELLS: dict[str, tuple[str, ...]] = {
     "gru": ("r", "z", "n"),
     "gru_reset_after": ("r", "z", "n"),
 }
-#: What others call a cell, and what it is called here.
+#: Names of cells elsewhere -> names here, for error messages.
 _FOREIGN = {
     **dict.fromkeys(("rnn", "elman", "tanh", "vanilla", "srn", "simple_rnn", "simplernn"), "rnn_tanh"),
     **dict.fromkeys(("relu", "irnn"), "rnn_relu"),
 }
 _ALL = slice(None)
-_WIDE = 400  # components from which on our own LSTM is the faster one in bfloat16
-_OPEN = 40.0  # the bias of a gate that lets everything through: in float32 its sigmoid is 1
+_WIDE = 400  # from this hidden_dim on, our LSTM is faster than PyTorch's in bfloat16
+_OPEN = 40.0  # the bias of an open gate: its sigmoid is 1 in float32
 
 
 def unknown_cell(name: str) -> str:
-    """The line that says that ``name`` is none of CELLS, and which is meant."""
+    """Return the error message for a cell that is not in CELLS, with a suggestion."""
     meant = _FOREIGN.get(name.lower(), name.lower())
     hint = f"did you mean '{meant}'?" if meant in CELLS else did_you_mean(meant, CELLS)
     return f"unknown cell {name!r}; {hint}"
@@ -75,7 +75,7 @@ def unknown_cell(name: str) -> str:
 
 @contextmanager
 def _without_warning() -> Iterator[None]:
-    """That oneDNN takes no projections, and another kernel of PyTorch's does, is nobody's mistake."""
+    """Hide PyTorch's warning that oneDNN has no projections; PyTorch then uses another kernel."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="LSTM with projections is not supported")
         yield
@@ -84,11 +84,11 @@ def _without_warning() -> Iterator[None]:
 class Recurrent(nn.Module):
     """One recurrent layer: x [B, T, D] -> h [B, T, H], or [B, T, R] with a projection.
 
-    The model that has it fills all its parameters (``init_weights``): they are not initialised here.
+    The model initialises all parameters (``init_weights``), not the layer.
 
     Attributes:
-        kernel: what computes it where our own does not and no row begins anew: ``"torch"``, or ``"steps"``,
-            one after another.
+        kernel: the implementation where our own kernel does not apply and no row restarts: ``"torch"``, or
+            ``"steps"``, one step after another.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Recurrent(nn.Module):
         peephole: bool = False,
         weight_drop: float = 0.0,
     ) -> None:
-        """``weight_drop``: share of U's weights that a pass in training leaves out, the same at every step
+        """``weight_drop``: share of U's weights that a training pass drops, at all of its steps
         (Merity et al. 2018, arXiv:1708.02182).
 
         Raises:
@@ -119,8 +119,8 @@ class Recurrent(nn.Module):
         if cell not in CELLS:
             raise ConfigError(unknown_cell(cell))
         lstm = cell.startswith("lstm")
-        for name, given in (("peephole", peephole), ("projection", projection)):
-            if given and not lstm:
+        for name, value in (("peephole", peephole), ("projection", projection)):
+            if value and not lstm:
                 raise ConfigError(f"{name} belongs to an LSTM; cell {cell!r} has none")
         self.cell, self.hidden_dim, self.weight_drop = cell, hidden_dim, weight_drop
         self.state_dims = (projection or hidden_dim, hidden_dim) if lstm else (hidden_dim,)
@@ -130,8 +130,8 @@ class Recurrent(nn.Module):
         inner = bias and cell == "gru_reset_after"
         self.candidate_bias = nn.Parameter(torch.empty(hidden_dim)) if inner else None
         self.state_proj = Linear(hidden_dim, projection, bias=False) if projection else None
-        seeing = len(gates) - 1  # every gate but the candidate
-        self.peephole = nn.Parameter(torch.empty(seeing, hidden_dim)) if peephole else None
+        # every gate but the candidate reads the cell
+        self.peephole = nn.Parameter(torch.empty(len(gates) - 1, hidden_dim)) if peephole else None
         self.kernel = "steps" if peephole or cell == "gru" else "torch"
         self.recorded: list[State] | None = None  # set to a list to collect the state after every step
 
@@ -140,7 +140,7 @@ class Recurrent(nn.Module):
         return CELLS[self.cell]
 
     def rows(self, gate: str) -> slice:
-        """Where a gate's rows lie in ``input_proj`` and ``hidden_proj``."""
+        """Return the rows of a gate in ``input_proj`` and ``hidden_proj``."""
         at = self.gates.index(gate) * self.hidden_dim
         return slice(at, at + self.hidden_dim)
 
@@ -148,7 +148,7 @@ class Recurrent(nn.Module):
     def init_gates(
         self, forget_bias: float, generator: torch.Generator | None = None, *, identity: bool = True
     ) -> None:
-        """Add ``forget_bias`` to an LSTM's forget gate, after the weights were drawn.
+        """Add ``forget_bias`` to an LSTM's forget gate, after the weights are initialised.
 
         With ``identity``, U of a ReLU layer becomes the identity and W is drawn again with deviation 0.001
         (Le et al. 2015).
@@ -160,7 +160,7 @@ class Recurrent(nn.Module):
             self.input_proj.bias[self.rows("f")] += forget_bias
 
     def new_state(self, batch: int, like: Tensor) -> State:
-        """Zeros, of the device and dtype of ``like``."""
+        """Return zeros with the device and dtype of ``like``."""
         return tuple(like.new_zeros(batch, size) for size in self.state_dims)
 
     def forward(
@@ -172,23 +172,23 @@ class Recurrent(nn.Module):
         starts: Tensor | None = None,
         exact: bool = False,
     ) -> tuple[Tensor, State]:
-        """x [B, T, D] after ``state`` -> (h of every step [B, T, H], the state after the last).
+        """Return h of every step [B, T, H] and the last state, for x [B, T, D] after ``state``.
 
         Args:
             x: the inputs.
-            state: what :meth:`new_state` or an earlier call gave; None: zeros.
-            attend: [B, T], False where a row rests: its state stays what it was.
-            starts: [B, T], True where a row begins anew: its state is zero before that step.
-            exact: take one step after another as they are written here, whatever ``kernel`` says.
+            state: the state from :meth:`new_state` or an earlier call; None means zeros.
+            attend: [B, T], False where a row keeps its state, for padding.
+            starts: [B, T], True where a row restarts: its state is set to zero before that step.
+            exact: compute the steps one after another, as written in this file, whatever ``kernel`` is.
 
-        Raises ConfigError for a state of other sizes, which not every kernel would notice, and for weight
+        Raises ConfigError for a state of wrong sizes, which not every kernel would notice, and for weight
         drop in training on a modified ``hidden_proj``.
         """
         if state is None:
             state = self.new_state(len(x), x)
-        found = [tuple(part.shape) for part in state]
-        if found != (fitting := [(len(x), size) for size in self.state_dims]):
-            raise ConfigError(f"a state of shapes {found} does not fit {len(x)} rows, which need {fitting}")
+        shapes = [tuple(part.shape) for part in state]
+        if shapes != (expected := [(len(x), size) for size in self.state_dims]):
+            raise ConfigError(f"a state of shapes {shapes} does not fit {len(x)} rows, which need {expected}")
         u = self._dropped_weight()
         stepping = exact or self.recorded is not None or not plain(*state)
         kernel = "steps" if stepping else self.kernel_for(x, starts is not None)
@@ -199,11 +199,12 @@ class Recurrent(nn.Module):
         return self._by_torch(x, state, u) if attend is None else self._packed(x, state, u, attend)
 
     def kernel_for(self, x: Tensor, starts: bool = False) -> str:
-        """What computes x [B, T, D], in which rows begin anew or not: ``"fused"``, our own of whole sequences
-        on a CPU (:mod:`wordloom.nn.recurrent_kernels`); ``"torch"``; or ``"steps"``, where neither does.
+        """Return the implementation for x [B, T, D]; ``starts``: rows may restart within the sequence.
 
-        Of LSTMs without more, torch's is as fast or faster, but for wide ones in training in bfloat16; it
-        knows no rows that begin anew.  A modified layer is called, step after step.
+        ``"fused"`` is :mod:`wordloom.nn.recurrent_kernels`, for whole sequences on a CPU, ``"torch"`` is
+        PyTorch's, and ``"steps"`` serves all other cases.  For plain LSTMs PyTorch's kernel is as fast or
+        faster, except for wide ones that are trained in bfloat16, but rows cannot restart.  A modified layer
+        is called step by step.
         """
         if reason := self._modification():
             fall_back("Recurrent", reason)
@@ -215,11 +216,11 @@ class Recurrent(nn.Module):
         return "steps" if starts else self.kernel
 
     def _modification(self) -> str:
-        """Return why no kernel may read the weights of the layers in place of calling them, or ""."""
+        """Return why the layers must be called, or "" if a kernel may read their weights."""
         if type(self) is not Recurrent:
             return f"{type(self).__name__} in place of Recurrent"
         if not plain(self.peephole, self.candidate_bias):
-            return "a weight of its own is no plain tensor"
+            return "peephole or candidate_bias is not a plain tensor"
         layers = (self.input_proj, self.hidden_proj, self.state_proj)
         return next((reason for layer in layers if (reason := modification(layer, Linear))), "")
 
@@ -245,9 +246,9 @@ class Recurrent(nn.Module):
     # -- one step after another --------------------------------------------------------------------------
 
     def _dropped_weight(self) -> Tensor | None:
-        """Return U as this pass drops its weights, or None if ``hidden_proj`` is modified and must be called.
+        """Return U with weights dropped, or None if ``hidden_proj`` is modified and must be called.
 
-        Raises ConfigError for weight drop on a modified layer, whose matrix is not all that it computes with.
+        Raises ConfigError for weight drop on a modified layer, which may use more than its matrix.
         """
         reason = modification(self.hidden_proj, Linear)
         if not reason:
@@ -260,7 +261,7 @@ class Recurrent(nn.Module):
         return None
 
     def _hidden_product(self, u: Tensor | None) -> Product:
-        """The product with U: with the tensor ``u``, or by calling the layer."""
+        """Return the product with U: with the tensor ``u``, or by calling the layer."""
         if u is None:
             return lambda h, rows: self.hidden_proj(h)[:, rows]
         return lambda h, rows: F.linear(h, u if rows == _ALL else u[rows])
@@ -269,24 +270,24 @@ class Recurrent(nn.Module):
         self, x: Tensor, state: State, u: Tensor | None, attend: Tensor | None, starts: Tensor | None
     ) -> tuple[Tensor, State]:
         product = self._hidden_product(u)
-        inputs = self.input_proj(x)  # [B, T, G * H]: what x brings to every step is one product
-        found = []
+        inputs = self.input_proj(x)  # [B, T, G * H]: W x + b of all steps in one product
+        outputs = []
         for t in range(x.shape[1]):
             if starts is not None:
                 state = tuple(part.masked_fill(starts[:, t, None], 0.0) for part in state)
             new = self._step(inputs[:, t], state, product)
             if attend is not None:
-                rests = ~attend[:, t, None]
-                new = tuple(torch.where(rests, old, now) for old, now in zip(state, new, strict=True))
+                padding = ~attend[:, t, None]
+                new = tuple(torch.where(padding, old, now) for old, now in zip(state, new, strict=True))
             state = new
-            found.append(state[0])
+            outputs.append(state[0])
             if self.recorded is not None:
                 self.recorded.append(state)
         empty = x.new_zeros(len(x), 0, self.state_dims[0])
-        return torch.stack(found, dim=1) if found else empty, state
+        return torch.stack(outputs, dim=1) if outputs else empty, state
 
     def _step(self, wx: Tensor, state: State, u: Product) -> State:
-        """One step; ``wx`` [B, G * H] is W x + b."""
+        """Compute one step; ``wx`` [B, G * H] is W x + b."""
         match self.cell:
             case "rnn_tanh":
                 return (torch.tanh(wx + u(state[0], _ALL)),)
@@ -302,13 +303,13 @@ class Recurrent(nn.Module):
     def _lstm(self, wx: Tensor, state: State, u: Product) -> State:
         h, c = state
         sums = dict(zip(self.gates, (wx + u(h, _ALL)).chunk(len(self.gates), dim=-1), strict=True))
-        kept = torch.sigmoid(self._seeing("f", sums, c)) * c if "f" in sums else c
-        c = kept + torch.sigmoid(self._seeing("i", sums, c)) * torch.tanh(sums["g"])
-        h = torch.sigmoid(self._seeing("o", sums, c)) * torch.tanh(c)
+        kept = torch.sigmoid(self._gate_sum("f", sums, c)) * c if "f" in sums else c
+        c = kept + torch.sigmoid(self._gate_sum("i", sums, c)) * torch.tanh(sums["g"])
+        h = torch.sigmoid(self._gate_sum("o", sums, c)) * torch.tanh(c)
         return (h if self.state_proj is None else self.state_proj(h)), c
 
-    def _seeing(self, gate: str, sums: dict[str, Tensor], c: Tensor) -> Tensor:
-        """What goes into a gate's sigmoid, the cell included where there is a peephole."""
+    def _gate_sum(self, gate: str, sums: dict[str, Tensor], c: Tensor) -> Tensor:
+        """Return the input of a gate's sigmoid, with the cell if there is a peephole."""
         if self.peephole is None:
             return sums[gate]
         return sums[gate] + self.peephole[[name for name in self.gates if name != "g"].index(gate)] * c
@@ -332,9 +333,9 @@ class Recurrent(nn.Module):
     def _by_torch(
         self, x: Tensor, state: State, u: Tensor, sizes: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        """x [B, T, D]; with ``sizes`` x [N, D], first steps of sizes[0] rows, second ones of sizes[1] ...
+        """Run PyTorch's kernel on x [B, T, D], or on packed x [N, D], where step t has ``sizes[t]`` rows.
 
-        Where 16-bit products are better made in float32 the whole sequence is, and its results are rounded:
+        Where 16-bit products are faster in float32, so is the whole sequence, and its results are rounded:
         oneDNN has no LSTM in bfloat16 for CPUs without AVX512, and autocast raises RuntimeError there.
         """
         weights, biased = self._torch_weights(u)
@@ -349,7 +350,7 @@ class Recurrent(nn.Module):
     def _torch_kernel(
         self, x: Tensor, state: State, weights: list[Tensor], biased: bool, sizes: Tensor | None
     ) -> tuple[Tensor, State]:
-        kept = tuple(part[None] for part in state)  # [1, B, H]: torch numbers its layers
+        kept = tuple(part[None] for part in state)  # [1, B, H]: torch has a dimension of layers
         inputs: tuple[Any, ...] = (x,) if sizes is None else (x, sizes)
         settings: tuple[Any, ...] = (weights, biased, 1, 0.0, self.training, False)
         settings += (True,) if sizes is None else ()  # the batch comes first
@@ -367,29 +368,31 @@ class Recurrent(nn.Module):
         return outputs, tuple(part[0] for part in after)
 
     def _packed(self, x: Tensor, state: State, u: Tensor, attend: Tensor) -> tuple[Tensor, State]:
-        """The steps that count, and no others, by torch's kernel: rows with more of them come first."""
+        """Run PyTorch's kernel on the steps that are not padding; rows with more steps come first."""
         if bool(attend.all()):
             return self._by_torch(x, state, u)
-        taken = attend.cumsum(dim=1)  # [B, T] steps of a row up to this one
+        taken = attend.cumsum(dim=1)  # [B, T]: number of a row's steps so far
         lengths, rows = taken[:, -1].sort(descending=True, stable=True)
-        if not int(lengths[-1]):  # a row without a step, which torch refuses
+        if not int(lengths[-1]):  # torch refuses a row without a step
             return self._steps(x, state, u, attend, None)
         numbers = torch.arange(int(lengths[0]), device=x.device)
-        sizes = (lengths[:, None] > numbers).sum(dim=0)  # rows that take an n-th step
-        begins = sizes.cumsum(dim=0) - sizes  # where those lie, [longest]
-        place = rows.argsort()  # of each row among those of an n-th step
-        last = begins[(taken - 1).clamp(min=0)] + place[:, None]  # [B, T] where the last one taken lies
+        sizes = (lengths[:, None] > numbers).sum(dim=0)  # [longest]: rows that have an n-th step
+        begins = sizes.cumsum(dim=0) - sizes  # [longest]: offsets of the n-th steps
+        place = rows.argsort()  # [B]: of each row among the n-th steps
+        last = begins[(taken - 1).clamp(min=0)] + place[:, None]  # [B, T]: offset of a row's latest step
         order = attend.flatten().nonzero()[:, 0][last[attend].argsort()]
         outputs, after = self._by_torch(
             F.embedding(order, x.flatten(0, 1)), tuple(part[rows] for part in state), u, sizes.cpu()
         )
-        held = torch.cat([state[0].to(outputs.dtype), outputs])  # what a row shows while it rests
+        held = torch.cat(
+            [state[0].to(outputs.dtype), outputs]
+        )  # before a row's first step, its output is its state
         own = torch.arange(len(x), device=x.device)[:, None]
         shown = torch.where(taken > 0, len(x) + last, own)  # [B, T]
         return F.embedding(shown, held), tuple(part[place] for part in after)
 
     def _torch_weights(self, u: Tensor) -> tuple[list[Tensor], bool]:
-        """W, U, b and b' (and P) as torch has them, and whether there are biases."""
+        """Return W, U, b and b' (and P) in PyTorch's layout, and whether there are biases."""
         w: Tensor = self.input_proj.weight
         b: Tensor | None = self.input_proj.bias
         if self.cell == "lstm_1997":  # an LSTM whose forget gate is open
@@ -407,5 +410,5 @@ class Recurrent(nn.Module):
 
 
 def _between(part: Tensor, H: int, fill: float) -> Tensor:
-    """Rows of a gate that is always open, between the first gate's and the others'."""
+    """Return ``part`` with rows of ``fill`` for an always open gate after the first gate's rows."""
     return torch.cat([part[:H], torch.full_like(part[:H], fill), part[H:]])

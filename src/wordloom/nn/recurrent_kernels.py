@@ -1,7 +1,7 @@
-"""Recurrent layers over whole sequences on a CPU, without autograd between the steps.
+"""Recurrent layers over whole sequences on a CPU, without autograd between steps.
 
-The steps are those of :mod:`wordloom.nn.recurrent`, which is the slow twin.  The product of all inputs with
-W is one call, and so is the gradient of each weight, after the last step backward.  One step is one product
+The steps are those of :mod:`wordloom.nn.recurrent`, which is the slow twin.  All inputs are multiplied with
+W in one call, and each weight's gradient is one call after the last step backward.  One step is one product
 with U and one kernel for everything else (:mod:`wordloom.kernels.recurrent`).  PyTorch has a whole-sequence
 kernel for the LSTM alone, whose backward pass in bfloat16 takes three times as long as its products; its
 other cells run step by step.
@@ -30,7 +30,7 @@ class Sequence(NamedTuple):
         hidden_dim, state_dim: H and R.
         x: ``[B, T, D]``.
         state: h ``[B, R]`` and, in an LSTM, c ``[B, H]``.
-        w, u, bias: those of all gates, stacked; ``bias`` may be None.
+        w, u, bias: weights and bias of all gates, stacked; ``bias`` may be None.
         candidate_bias: the bias of n in a GRU whose reset gate follows the product; or None.
         peephole: ``[gates but g, H]`` or None.
         projection: ``[R, H]`` or None.
@@ -65,9 +65,9 @@ def fits(x: Tensor, hidden_dim: int) -> bool:
 
 
 def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return h of every step [B, T, R] and the state after the last; only where :func:`fits` says so.
+    """Return h of every step [B, T, R] and the last state; only valid where :func:`fits` is True.
 
-    Where 16-bit products are better computed in float32, everything is, and h is rounded.
+    Where 16-bit products are faster in float32, everything is computed in float32, and h is rounded.
     """
     h, *c = s.state
     dtype = product_dtype(s.x)
@@ -108,16 +108,16 @@ class _RunSequence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, *d_state: Tensor) -> tuple[Any, ...]:
         with torch.autocast("cpu", enabled=False):
-            found = ctx.run.backward(d_outputs, *d_state)
+            gradients = ctx.run.backward(d_outputs, *d_state)
         gradients = [
             None if gradient is None or dtype is None else gradient.to(dtype)
-            for gradient, dtype in zip(found, ctx.dtypes, strict=True)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
         return None, None, None, *gradients
 
 
 class _Pass:
-    """One forward pass, and what it keeps for the backward pass."""
+    """One forward pass and the tensors that its backward pass needs."""
 
     def __init__(
         self,
@@ -154,15 +154,15 @@ class _Pass:
 
     def forward(self, h0: Tensor, c0: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         T, B, H = self.T, self.B, self.H
-        made = self.x.new_empty
-        self.h = made(T + 1, B, self.R)  # [T + 1, B, R]: before the first step, and after each
+        new = self.x.new_empty
+        self.h = new(T + 1, B, self.R)  # [T + 1, B, R]: before the first step, and after each
         self.h[0] = h0
         self.c: Tensor | None = None
         if c0 is not None:
-            self.c = made(T + 1, B, H, dtype=torch.float32)
+            self.c = new(T + 1, B, H, dtype=torch.float32)
             self.c[0] = c0
-        # what a step is given: with documents that begin, not what the one before left
-        self.h_in = self.h[:T] if self.starts is None else made(T, B, self.R)
+        # the state before each step, zeros where a document starts
+        self.h_in = self.h[:T] if self.starts is None else new(T, B, self.R)
         self.c_in = self.c if self.c is None or self.starts is None else torch.empty_like(self.c[:T])
         rows = self.x.flatten(0, 1)  # [T * B, D]
         self.gates = fastest_linear(rows, self.w, self.bias).view(T, B, -1)
@@ -176,14 +176,14 @@ class _Pass:
             if self.candidate_bias is not None:
                 self.inner_bias = torch.cat([self.bias.new_zeros(2 * H), self.candidate_bias])  # type: ignore[union-attr]
         if self.projection is not None:
-            self.wide = made(T, B, H)
+            self.wide = new(T, B, H)
         for t in range(T):
             self._begin(t)
             self._step(t)
             if self.attend is not None:
-                for after, given in ((self.h, self.h_in), (self.c, self.c_in)):
-                    if after is not None and given is not None:
-                        after[t + 1] = torch.where(self.attend[t], after[t + 1], given[t])
+                for after, before in ((self.h, self.h_in), (self.c, self.c_in)):
+                    if after is not None and before is not None:
+                        after[t + 1] = torch.where(self.attend[t], after[t + 1], before[t])
         state = (self.h[T].clone(),) if self.c is None else (self.h[T].clone(), self.c[T].clone())
         return self.h[1:], state
 
@@ -225,7 +225,7 @@ class _Pass:
     ) -> tuple[Tensor | None, ...]:
         """Gradients of x, h0, c0, w, u, bias, candidate_bias, peephole, projection."""
         T, B = self.T, self.B
-        # gates become gradients; a second pass through a retained graph finds them as they were
+        # kernels turn gates into gradients in place; a retained graph needs the gates again
         self.d_gates = torch.empty_like(self.gates) if self.cell.startswith("rnn") else self.gates.clone()
         if self.cell == "gru":
             self.d_n = self.n.clone()
@@ -252,7 +252,7 @@ class _Pass:
         return self._gradients(dh, dc)
 
     def _step_back(self, t: int, dh: Tensor, dc: Tensor | None) -> Tensor:
-        """d_h [B, R] after step t, d_c, which is changed in place -> d_h before it."""
+        """Return d_h before step t from d_h [B, R] after it, and change d_c in place."""
         h, gates = self.h_in[t], self.d_gates[t]
         if self.cell == "gru":
             split, before = 2 * self.H, torch.empty_like(dh)
@@ -278,17 +278,17 @@ class _Pass:
 
     def _gradients(self, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
         H = self.H
-        rows, given = self.x.flatten(0, 1), self.h_in.flatten(0, 1)  # [T * B, D], [T * B, R]
+        rows, h_in = self.x.flatten(0, 1), self.h_in.flatten(0, 1)  # [T * B, D], [T * B, R]
         d_gates = self.d_gates.flatten(0, 1)
         inner = d_gates
         if self.cell == "gru":
             d_n = self.d_n.flatten(0, 1)
-            d_u = torch.cat([d_gates.t() @ given, d_n.t() @ self.product.flatten(0, 1)])
+            d_u = torch.cat([d_gates.t() @ h_in, d_n.t() @ self.product.flatten(0, 1)])
             d_gates = torch.cat([d_gates, d_n], dim=1)
         else:
             if self.cell == "gru_reset_after":
                 inner = self.d_inner.flatten(0, 1)
-            d_u = inner.t() @ given
+            d_u = inner.t() @ h_in
         d_x = fastest_linear(d_gates, self.w.t()).view(self.x.shape)
         d_w = d_gates.t() @ rows
         d_bias = None if self.bias is None else d_gates.sum(0, dtype=torch.float32)

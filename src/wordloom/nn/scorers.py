@@ -1,14 +1,15 @@
-"""Attention scorers: how well each vector m [M] of a memory answers a query q [H], as one number e.
+"""Attention scorers, which compute one score e for a query q [H] and a vector m [M] of a memory.
 
     dot         e = q . m, so H = M            (Luong, Pham & Manning 2015, arXiv:1508.04025, section 3.1)
-    general     e = q^T W m                    (ibid.: the bilinear one)
+    general     e = q^T W m                    (ibid., bilinear)
     additive    e = v . tanh(W q + U m)        (Bahdanau, Cho & Bengio 2015, arXiv:1409.0473, section A.1.2)
 
-What depends on the memory alone, W m or U m, is a key, made once however many queries follow:
+The part that depends on the memory alone, W m or U m, is a key, computed once for all queries:
 
     scorer(queries, scorer.keys(memory))       queries [B, T, H], memory [B, S, M] -> scores [B, T, S]
 
-``exact`` is the equation as it stands above, for one query of each row; ``score_dim`` is the width of a key.
+``exact`` computes the equation above literally, for one query of each row; ``score_dim`` is the width of a
+key.
 """
 
 from __future__ import annotations
@@ -23,20 +24,13 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError
 from wordloom.nn.linear import Linear
 
-__all__ = [
-    "SCORERS",
-    "AdditiveScorer",
-    "AttentionScorer",
-    "DotScorer",
-    "GeneralScorer",
-    "attend_to",
-]
+__all__ = ["SCORERS", "AdditiveScorer", "AttentionScorer", "DotScorer", "GeneralScorer", "attend_to"]
 
 
 class DotScorer(nn.Module):
     """e = q . m.
 
-    Raises ConfigError where queries and memory are not equally wide.
+    Raises ConfigError if queries and memory differ in width.
     """
 
     def __init__(self, *, dim: int, memory_dim: int) -> None:
@@ -60,7 +54,7 @@ class DotScorer(nn.Module):
 
 
 class GeneralScorer(nn.Module):
-    """e = q^T W m, the key being W m."""
+    """e = q^T W m with the key W m."""
 
     def __init__(self, *, dim: int, memory_dim: int) -> None:
         super().__init__()
@@ -79,7 +73,7 @@ class GeneralScorer(nn.Module):
 
 
 class AdditiveScorer(nn.Module):
-    """e = v . tanh(W q + U m), the key being U m; ``score_dim`` (None: as the query) is the width of v."""
+    """e = v . tanh(W q + U m) with the key U m; ``score_dim`` (default: ``dim``) is the width of v."""
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
         super().__init__()
@@ -118,17 +112,19 @@ def attend_to(
     attend: Tensor | None = None,
     exact: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The means of memory [B, S, M] that queries [B, T, H] ask for, [B, T, M], and their weights [B, T, S].
+    """Return means of memory [B, S, M], weighted for queries [B, T, H]: [B, T, M], and weights [B, T, S].
 
-    Weights are the softmax of the scores over S in float32, and 0 where ``attend`` [B, S] is False; those of
-    a row with nothing to attend to are all 0.  ``keys`` None makes the keys, ``exact`` takes the equations.
+    Weights are the softmax of the scores over S in float32, and 0 where ``attend`` [B, S] is False, also if
+    it is False in a whole row.  ``keys`` None computes the keys; ``exact`` uses :meth:`exact` of the scorer.
     """
     if exact:
         scores = torch.stack([scorer.exact(query, memory) for query in queries.unbind(1)], dim=1)
     else:
         scores = scorer(queries, scorer.keys(memory) if keys is None else keys)  # [B, T, S]
-    away = None if attend is None else ~attend[:, None]  # [B, 1, S]
-    scores = scores.float() if away is None else scores.float().masked_fill(away, -torch.inf)
-    weights = scores.softmax(dim=-1)
-    weights = weights if away is None else weights.masked_fill(away, 0.0)  # a row all away is 0/0 otherwise
+    if attend is None:
+        weights = scores.float().softmax(dim=-1)
+    else:
+        masked = ~attend[:, None]  # [B, 1, S]
+        weights = scores.float().masked_fill(masked, -torch.inf).softmax(dim=-1)
+        weights = weights.masked_fill(masked, 0.0)  # a row that is masked wholly would be NaN
     return weights.to(memory.dtype) @ memory, weights

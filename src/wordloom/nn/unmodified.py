@@ -29,10 +29,10 @@ def modification(module: nn.Module | None, kind: type[nn.Module]) -> str:
     if module is None:
         return ""
     if type(module) is not kind:
-        found = type(module).__name__
-        if found == kind.__name__:
-            found = f"{type(module).__module__}.{found}"
-        return f"{found} in place of {kind.__name__}"
+        name = type(module).__name__
+        if name == kind.__name__:
+            name = f"{type(module).__module__}.{name}"
+        return f"{name} in place of {kind.__name__}"
     for name in ("forward", "weight", "bias"):
         if name in vars(module):
             return f"{kind.__name__}.{name} is replaced"

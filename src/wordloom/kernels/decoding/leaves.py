@@ -25,19 +25,8 @@ from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import add_rows
 
 __all__ = [
-    "GELU",
-    "GELU_TANH",
-    "RELU",
-    "SILU",
-    "activate",
-    "attend",
-    "layer_norm",
-    "project",
-    "rms_norm",
-    "rotate",
-    "share",
-    "softmax",
-    "store_row",
+    "GELU", "GELU_TANH", "RELU", "SILU", "activate", "attend", "layer_norm", "project", "rms_norm", "rotate",
+    "share", "softmax", "store_row",
 ]  # fmt: skip
 
 RELU, GELU, GELU_TANH, SILU = range(4)
@@ -164,9 +153,10 @@ def activate(x: Any, kind: int, first: int, last: int) -> None:
                 row[f] = half * row[f] * (one + np.float32(math.erf(row[f] * np.float32(0.70710678))))
         else:
             for f in range(n):
+                value = row[f]
                 row[f] = (
-                    np.float32(0) if row[f] < np.float32(0) else row[f]
-                )  # keeps NaN; max() would not be vectorized
+                    np.float32(0) if value < np.float32(0) else value
+                )  # keeps NaN; max() is not vectorized
 
 
 @exact_routine
