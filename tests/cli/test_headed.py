@@ -17,7 +17,6 @@ from wordloom.cli import app
 from wordloom.errors import CheckpointError, ConfigError, DataError, NonFiniteError, WordloomError
 from wordloom.models import BertConfig, TaskConfig, build
 from wordloom.models.task_model import SUMMARIES, TASKS, TaskModel
-from wordloom.run.models.text_readers import cutting
 from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
@@ -280,7 +279,7 @@ def test_a_scorer_says_what_it_cut(place, caplog):
     classifier = wordloom.load(place / "classification")
     assert [one.truncated for one in classifier.predict(["a dog", "mat"])] == [False, False]
     caplog.clear()
-    classifier.reader = cutting(classifier.reader)
+    classifier.too_long = "cut"
     assert classifier.probabilities(["a dog", LONG]).shape == (2, 2)
     assert "1 of 2 texts are longer than a row and were truncated" in caplog.text
 

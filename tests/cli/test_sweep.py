@@ -82,6 +82,6 @@ def test_a_failed_run_ends_with_code_1(folder, monkeypatch):
     failed = run("sweep", folder / "bag.toml", "train.learning_rate=0.1,0.5", "--out", folder / "failed")
     assert failed.exit_code == 1
     assert "failed: learning_rate=0.5: step 1" in failed.stderr
-    assert "to redo it, remove its folder" in failed.stderr
-    with pytest.raises(WordloomError, match="--maximize and --minimize"):
+    assert "to repeat it, remove its folder" in failed.stderr
+    with pytest.raises(WordloomError, match="give --maximize or --minimize, not both"):
         run("sweep", folder / "bag.toml", "seed=1,2", "--maximize", "--minimize")

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 import wordloom
 from wordloom.errors import CheckpointError, NonFiniteError, RecipeError
 from wordloom.run import train
-from wordloom.run.folder import RunFolder, held
+from wordloom.run.folder import RunFolder, locked
 
 TIMING = {"seconds", "seconds_left", "tokens_per_second", "data_wait_share", "memory_mb", "flop_utilisation"}
 
@@ -562,10 +562,10 @@ def test_a_run_goes_on_from_its_checkpoints_alone(recipe, short_run, capsys):
 def test_a_folder_is_held_by_one_process_and_left_free(tmp_path):
     """A sweep's folder, too: the lock file is gone afterwards."""
     path = tmp_path / "run"
-    with held(path, "is training"):
+    with locked(path, "is training"):
         with pytest.raises(CheckpointError, match=r"another process is training into .*run; wait"):
             RunFolder(path, resume=False, force=False).__enter__()
-        with pytest.raises(CheckpointError, match="another process sweeps into"), held(path, "sweeps"):
+        with pytest.raises(CheckpointError, match="another process sweeps into"), locked(path, "sweeps"):
             pass
     assert not list(path.iterdir())
     with RunFolder(path, resume=False, force=False), pytest.raises(CheckpointError, match="wait for it"):

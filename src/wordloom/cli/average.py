@@ -14,7 +14,7 @@ def command(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN|CHECKPOINT...",
+            metavar="RUN|CHECKPOINT",
             help="Checkpoint folders, or the folders of runs, with all their checkpoints.",
         ),
     ],

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from wordloom.cli.help import HelpCommand
+from wordloom.cli.options import JSON, SEPARATOR, SOURCES
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError, did_you_mean
 
@@ -24,8 +25,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # URLs, above all
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 
 @app.command("list")
 def list_(
@@ -33,7 +32,7 @@ def list_(
         str | None,
         typer.Argument(help="A data set whose licence, parts and files to show.", show_default=False),
     ] = None,
-    json: _Json = False,
+    json: JSON = False,
 ) -> None:
     """List the named data sets, or describe one."""
     from wordloom.data import DATASETS
@@ -148,7 +147,7 @@ def fetch(
     names: Annotated[
         list[str], typer.Argument(help="Data sets: NAME for all parts, or NAME/PART.", show_default=False)
     ],
-    json: _Json = False,
+    json: JSON = False,
 ) -> None:
     """Download data sets that are missing, and check the sha256 of all their files."""
     from wordloom.data import fetch as fetch_dataset
@@ -188,10 +187,7 @@ class _DashedSources(HelpCommand):
 @app.command(cls=_DashedSources)
 def prepare(
     ctx: typer.Context,
-    sources: Annotated[
-        list[str],
-        typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
-    ],
+    sources: SOURCES,
     tokenizer: Annotated[
         Path, typer.Option(help="A tokenizer, or the folder of a model that has one.", show_default=False)
     ],
@@ -205,12 +201,7 @@ def prepare(
             help="The field of .jsonl, .json and .parquet rows that holds the text. Repeat to join several."
         ),
     ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
-        ),
-    ] = None,
+    separator: SEPARATOR = None,
     encoding_errors: Annotated[
         Literal["strict", "replace", "bytes"],
         typer.Option(
@@ -237,7 +228,7 @@ def prepare(
         Path | None,
         typer.Option(metavar="FOLDER", help="The folder of the shards.  [default: $WORDLOOM_CACHE]"),
     ] = None,
-    json: _Json = False,
+    json: JSON = False,
 ) -> None:
     """Tokenize a corpus into memory-mapped shards; shards that exist are reused."""
     from wordloom.data import Corpus

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from wordloom.cli.generate import start_now
+
+if TYPE_CHECKING:
+    from wordloom.run import LanguageModel
 
 __all__ = ["command"]
 
@@ -16,14 +22,9 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Train again if there is a finished run.")] = False,
 ) -> None:
     """Train a small LLaMA on the documentation inside Python, evaluate it, and generate text."""
-    import sys
-
-    from rich.console import Console
-    from rich.table import Table
-
     from wordloom.progress import TrainingProgress
     from wordloom.run import LanguageModel, load_as
-    from wordloom.run.demo import DEMO_PROMPT, compare, train_demo
+    from wordloom.run.demo import train_demo
 
     out = Console(highlight=False)
     progress = TrainingProgress()
@@ -37,31 +38,41 @@ def command(
     if result is None:
         progress.say(f"{folder} holds a finished run; --force trains it again")
     lm = load_as(LanguageModel, folder)
+    _print_comparison(out, lm, minutes)
+    _print_sample(out, lm)
+    _print_next(out, folder)
 
+
+def _print_comparison(out: Console, lm: LanguageModel, minutes: float) -> None:
+    from rich.table import Table
+
+    from wordloom.run.demo import compare
+
+    with Console(stderr=True, highlight=False).status("evaluating"):
+        models = sorted(compare(lm), key=lambda model: model.bits_per_byte)
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("bits/byte", justify="right")
     table.add_column("", style="dim")
-    models = []
-    with progress.console.status("evaluating"):
-        for model in compare(lm):
-            models.append(model)
-    best = min(models, key=lambda model: model.bits_per_byte)
-    for model in sorted(models, key=lambda model: model.bits_per_byte):
-        mark = "best" if model is best else ""
-        table.add_row(model.name, f"{model.bits_per_byte:.3f}", mark)
+    for model in models:
+        table.add_row(model.name, f"{model.bits_per_byte:.3f}", "best" if model is models[0] else "")
     out.print(
         "\nbits per byte of held-out text; the end of a document counts as a byte; lower is better",
         style="italic",
     )
     out.print(table)
     out.print("\n".join(model.signature for model in models if model.signature), style="dim", soft_wrap=True)
-    if best.name != "this model":
+    if models[0].name != "this model":
+        longer = next((option for option in (10, 30, 60) if option > minutes), minutes * 2)
         out.print(
-            f"{minutes:g} minutes are not enough to beat {best.name}; train longer: "
-            f"make demo MINUTES={_longer(minutes):g}",
+            f"{minutes:g} minutes are not enough to beat {models[0].name}; train longer: "
+            f"make demo MINUTES={longer:g}",
             soft_wrap=True,
         )
+
+
+def _print_sample(out: Console, lm: LanguageModel) -> None:
+    from wordloom.run.demo import DEMO_PROMPT
 
     pieces = start_now(lm.stream(DEMO_PROMPT, max_new_tokens=120, seed=1, past="slide"))
     out.print("\nthe model writes:", style="bold")
@@ -69,20 +80,19 @@ def command(
     for text in pieces:
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _print_next(out: Console, folder: Path) -> None:
+    from wordloom.run.demo import DEMO_PROMPT
+
     out.print("\n\nnext:", style="bold")
+    own_text = "data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine"
     for command_line, what in (
         (f"wordloom chat {folder}", "type the beginning of a text"),
         (f'wordloom generate {folder} --prompt "{DEMO_PROMPT}" --seed 2', "another sample"),
         (f"wordloom evaluate {folder} README.md", "loss and bits per byte of any text"),
         (f"wordloom inspect {folder}", "where its parameters are"),
-        (
-            "wordloom train quickstart data.train=my.txt tokenizer.vocab_size=2048 --out runs/mine",
-            "your own text",
-        ),
+        (f"wordloom train quickstart {own_text}", "your own text"),
     ):
         out.print(f"  {command_line}", markup=False, soft_wrap=True, end="")
         out.print(f"   # {what}", style="dim", markup=False, soft_wrap=True)
-
-
-def _longer(minutes: float) -> float:
-    return next((option for option in (10, 30, 60) if option > minutes), minutes * 2)

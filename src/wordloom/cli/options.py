@@ -27,6 +27,9 @@ __all__ = [
     "PAST",
     "PLOT",
     "SEED",
+    "SEPARATOR",
+    "SOURCES",
+    "SPECIALS",
     "TEMPERATURE",
     "TEXT_COLUMN",
     "THRESHOLD",
@@ -72,6 +75,22 @@ PLOT = typer.Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file
 # -- reading texts
 
 FIELD = Annotated[str, typer.Option(help="The field of .jsonl and .parquet rows that holds the text.")]
+SOURCES = Annotated[
+    list[str],
+    typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
+]
+SEPARATOR = Annotated[
+    str | None,
+    typer.Option(
+        help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
+    ),
+]
+SPECIALS = Annotated[
+    Literal["refuse", "text", "interpret"],
+    typer.Option(
+        help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."
+    ),
+]
 ENCODING_ERRORS = Annotated[
     Literal["strict", "replace"],
     typer.Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),

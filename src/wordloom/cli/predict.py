@@ -53,7 +53,7 @@ def command(
     too_long: Annotated[
         Literal["error", "cut", "window"],
         typer.Option(
-            help="Texts with more tokens than the model reads: report an error, cut off their end, or read "
+            help="Texts with more tokens than the model reads: report an error, truncate them (cut), or read "
             "them in several windows (token classification)."
         ),
     ] = "error",
@@ -90,7 +90,7 @@ def command(
     if prediction.files is not None and not sources:
         raise DataError(f"give a FILE of {prediction.files}, or - for standard input")
     model = kind.load(contents, device, dtype)
-    options = {name: ctx.params[name] for name in prediction.options}
+    options = {name: ctx.params[name] for name in prediction.all_options}
     truncated = []
     rows = prediction.run(contents, model, sources or ["-"], TerminalReporter(), **options)
     for number, row in enumerate(rows, 1):

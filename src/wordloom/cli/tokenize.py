@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wordloom.cli.options import ENCODING_ERRORS, JSON, SEPARATOR, SOURCES, SPECIALS
 from wordloom.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -26,29 +27,14 @@ _Tokenizer = Annotated[
         show_default=False,
     ),
 ]
-_Sources = Annotated[
-    list[str],
-    typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
-]
 _Field = Annotated[
     str, typer.Option(help="The field of .jsonl, .json and .parquet rows that holds the text.")
 ]
-_Separator = Annotated[
-    str | None,
-    typer.Option(
-        help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
-    ),
-]
-_Errors = Annotated[
-    Literal["strict", "replace"],
-    typer.Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def train(
-    sources: _Sources,
+    sources: SOURCES,
     out: Annotated[Path, typer.Option(help="The folder to write.", show_default=False)],
     kind: Annotated[
         str, typer.Option(help="The kind of tokenizer: word, char, byte, bpe, wordpiece or unigram.")
@@ -92,10 +78,10 @@ def train(
     ] = 256,
     seed: Annotated[int, typer.Option(help="The random seed of the sample.")] = 0,
     field: _Field = "text",
-    separator: _Separator = None,
-    encoding_errors: _Errors = "strict",
+    separator: SEPARATOR = None,
+    encoding_errors: ENCODING_ERRORS = "strict",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing tokenizer.")] = False,
-    json: _Json = False,
+    json: JSON = False,
 ) -> None:
     """Train a tokenizer on text."""
     from wordloom.progress import tokenizer_progress
@@ -137,23 +123,18 @@ def encode(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Print a line for each token: id, position, text.")
     ] = False,
-    specials: Annotated[
-        Literal["refuse", "text", "interpret"],
-        typer.Option(
-            help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."
-        ),
-    ] = "refuse",
-    json: _Json = False,
+    specials: SPECIALS = "refuse",
+    json: JSON = False,
 ) -> None:
     """Encode a text and print its token ids."""
     from wordloom.text import Tokenizer
 
     loaded = Tokenizer.from_pretrained(tokenizer)
-    given = _standard_input(loaded) if text == "-" else text
+    content = _standard_input(loaded) if text == "-" else text
     if not (tokens or json):
-        print(*loaded.encode_ids(given, specials=specials))
+        print(*loaded.encode_ids(content, specials=specials))
         return
-    ids, offsets = loaded.encode(given, specials=specials)
+    ids, offsets = loaded.encode(content, specials=specials)
     if json:
         pieces = [loaded.id_to_token(index) for index in ids]
         print(json_module.dumps({"ids": ids, "tokens": pieces, "offsets": offsets}))
@@ -171,7 +152,7 @@ def decode(
     skip_special_tokens: Annotated[
         bool, typer.Option("--skip-special-tokens", help="Leave out special tokens.")
     ] = False,
-    json: _Json = False,
+    json: JSON = False,
 ) -> None:
     """Decode token ids and print their text.
 
@@ -180,8 +161,8 @@ def decode(
     from wordloom.text import Tokenizer
 
     loaded = Tokenizer.from_pretrained(tokenizer)
-    given = sys.stdin.buffer.read().decode(errors="replace") if ids == ["-"] else " ".join(ids)
-    numbers = [_id(word) for word in given.replace(",", " ").split()]
+    content = sys.stdin.buffer.read().decode(errors="replace") if ids == ["-"] else " ".join(ids)
+    numbers = [_id(word) for word in content.replace(",", " ").split()]
     if skip_special_tokens:
         numbers = [number for number in numbers if number not in loaded.special_ids]
     if json:
@@ -199,9 +180,9 @@ def report(
     source: Annotated[str, typer.Argument(help="The text to measure on: a file, folder, glob or -.")],
     tokenizers: Annotated[list[Path], typer.Argument(help="Tokenizers, each a folder or file.")],
     field: _Field = "text",
-    separator: _Separator = None,
-    encoding_errors: _Errors = "strict",
-    json: _Json = False,
+    separator: SEPARATOR = None,
+    encoding_errors: ENCODING_ERRORS = "strict",
+    json: JSON = False,
 ) -> None:
     """Compare tokenizers side by side on one text."""
     from wordloom.text import Tokenizer, compare_tokenizers

@@ -54,12 +54,12 @@ def check_options(
     """
     folder = checkpoint.folder
     given = [name for name in ctx.params if is_given(ctx, name)]
-    options_of_kinds = {name for other in uses for name in other.options}
-    unused = [name for name in given if name in options_of_kinds.difference(use.options)]
+    options_of_kinds = {name for other in uses for name in other.all_options}
+    unused = [name for name in given if name in options_of_kinds.difference(use.all_options)]
     if unused:
         raise WordloomError(
             f"{folder} holds {kind.description}, which {use.reads}: leave out {_flags(unused)}; allowed: "
-            f"{_flags(use.options)}"
+            f"{_flags(use.all_options)}"
         )
     if not files:
         why = f"without a FILE, the recipe in {folder} says what to read and how"

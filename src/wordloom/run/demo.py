@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wordloom.data.sets.python_docs import embedded_documents
 from wordloom.evaluate import perplexity
@@ -20,13 +19,11 @@ __all__ = ["DEMO_PROMPT", "Contender", "compare", "demo_folder", "train_demo"]
 DEMO_PROMPT = "The function returns"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender:
-    """One line of the comparison; ``seconds`` for training and scoring, ``signature`` of a model's score."""
+class Contender(NamedTuple):
+    """One line of the comparison; ``signature`` is that of the model's score."""
 
     name: str
     bits_per_byte: float
-    seconds: float
     signature: str = ""
 
 
@@ -41,42 +38,20 @@ def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tu
     if (folder / "model.safetensors").exists() and not force:
         return None, folder
     resume = (folder / "recipe.toml").exists() and not force
-    result = train(
-        "quickstart",
-        [f"train.minutes={minutes:g}"],
-        out=folder,
-        resume=resume,
-        force=force,
-        progress=progress,
-    )
-    return result, folder
+    overrides = [f"train.minutes={minutes:g}"]
+    return train("quickstart", overrides, out=folder, resume=resume, force=force, progress=progress), folder
 
 
 def compare(lm: LanguageModel) -> Iterator[Contender]:
     """Yield the results of the model and of two baselines on the held-out documents."""
-    began = time.perf_counter()
     held_out = list(embedded_documents("validation"))
-    assert lm.tokenizer is not None
-    scores = perplexity(lm.model, lm.tokenizer, held_out)
+    scores = perplexity(lm.model, lm.text_tokenizer, held_out)
     counts = scores.counts
     # as for the baselines, the end of a document is a symbol to predict and a byte to divide by
     bits = counts["nats"] / math.log(2) / (counts["bytes"] + counts["documents"])
-    yield Contender(
-        name="this model",
-        bits_per_byte=bits,
-        seconds=time.perf_counter() - began,
-        signature=scores["loss"].signature,
-    )
-
+    yield Contender("this model", bits, scores["loss"].signature)
     train_bytes = join_documents(str(document.text) for document in embedded_documents("train"))
     held_out_bytes = join_documents(str(document.text) for document in held_out)
-    began = time.perf_counter()
     bits = KneserNey(order=5).fit(train_bytes).bits_per_byte(held_out_bytes)
-    yield Contender(
-        name="order-5 Kneser-Ney byte n-gram", bits_per_byte=bits, seconds=time.perf_counter() - began
-    )
-    began = time.perf_counter()
-    bits = lzma_bits_per_byte(train_bytes, held_out_bytes)
-    yield Contender(
-        name="lzma, given the training bytes", bits_per_byte=bits, seconds=time.perf_counter() - began
-    )
+    yield Contender("order-5 Kneser-Ney byte n-gram", bits)
+    yield Contender("lzma, given the training bytes", lzma_bits_per_byte(train_bytes, held_out_bytes))

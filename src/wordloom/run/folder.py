@@ -1,4 +1,4 @@
-"""The run's folder: claimed by one process, never overwritten unasked, resumed by its own recipe."""
+"""The folder of a run: lock it, refuse to overwrite it, and check the recipe with which it resumes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,17 @@ from wordloom.recipe.vectors import VectorRecipe
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights.integrity import STATE
 
-__all__ = ["RunFolder", "held", "refuse_changes", "resumed_recipe"]
+__all__ = ["RunFolder", "locked", "refuse_changes", "resumed_recipe"]
 
-# What a run writes; --force removes these and nothing else.
+# The files that a run writes; --force removes these and nothing else.
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),
-    "old_task.json",
-    *("generation_config.json", "model*.safetensors*", "tokenizer.json", "tokenizer_config.json"),
-    *(
-        "chat_template.jinja",
-        "vocabulary.json",
-        ".*.tmp",
-        ".wordloom-*",
-        "vectors.npy",
-        "words.txt",
-        "counts.npy",
-    ),
-    *("vectors.json", "vocabulary.tsv", "phrases.json", "model.bin", "source_tokenizer"),
+    *("old_task.json", "generation_config.json", "model*.safetensors*", "tokenizer.json"),
+    *("tokenizer_config.json", "chat_template.jinja", "vocabulary.json", ".*.tmp", ".wordloom-*"),
+    *("vectors.npy", "words.txt", "counts.npy", "vectors.json", "vocabulary.tsv", "phrases.json"),
+    *("model.bin", "source_tokenizer"),
 )
-# Settings that may change on resume: they decide what is seen and kept, not what is computed.
+# Settings that may change on resume: they decide what is reported and kept, not what is computed.
 _FREE_ON_RESUME = (
     *("log_every", "save_every", "keep_last", "tensorboard", "sample_every", "sample_prompt"),
     *("sample_tokens", "allocator", *BUDGETS),
@@ -46,12 +38,12 @@ _FREE_ON_RESUME = (
 
 
 class RunFolder:
-    """Holds ``path`` for this process, as a context manager.
+    """A context manager that locks the folder ``path`` of a run for this process.
 
-    Nothing in the folder changes before :meth:`begin`; a start that fails earlier leaves it as it was.
+    Nothing in the folder changes before :meth:`begin`, so that a start which fails earlier has no effect.
 
-    Raises CheckpointError for a folder that would be overwritten unasked, that is no run, or that another
-    process trains into.
+    Raises CheckpointError for a folder that holds a run, unless ``resume`` or ``force``; for a folder that
+    holds something else; and for a folder that another process trains into.
     """
 
     def __init__(self, path: Path, *, resume: bool, force: bool) -> None:
@@ -60,7 +52,7 @@ class RunFolder:
         self.path = path
         self.resume = resume
         self.force = force
-        self._held = contextlib.ExitStack()
+        self._lock = contextlib.ExitStack()
         self._created = False
         self.begun = False
 
@@ -72,11 +64,11 @@ class RunFolder:
             raise CheckpointError(
                 f"cannot read {self.path}: {error.strerror}; choose another --out"
             ) from None
-        self._held.enter_context(held(self.path, "is training"))
+        self._lock.enter_context(locked(self.path, "is training"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._lock.close()
         if self._created:
             with contextlib.suppress(OSError):  # not empty: the run began
                 self.path.rmdir()
@@ -102,11 +94,11 @@ class RunFolder:
         return [name for name in ("recipe.toml", "metrics.jsonl") if not (self.path / name).exists()]
 
     def _unbegun(self) -> bool:
-        """Whether the folder holds nothing but what :meth:`begin` leaves behind when it is cut short."""
-        found = {path.name: path.stat().st_size for path in self.path.iterdir() if path.name != ".lock"}
+        """Return whether the folder is empty, or has only the files of an interrupted :meth:`begin`."""
+        sizes = {path.name: path.stat().st_size for path in self.path.iterdir() if path.name != ".lock"}
         marks = re.compile(r"metrics\.jsonl|ledger\.json|\.(ledger\.json|recipe\.toml)\.\d+\.tmp")
-        # metrics.jsonl is the first of them: without it, what is there is somebody else's
-        return not found or (all(map(marks.fullmatch, found)) and found.get("metrics.jsonl") == 0)
+        # begin() writes metrics.jsonl first: without it, the files belong to somebody else
+        return not sizes or (all(map(marks.fullmatch, sizes)) and sizes.get("metrics.jsonl") == 0)
 
     def saved_recipe(self, kind: type[AnyRecipe]) -> AnyRecipe:
         """Return the recipe the run began with, read from its newest checkpoint if recipe.toml is missing."""
@@ -123,7 +115,7 @@ class RunFolder:
             ) from None
 
     def begin(self, recipe: Recipe | VectorRecipe, ledger: str) -> None:
-        """Everything is known to work: replace what --force replaces, and leave the run's own marks."""
+        """Write the first files of the run; with --force, remove the files of the run before."""
         self.begun = True
         if self.force:
             for pattern in _OURS:
@@ -132,14 +124,14 @@ class RunFolder:
         try:
             (self.path / "metrics.jsonl").touch()
             write_text(self.path / "ledger.json", ledger)
-            write_text(self.path / "recipe.toml", recipe.to_toml())  # last: with it, the folder holds a run
+            write_text(self.path / "recipe.toml", recipe.to_toml())  # last: it makes the folder a run
         except OSError as error:
             raise CheckpointError(f"cannot begin a run in {self.path}: {error.strerror}") from None
 
 
 @contextlib.contextmanager
-def held(folder: Path, does: str) -> Iterator[None]:
-    """Make ``folder`` and lock it for this process; raises CheckpointError if another one holds it.
+def locked(folder: Path, does: str) -> Iterator[None]:
+    """Make ``folder`` and lock it for this process; raises CheckpointError if another process has the lock.
 
     ``does`` says in the error what the other process does: "is training" into the folder.
     """
@@ -157,36 +149,39 @@ def held(folder: Path, does: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows removes no open file
+        with contextlib.suppress(OSError):  # Windows does not remove open files
             path.unlink(missing_ok=True)
         lock.release()
 
 
-def resumed_recipe(given: Recipe, saved: Recipe) -> Recipe:
-    """``given`` where it only changes what may change; raises RecipeError naming what may not."""
-    if given.start_from is None:
-        given = given.model_copy(update={"start_from": saved.start_from})
+def resumed_recipe(new: Recipe, saved: Recipe) -> Recipe:
+    """Return the recipe ``new`` with which a run of ``saved`` resumes, from the same start checkpoint.
+
+    Raises RecipeError for a change that would change what is computed.
+    """
+    if new.start_from is None:
+        new = new.model_copy(update={"start_from": saved.start_from})
     free = {f"train.{name}" for name in _FREE_ON_RESUME}
-    if saved.train.long_seq_len is not None:  # which rows are long follows from the budget
+    if saved.train.long_seq_len is not None:  # the budget decides which rows are long
         free -= {f"train.{name}" for name in BUDGETS}
-    refuse_changes(given, saved, free=free)
-    return given
+    refuse_changes(new, saved, free=free)
+    return new
 
 
 def refuse_changes(
-    given: Recipe | VectorRecipe, saved: Recipe | VectorRecipe, *, free: Collection[str]
+    new: Recipe | VectorRecipe, saved: Recipe | VectorRecipe, *, free: Collection[str]
 ) -> None:
-    """Raise RecipeError where ``given`` differs from ``saved`` in more than its name and what is ``free``."""
-    ours, theirs = _flat(given.as_dict()), _flat(saved.as_dict())
+    """Raise RecipeError if ``new`` differs from ``saved`` in a key that is neither its name nor ``free``."""
+    after, before = _flat(new.as_dict()), _flat(saved.as_dict())
     changed = [
         key
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key) != theirs.get(key)
+        for key in sorted(after.keys() | before.keys())
+        if after.get(key) != before.get(key)
         and key not in free
         and not key.startswith(("result.", "description", "name"))
     ]
     if changed:
-        shown = ", ".join(f"{key} {theirs.get(key)!r} -> {ours.get(key)!r}" for key in changed[:4])
+        shown = ", ".join(f"{key} {before.get(key)!r} -> {after.get(key)!r}" for key in changed[:4])
         raise RecipeError(
             f"the run was started with another recipe ({shown}); resume with the same one, or choose another "
             "--out"
@@ -194,10 +189,7 @@ def refuse_changes(
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat

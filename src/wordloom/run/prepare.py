@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ __all__ = [
     "Prepared",
     "causal_batches",
     "corpus_tokenizer",
+    "joined_fingerprint",
     "ledger_json",
     "prepare_recipe",
     "recipe_corpus",
@@ -44,21 +45,19 @@ class Prepared:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 over the shards trained and evaluated on."""
-        parts = [self.train_shards.fingerprint]
-        if self.validation_shards is not None:
-            parts.append(self.validation_shards.fingerprint)
-        return hashlib.sha256("/".join(parts).encode()).hexdigest()
-
-    def ledger_json(self) -> str:
-        return ledger_json(self.batches, self.validation)
+        """The sha256 of the shards for training and validation."""
+        shards = (self.train_shards, self.validation_shards)
+        return joined_fingerprint(part.fingerprint for part in shards if part is not None)
 
 
-def ledger_json(batches: Any, validation: Any | None) -> str:
-    """Return the ledgers of both parts as JSON."""
-    ledgers = {"train": batches.ledger.as_dict()}
-    if validation is not None:
-        ledgers["validation"] = validation.ledger.as_dict()
+def joined_fingerprint(parts: Iterable[str]) -> str:
+    """Return the sha256 of several fingerprints and names."""
+    return hashlib.sha256("/".join(parts).encode()).hexdigest()
+
+
+def ledger_json(parts: Mapping[str, Any]) -> str:
+    """Return the ledgers of parts, such as batches, as JSON; parts that are None are left out."""
+    ledgers = {name: part.ledger.as_dict() for name, part in parts.items() if part is not None}
     return json.dumps(ledgers, indent=1, ensure_ascii=False)
 
 
@@ -76,7 +75,7 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
 
 
 def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: TrainingProgress) -> Prepared:
-    """Tokenizer (trained on the training text unless one is given), shards and batches of ``recipe``."""
+    """Return the tokenizer, shards and batches of ``recipe``; a tokenizer that is not given is trained."""
     corpus = recipe_corpus(recipe)
     if tokenizer is None:
         tokenizer = corpus_tokenizer(recipe, corpus, progress)
@@ -130,8 +129,10 @@ def causal_batches(
 
 
 def corpus_tokenizer(recipe: Recipe, corpus: AnyCorpus, progress: TrainingProgress) -> Tokenizer:
-    """The recipe's tokenizer, with a special token for every label that stands before texts, and the one that
-    ``masking.placeholder = "empty"`` puts in place of others."""
+    """Return the recipe's tokenizer, with the special tokens that the recipe needs.
+
+    They are a token for each label in front of texts, and that of ``masking.placeholder = "empty"``.
+    """
     kind = recipe.tokenizer.kind
     if corpus.encoding_errors == "bytes" and kind not in ("byte", None):
         raise RecipeError(
@@ -154,9 +155,10 @@ def recipe_tokenizer(
     *,
     further: Sequence[str] = (),
 ) -> Tokenizer:
-    """The tokenizer that ``[tokenizer]`` asks for, read or trained on ``texts`` (the training ``what``).
+    """Return the tokenizer that ``[tokenizer]`` asks for: read, or trained on ``texts``.
 
-    ``further`` special tokens are added to those it has; one that is read must hold them.
+    ``what`` says in the log what the texts are. The ``further`` special tokens are added to a new tokenizer;
+    one that is read must have them.
     """
     t = recipe.tokenizer
     if t.path is not None:
@@ -166,13 +168,13 @@ def recipe_tokenizer(
             "the recipe has no [tokenizer]: begin with a checkpoint, whose tokenizer is taken (--from "
             "CHECKPOINT), or say tokenizer.kind or tokenizer.path"
         )
-    own = t.special_tokens if t.special_tokens is not None else TOKENIZERS[t.kind].special_tokens
+    standard = t.special_tokens if t.special_tokens is not None else TOKENIZERS[t.kind].special_tokens
     settings: dict[str, Any] = {
         key: value
         for key, value in (
             ("vocab_size", t.vocab_size),
             ("min_frequency", t.min_frequency),
-            ("special_tokens", [*own, *further] if further else t.special_tokens),
+            ("special_tokens", [*standard, *further] if further else t.special_tokens),
             ("split", t.split),
         )
         if value is not None
@@ -185,9 +187,9 @@ def recipe_tokenizer(
 
 
 def _unknown(shards: TokenShards, tokenizer: Tokenizer) -> int:
-    """Unknown tokens in ``shards``, counted a few million at a time."""
+    """Return the number of unknown tokens in ``shards``, which are read a few million at a time."""
     if tokenizer.unk_id is None:
         return 0
     step = 1 << 22
-    cut = (shards.tokens(at, min(at + step, len(shards))) for at in range(0, len(shards), step))
-    return sum(int((ids == tokenizer.unk_id).sum()) for ids in cut)
+    windows = (shards.tokens(at, min(at + step, len(shards))) for at in range(0, len(shards), step))
+    return sum(int((ids == tokenizer.unk_id).sum()) for ids in windows)

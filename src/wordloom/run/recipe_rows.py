@@ -17,13 +17,11 @@ from wordloom.recipe.data import Columns, LabelColumns, SentenceData, Split
 from wordloom.recipe.table import Table
 
 __all__ = [
-    "check_separate_files",
     "corpus_of",
     "divided",
     "labelled_corpus",
     "parts_of",
     "recipe_of",
-    "some_or_error",
     "training_columns",
 ]
 
@@ -84,35 +82,45 @@ def training_columns(recipe: Recipe | None, *objectives: str) -> ColumnChoice | 
     return ColumnChoice(text=text, answer=answer, header=d.header if isinstance(d, LabelColumns) else None)
 
 
-def divided(recipe: Recipe, read: Callable[[Any], list[Item]], noun: str) -> dict[str, list[Item]]:
+def divided(
+    recipe: Recipe,
+    read: Callable[[Any], list[Item]],
+    noun: str,
+    group: Callable[[Item], str] | None = None,
+) -> dict[str, list[Item]]:
     """Return the rows of the recipe by part; ``read`` reads a source and ``noun`` is the name of its rows.
 
-    The validation part has its own sources, or is the last share of the training sources.
+    The validation part has its own sources, or is the last share of the training rows; with ``group`` it is
+    the rows of the last share of the groups, such as all questions about a text.
+
+    Raises RecipeError for a validation part without rows.
     """
     d = recipe.data
     _check_files(recipe)
-    check_separate_files(recipe)
+    _check_separate_files(recipe)
     rows = read(d.train)
     if d.validation is not None:
-        return {"train": rows, "validation": some_or_error(read(d.validation), recipe, noun)}
-    if not d.validation_fraction:
+        parts = {"train": rows, "validation": read(d.validation)}
+    elif not d.validation_fraction:
         return {"train": rows}
-    edge = len(rows) - int(len(rows) * d.validation_fraction)
-    return {"train": rows[:edge], "validation": some_or_error(rows[edge:], recipe, noun)}
-
-
-def some_or_error(held_out: list[Item], recipe: Recipe, noun: str) -> list[Item]:
-    """Return the rows that are held out; raise RecipeError if there are none."""
-    if not held_out:
-        d = recipe.data
+    else:
+        keys: list[Any] = list(range(len(rows)) if group is None else map(group, rows))
+        groups = list(dict.fromkeys(keys))
+        last = set(groups[len(groups) - int(len(groups) * d.validation_fraction) :])
+        parts = {"train": [], "validation": []}
+        for key, row in zip(keys, rows, strict=True):
+            parts["validation" if key in last else "train"].append(row)
+    if not parts["validation"]:
         which = "data.validation" if d.validation else f"data.validation_fraction {d.validation_fraction:g}"
         raise RecipeError(f"{which}: holds no {noun}; give more of them, or data.validation_fraction = 0")
-    return held_out
+    return parts
 
 
-def check_separate_files(recipe: Recipe) -> None:
+def _check_separate_files(recipe: Recipe) -> None:
     """Raise RecipeError for a file that is both a training and a validation file."""
-    training, held_out = (_real_paths(given or ()) for given in (recipe.data.train, recipe.data.validation))
+    training, held_out = (
+        _real_paths(sources or ()) for sources in (recipe.data.train, recipe.data.validation)
+    )
     for path, name in held_out.items():
         if any(path == other or path.startswith(other + os.sep) for other in training):
             raise RecipeError(f"{name}: is both a training and a validation file; take it from one")
@@ -121,19 +129,19 @@ def check_separate_files(recipe: Recipe) -> None:
 def _check_files(recipe: Recipe) -> None:
     """Raise RecipeError for rows from standard input."""
     for name in ("train", "validation"):
-        given = getattr(recipe.data, name) or ()
-        if any(map(is_stdin, [given] if isinstance(given, str) else given)):
+        sources = getattr(recipe.data, name) or ()
+        if any(map(is_stdin, [sources] if isinstance(sources, str) else sources)):
             raise RecipeError(
                 f"data.{name}: rows are read more than once, standard input only once; name a file"
             )
 
 
 def _real_paths(sources: str | Sequence[str]) -> dict[str, str]:
-    """Return the name of each of ``sources`` by its real path; a named set stands for itself."""
-    found = {}
+    """Return the name of each of ``sources`` by its real path, or for a named set by its name."""
+    paths = {}
     for name in [sources] if isinstance(sources, str) else sources:
         if names_dataset(name):
-            found[name] = name
+            paths[name] = name
         else:
-            found |= {os.path.realpath(path): name for path in glob(os.path.expanduser(name)) or [name]}
-    return found
+            paths |= {os.path.realpath(path): name for path in glob(os.path.expanduser(name)) or [name]}
+    return paths

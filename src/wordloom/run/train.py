@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,7 @@ from wordloom.weights.integrity import advice_if_damaged
 __all__ = ["TrainResult", "train"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainResult:
     """The folder of a run and how it ended; ``metrics`` are those of the last evaluation."""
 
@@ -56,8 +56,8 @@ class TrainResult:
     step: int
     total_steps: int
     stopped: bool
-    metrics: dict[str, float]
-    plan: Plan | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    plan: Plan | None = None
 
 
 def train(
@@ -115,14 +115,7 @@ def train(
                 progress.say("stopped before anything was saved")
                 raise
             values = read_state(saved)[1]
-            return TrainResult(
-                folder=path,
-                step=values["step"],
-                total_steps=values["total_steps"],
-                stopped=True,
-                metrics={},
-                plan=None,
-            )
+            return TrainResult(path, values["step"], values["total_steps"], stopped=True)
 
 
 class Resumed(NamedTuple):
@@ -173,14 +166,7 @@ def _train(
     ended = _run(trainer, progress)
     if ended == "done":
         _finish(trainer, run.path, recipe, task, progress)
-    return TrainResult(
-        folder=run.path,
-        step=trainer.step,
-        total_steps=trainer.total_steps,
-        stopped=ended == "stopped",
-        metrics=metrics,
-        plan=plan,
-    )
+    return TrainResult(run.path, trainer.step, trainer.total_steps, ended == "stopped", metrics, plan)
 
 
 # -- the steps of a run ------------------------------------------------------------------------------------
@@ -273,7 +259,17 @@ def _add_hooks(
         signed = signature("old_loss", **old.scored, dtype=trainer.precision.mode)
         always = recipe.old_task.every_evaluation or s.keep_best
         hooks.append(OldTaskLoss(old.loss, log, always=always, signature=signed))
-    save = _saver(recipe, folder, task, facts)
+
+    def save(trainer: Trainer, best_step: int | None) -> None:
+        write_checkpoint(
+            trainer,
+            folder,
+            write_model=lambda place: task.save(trainer.model, place, False),
+            facts=facts,
+            keep_last=recipe.train.keep_last,
+            best_step=best_step,
+        )
+
     hooks.append(Save(save, every=s.save_every, keep_best=s.keep_best, best_metric=s.best_metric))
     trainer.hooks = hooks
     return metrics
@@ -353,20 +349,6 @@ def _remembering(
         return metrics
 
     return remember
-
-
-def _saver(recipe: Recipe, folder: Path, task: Task, facts: dict[str, Any]) -> Callable[..., None]:
-    def save(trainer: Trainer, best_step: int | None) -> None:
-        write_checkpoint(
-            trainer,
-            folder,
-            write_model=lambda place: task.save(trainer.model, place, False),
-            facts=facts,
-            keep_last=recipe.train.keep_last,
-            best_step=best_step,
-        )
-
-    return save
 
 
 def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress: TrainingProgress) -> None:

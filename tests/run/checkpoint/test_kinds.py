@@ -21,8 +21,8 @@ USES = [
 @pytest.mark.parametrize(("verb", "name", "use"), USES)
 def test_options_are_known_to_the_command_and_to_the_function(verb: str, name: str, use: Any) -> None:
     options = {parameter.name for parameter in COMMANDS[verb].params}
-    assert set(use.options) <= options
-    assert set(use.file_options) <= set(use.options)
+    assert set(use.all_options) <= options
+    assert not set(use.file_options) & set(use.options)
     parameters = inspect.signature(use.run).parameters.values()
     named = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
-    assert any(one.kind is one.VAR_KEYWORD for one in parameters) or set(use.options) <= named
+    assert any(one.kind is one.VAR_KEYWORD for one in parameters) or set(use.all_options) <= named

@@ -84,7 +84,7 @@ def test_both_tokenizers_of_a_translator_are_known_and_averages_know_them(tmp_pa
         (tmp_path / key / "config.json").write_text(json.dumps(facts))
         with pytest.raises(CheckpointError, match=f'remove "{key}" from config.json'):
             wordloom.load(tmp_path / key)
-    with pytest.raises(CheckpointError, match="taken for a checkpoint of the run"):
+    with pytest.raises(CheckpointError, match="has the name of a checkpoint of the run"):
         average([tmp_path / "run"], tmp_path / "run/checkpoints/step-3")
 
 

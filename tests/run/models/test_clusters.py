@@ -89,9 +89,9 @@ def test_words_are_those_that_the_others_lack(blobs: NDArray[np.float32]) -> Non
         ({"k": 1}, "1 cluster(s) would tell nothing apart; give 2 or more"),
         ({"k": 29}, "28 texts cannot be 29 clusters; give 28 or fewer"),
         ({"texts": ["a"], "k": 2}, "1 text(s) cannot be grouped; give 2 or more"),
-        ({"k": 28}, "there are 27 different vectors, and so no 28 clusters"),
-        ({"texts": ["a", " ", *TEXTS[2:]]}, "nothing is in text 2, which"),
-        ({"texts": ["\n"] * 28}, "text 1, 2, 3, 4, 5 and 23 more"),
+        ({"k": 28}, "only 27 different vectors; give fewer than 28 clusters"),
+        ({"texts": ["a", " ", *TEXTS[2:]]}, "text 2: the text is empty"),
+        ({"texts": ["\n"] * 28}, "text 1: the text is empty, and so are 27 more"),
         ({"vectors": np.full((28, 2), np.nan)}, "28 vectors are not finite, the first that of text 1"),
         ({"vectors": np.zeros((27, 2))}, "vectors of shape [27, 2] for 28 texts"),
         ({"labels": ["a"]}, "1 labels for 28 texts"),
@@ -145,5 +145,5 @@ def test_vectors_that_differ_by_rounding_are_no_clusters() -> None:
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     for row in range(len(x)):
         x[row, row % 7] = np.nextafter(x[row, row % 7], np.float32(2))
-    with pytest.raises(DataError, match=r"there are \d vectors that differ by more than rounding"):
+    with pytest.raises(DataError, match=r"only \d vectors differ by more than rounding"):
         cluster_texts([f"text {i}" for i in range(30)], x, 8, seed=0)

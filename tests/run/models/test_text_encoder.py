@@ -232,7 +232,7 @@ def test_settings_that_a_model_does_not_have(tmp_path: Path, given: dict[str, An
     lm = wordloom.load(folder_of(tmp_path / "m", "gpt2"))
     with pytest.raises(ConfigError, match=message):
         Embedder(lm.model, lm.tokenizer, **given)
-    with pytest.raises(DataError, match=r"write \[text\]"):
+    with pytest.raises(DataError, match=r"such as \[text\]"):
         Embedder(lm.model, lm.tokenizer)("one text")
 
 
@@ -400,7 +400,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
         (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot hold tokens"),
         (("--level", "token", "--pooling", "max"), "the model's own vectors: leave out --pooling"),
         (("--level", "token", "--normalize"), "leave out --normalize"),
-        (("--out", str(tmp_path / "x.csv")), "does not say how to write vectors"),
+        (("--out", str(tmp_path / "x.csv")), "is not a format of vectors"),
         (("--method", "mean", "--layer", "1"), "leave out --layer"),
     ):
         assert re.search(message, str(embed(*wrong).exception))

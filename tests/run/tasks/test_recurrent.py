@@ -175,6 +175,7 @@ def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
     run = train(recurrent(), [*SHORT, "train.steps=2"], out=tmp_path / "run").folder
     folder = run / "checkpoints/step-2/trainer"
     whole, facts = load_file(folder / "state.safetensors"), json.loads((folder / "state.json").read_text())
+    facts.pop("files")  # without the hashes, which any change of a file fails
     first = next(name for name in whole if name.endswith("exp_avg"))
     fewer = {name: part[:3] if "carried" in name else part for name, part in whole.items()}
     none = {name: part for name, part in whole.items() if "carried" not in name}

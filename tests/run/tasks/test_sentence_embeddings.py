@@ -297,7 +297,7 @@ MISTAKES = [
     (["train.batch_size=1"], "batch_size 1 leaves no other text in the batch"),
     (
         ["train.micro_batch_size=2"],
-        "micro_batch_size would leave each text only the others of its micro-batch",
+        "micro_batch_size would limit the negatives of a text to its micro-batch",
     ),
     (['model.pooling="median"'], "unknown model.pooling 'median'"),
     (["model.head_dropout=0.1"], "model.head_dropout is of a head"),

@@ -114,8 +114,8 @@ def test_a_sweep_tells_that_words_behind_a_cut_are_not_scored(tuned, tmp_path):
         where = {"start_from": place / "body", "out": tmp_path / name}
         return sweep(place / "recipe.toml", {"train.seq_len": lengths}, few, **where)
 
-    assert "texts: to-5, to-16" in swept("cut", [5, 16], "data.too_long=cut").unlike
-    assert swept("whole", [12, 16]).unlike == ""
+    assert "texts: to-5, to-16" in swept("cut", [5, 16], "data.too_long=cut").measured_differently
+    assert swept("whole", [12, 16]).measured_differently == ""
 
 
 def test_a_run_cut_short_ends_with_the_same_bits(tuned):

@@ -30,8 +30,8 @@ def holds_bags(folder: Path) -> bool:
 def embed_bags(
     folder: Path,
     lines: Iterator[str],
-    out: Path | None,
     *,
+    out: Path | None,
     normalize: bool,
     batch_size: int,
     groups: Grouping | None = None,

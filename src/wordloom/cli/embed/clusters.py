@@ -82,20 +82,20 @@ class Grouping:
         from wordloom.run.models.clusters import cluster_texts
 
         vectors = np.concatenate([self._dense(rows) for _, rows in batches])
-        found = cluster_texts(
+        clusters = cluster_texts(
             self.texts, vectors, self.k, method=self.method, seed=self.seed, labels=self.labels
         )
         if self.out is not None:
-            self._write(self.out, found)
+            self._write(self.out, clusters)
         if self.plot is not None:
             from wordloom.inspect.cluster_plots import draw_clusters
 
-            words = [[word for word, _ in some[:_WORDS_DRAWN]] for some in found.words]
-            draw_clusters(vectors, found.assigned, words, self.plot, plane=self.projection, seed=self.seed)
+            words = [[word for word, _ in weighted[:_WORDS_DRAWN]] for weighted in clusters.words]
+            draw_clusters(vectors, clusters.assigned, words, self.plot, plane=self.projection, seed=self.seed)
         if self.json:
-            print_json(**self._facts(found))
+            print_json(**self._facts(clusters))
         else:
-            self._show(found)
+            self._show(clusters)
         print_notes(f"wrote {path}" for path in (self.out, self.plot) if path is not None)
 
     def _dense(self, rows: Any) -> Any:
@@ -109,11 +109,11 @@ class Grouping:
             )
         return rows.toarray().astype("float32")
 
-    def _write(self, out: Path, found: Clusters) -> None:
+    def _write(self, out: Path, clusters: Clusters) -> None:
         """Write a row for each text: its number and its cluster, both from 1, and its distance."""
         from wordloom.vectors.files.whole_files import new_file
 
-        rows = zip(found.assigned.tolist(), found.distances.tolist(), strict=True)
+        rows = zip(clusters.assigned.tolist(), clusters.distances.tolist(), strict=True)
         with new_file(out) as file:
             if out.suffix == ".tsv":
                 file.write(b"number\tcluster\tdistance\n")
@@ -125,55 +125,63 @@ class Grouping:
                 fact |= {"text": self.texts[i]} | ({"label": self.labels[i]} if self.labels else {})
                 file.write((json_module.dumps(fact, ensure_ascii=False) + "\n").encode())
 
-    def _facts(self, found: Clusters) -> dict[str, Any]:
-        clusters = []
-        for cluster, size in enumerate(found.sizes.tolist()):
+    def _facts(self, clusters: Clusters) -> dict[str, Any]:
+        facts = []
+        for cluster, size in enumerate(clusters.sizes.tolist()):
             nearest = [
-                {"number": i + 1, "text": self.texts[i], "distance": float(found.distances[i])}
-                for i in found.nearest[cluster]
+                {"number": i + 1, "text": self.texts[i], "distance": float(clusters.distances[i])}
+                for i in clusters.nearest[cluster]
             ]
-            words = [{"word": word, "weight": weight} for word, weight in found.words[cluster]]
+            words = [{"word": word, "weight": weight} for word, weight in clusters.words[cluster]]
             fact = {"cluster": cluster + 1, "size": size, "words": words, "nearest": nearest}
-            clusters.append(fact | ({"labels": found.labels[cluster]} if found.labels else {}))
+            facts.append(fact | ({"labels": clusters.labels[cluster]} if clusters.labels else {}))
         return {
             "texts": len(self.texts),
-            "method": found.method,
-            "seed": found.seed,
-            "silhouette": found.silhouette,
-            "silhouette_texts": found.compared,
-            "nmi": found.nmi,
-            "adjusted_rand": found.adjusted_rand,
-            "clusters": clusters,
+            "method": clusters.method,
+            "seed": clusters.seed,
+            "silhouette": clusters.silhouette,
+            "silhouette_texts": clusters.compared,
+            "nmi": clusters.nmi,
+            "adjusted_rand": clusters.adjusted_rand,
+            "clusters": facts,
         }
 
-    def _show(self, found: Clusters) -> None:
+    def _show(self, clusters: Clusters) -> None:
         console = Console(highlight=False)
-        labelled = bool(found.labels)
+        labelled = bool(clusters.labels)
         table = new_table("cluster", "words", *(["labels"] if labelled else []), "texts", left=2 + labelled)
-        for cluster, size in enumerate(found.sizes.tolist()):
-            words = " ".join(word for word, _ in found.words[cluster][:_WORDS_SHOWN])
+        for cluster, size in enumerate(clusters.sizes.tolist()):
+            words = " ".join(word for word, _ in clusters.words[cluster][:_WORDS_SHOWN])
             cells = [str(cluster + 1), words]
             if labelled:
-                counts = list(found.labels[cluster].items())
+                counts = list(clusters.labels[cluster].items())
                 shown = ", ".join(f"{label} {n / size:.0%}" for label, n in counts[:_LABELS_SHOWN])
                 cells.append(shown + (" ..." if len(counts) > _LABELS_SHOWN else ""))
             table.add_row(*map(_plain, cells), f"{size:,}")
         console.print(table)
-        for cluster, nearest in enumerate(found.nearest):
+        for cluster, nearest in enumerate(clusters.nearest):
             console.print(f"\nnearest to the centre of {cluster + 1}:", markup=False)
             for i in nearest:
-                line = f"  {found.distances[i]:.3f}  {i + 1}: {_short(self.texts[i])}"
+                line = f"  {clusters.distances[i]:.3f}  {i + 1}: {_short(self.texts[i])}"
                 console.print(line, markup=False, soft_wrap=True)
-        of = "" if found.compared == len(self.texts) else f" (of {found.compared:,} texts drawn by the seed)"
-        facts = [f"silhouette {found.silhouette:.4f}{of}"] if found.silhouette is not None else []
-        if found.nmi is not None:
-            facts += [f"NMI {found.nmi:.4f}, adjusted Rand index {found.adjusted_rand:.4f} with the labels"]
-        console.print("\n" + "; ".join(facts or [_why_no_silhouette(found, len(self.texts))]), markup=False)
+        of = (
+            ""
+            if clusters.compared == len(self.texts)
+            else f" (of {clusters.compared:,} texts drawn by the seed)"
+        )
+        facts = [f"silhouette {clusters.silhouette:.4f}{of}"] if clusters.silhouette is not None else []
+        if clusters.nmi is not None:
+            facts += [
+                f"NMI {clusters.nmi:.4f}, adjusted Rand index {clusters.adjusted_rand:.4f} with the labels"
+            ]
+        console.print(
+            "\n" + "; ".join(facts or [_why_no_silhouette(clusters, len(self.texts))]), markup=False
+        )
 
 
-def _why_no_silhouette(found: Clusters, n: int) -> str:
-    if found.compared < n:
-        return f"no silhouette: the {found.compared:,} texts drawn by the seed are of one cluster"
+def _why_no_silhouette(clusters: Clusters, n: int) -> str:
+    if clusters.compared < n:
+        return f"no silhouette: the {clusters.compared:,} texts drawn by the seed are of one cluster"
     return "every text is a cluster of its own"
 
 

@@ -52,7 +52,8 @@ def command(
         str,
         typer.Argument(
             metavar="FILE|-",
-            help="The texts: one a line, or one a row of a .jsonl file or a table; - is standard input.",
+            help="The texts: one on each line of a file, or in each row of a .jsonl file or a table; - is "
+            "standard input.",
             show_default=False,
         ),
     ],
@@ -92,7 +93,7 @@ def command(
     too_long: Annotated[
         Literal["error", "cut", "window"],
         typer.Option(
-            help="Texts with more tokens than the model reads: report an error, cut off their end, or read "
+            help="Texts with more tokens than the model reads: report an error, truncate them (cut), or read "
             "them in several windows."
         ),
     ] = "error",
@@ -179,13 +180,13 @@ def command(
     refuse_existing(out, save_component, plot=plot, force=force)
     _check_vectors(model)
     _check_columns(ctx, model)
+    _check_clustering(ctx)
     reading: dict[str, Any] = {
         "columns": text_column,
         "header": header,
         "field": field,
         "encoding_errors": encoding_errors,
     }
-    _check_clustering(ctx)
     groups: Grouping | None = None
     if cluster is not None:
         groups = Grouping.of(
@@ -201,62 +202,26 @@ def command(
             json=json,
         )
 
-    def placed() -> Iterator[PlacedText]:
-        return placed_texts([texts], **reading) if groups is None else iter(groups.given)
+    def read(source: str) -> Iterator[PlacedText]:
+        return placed_texts([source], **reading) if groups is None or source != texts else iter(groups.given)
 
-    def plain() -> Iterator[str]:
-        return (str(text.text) for text in placed())
+    def plain(source: str) -> Iterator[str]:
+        return (str(text.text) for text in read(source))
 
-    def others() -> Iterator[str]:
-        return (str(text.text) for text in placed_texts([str(fit_on)], **reading))
-
+    output: dict[str, Any] = {"out": out, "batch_size": batch_size, "groups": groups}
     if holds_bags(model):
         refuse(ctx, f"{model} holds bags of words", *_WORDS, *_MODELS)
-        embed_bags(model, plain(), out, normalize=normalize, batch_size=batch_size, groups=groups)
+        embed_bags(model, plain(texts), normalize=normalize, **output)
     elif holds_model(model) and not any(is_given(ctx, name) for name in _WORDS):
         if level == "token":
             refuse(ctx, "--level token writes the model's own vectors", "pooling", "normalize")
         settings: dict[str, Any] = {"pooling": pooling, "layer": layer, "normalize": normalize or None}
-        embed_model(
-            model,
-            placed(),
-            out,
-            groups=groups,
-            level=level,
-            batch_size=batch_size,
-            device=device,
-            dtype=dtype,
-            too_long=too_long,
-            **{name: value for name, value in settings.items() if value is not None},
-        )
+        settings = {name: value for name, value in settings.items() if value is not None}
+        settings |= {"level": level, "device": device, "dtype": dtype, "too_long": too_long}
+        embed_model(model, read(texts), **settings, **output)
     else:
-        refuse(ctx, "the vectors of single words have no layers and no context", *_MODELS)
-        if method != "sif":
-            refuse(ctx, f"--method {method} uses no frequencies", *_SIF)
-        if component is not None:
-            refuse(ctx, "--component replaces the estimate", "fit_on", "save_component")
-        embed_words(
-            model,
-            texts,
-            plain,
-            None if fit_on is None else others,
-            out,
-            WordSettings(
-                method=method,
-                split=split,
-                cased=cased,
-                no_phrases=no_phrases,
-                rows=rows,
-                a=a,
-                counts=counts,
-                fit_on=fit_on,
-                component=component,
-                save_component=save_component,
-            ),
-            normalize=normalize,
-            batch_size=batch_size,
-            groups=groups,
-        )
+        _check_words(ctx)
+        embed_words(model, texts, plain, WordSettings.of(ctx.params), normalize=normalize, **output)
 
 
 def _check_vectors(path: Path) -> None:
@@ -278,6 +243,14 @@ def _check_columns(ctx: typer.Context, model: Path) -> None:
                 f"--text-column: {model} reads rows of one text, and {len(columns)} columns are given; name "
                 "one"
             )
+
+
+def _check_words(ctx: typer.Context) -> None:
+    refuse(ctx, "the vectors of single words have no layers and no context", *_MODELS)
+    if ctx.params["method"] != "sif":
+        refuse(ctx, f"--method {ctx.params['method']} uses no frequencies", *_SIF)
+    if ctx.params["component"] is not None:
+        refuse(ctx, "--component replaces the estimate", "fit_on", "save_component")
 
 
 def _check_clustering(ctx: typer.Context) -> None:

@@ -34,8 +34,8 @@ def holds_model(folder: Path) -> bool:
 def embed_model(
     folder: Path,
     texts: Iterator[PlacedText],
-    out: Path | None,
     *,
+    out: Path | None,
     level: Level,
     batch_size: int,
     device: str,
@@ -62,10 +62,10 @@ def embed_model(
     else:
 
         def batches() -> Iterator[tuple[list[str], Any]]:
-            for some, place in _placed(texts, batch_size, ledger):
+            for batch, place in _placed(texts, batch_size, ledger):
                 at = 0
-                for vectors in embedder.stream(some, ledger, place=place):
-                    yield some[at : at + len(vectors)], vectors
+                for vectors in embedder.stream(batch, ledger, place=place):
+                    yield batch[at : at + len(vectors)], vectors
                     at += len(vectors)
 
         if groups is not None:
@@ -100,19 +100,19 @@ def _placed(
     texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
 ) -> Iterator[tuple[list[str], Callable[[int], str]]]:
     """Yield batches of texts, each with a function that names a text by its number in ``ledger``."""
-    while some := list(islice(texts, batch_size)):
+    while batch := list(islice(texts, batch_size)):
         first = ledger.texts
         yield (
-            [str(given.text) for given in some],
-            lambda number, some=some, first=first: some[number - first].place,  # type: ignore[misc]
+            [str(text.text) for text in batch],
+            lambda number, batch=batch, first=first: batch[number - first].place,  # type: ignore[misc]
         )
 
 
 def _token_batches(
     embedder: Embedder, texts: Iterator[PlacedText], batch_size: int, ledger: EmbedLedger
 ) -> Iterator[list[tuple[str, TokenVectors]]]:
-    for some, place in _placed(texts, batch_size, ledger):
-        yield list(zip(some, embedder.tokens(some, ledger, place=place), strict=True))
+    for batch, place in _placed(texts, batch_size, ledger):
+        yield list(zip(batch, embedder.tokens(batch, ledger, place=place), strict=True))
 
 
 def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVectors]]]) -> int:
@@ -126,8 +126,10 @@ def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVecto
     written = 0
     with _opened(out) as file:
         for batch in batches:
-            for text, found in batch:
-                rows = zip(found.tokens, found.ids.tolist(), found.vectors, strict=True)
+            for text, token_vectors in batch:
+                rows = zip(
+                    token_vectors.tokens, token_vectors.ids.tolist(), token_vectors.vectors, strict=True
+                )
                 tokens = [
                     {"token": token, "id": index, "embedding": vector.tolist()}
                     for token, index, vector in rows
@@ -153,10 +155,17 @@ def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]
     number = written = 0
     with parquet_file(out, schema) as add:
         for batch in batches:
-            for _, found in batch:
+            for _, token_vectors in batch:
                 number += 1
-                n = len(found.ids)
-                add([[number] * n, found.tokens, found.ids.tolist(), list(found.vectors)])
+                n = len(token_vectors.ids)
+                add(
+                    [
+                        [number] * n,
+                        token_vectors.tokens,
+                        token_vectors.ids.tolist(),
+                        list(token_vectors.vectors),
+                    ]
+                )
                 written += n
     return written
 

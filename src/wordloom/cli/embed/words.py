@@ -6,7 +6,7 @@ import json as json_module
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WordSettings", "embed_words"]
 
-Texts = Callable[[], Iterable[str]]  # begins to read the texts
+Texts = Callable[[], Iterable[str]]  # reads the texts from the start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,28 +37,31 @@ class WordSettings:
     component: Path | None
     save_component: Path | None
 
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> WordSettings:
+        """Return the settings among the ``options`` of the command line."""
+        values = {field.name: options[field.name] for field in fields(cls)}
+        paths = {name: values[name] for name in ("counts", "component", "save_component")}
+        return cls(**values | {name: None if path is None else Path(path) for name, path in paths.items()})
+
     @property
     def fits(self) -> bool:
-        """Whether the component that texts share is estimated from texts."""
+        """Whether the component that all texts share is estimated from texts."""
         return self.method == "sif" and self.component is None
 
 
 def embed_words(
     path: Path,
     source: str,
-    texts: Texts,
-    other_texts: Texts | None,
-    out: Path | None,
+    texts: Callable[[str], Iterable[str]],
     settings: WordSettings,
     *,
+    out: Path | None,
     normalize: bool,
     batch_size: int,
     groups: Grouping | None = None,
 ) -> None:
-    """Write the vectors of ``texts``, which ``source`` names, or hand them to ``groups``.
-
-    ``other_texts`` are those to estimate the shared component from; None takes ``texts``.
-    """
+    """Write the vectors of the texts that ``texts`` reads from ``source``, or hand them to ``groups``."""
     from wordloom.vectors import TextEmbedder
     from wordloom.vectors.files.embedded_texts import (
         embedding_format,
@@ -81,9 +84,11 @@ def embed_words(
         frequencies=None if settings.counts is None else read_word_counts(settings.counts),
         components=None if settings.component is None else load_components(settings.component),
     )
-    with _readable(source, texts, twice=settings.fits and other_texts is None and groups is None) as read:
+    fits_on_source = settings.fits and settings.fit_on is None
+    with _readable(source, lambda: texts(source), twice=fits_on_source and groups is None) as read:
         if settings.fits:
-            embedder.fit((other_texts or read)(), batch_size=batch_size)
+            fitted = read() if settings.fit_on is None else texts(settings.fit_on)
+            embedder.fit(fitted, batch_size=batch_size)
             if settings.save_component is not None:
                 assert embedder.components is not None
                 save_components(settings.save_component, embedder.components)
@@ -146,11 +151,11 @@ def _readable(source: str, texts: Texts, *, twice: bool) -> Iterator[Texts]:
     if not is_stdin(source) or not twice:
         yield texts
         return
-    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="wordloom-texts-") as kept:
-        kept.writelines(json_module.dumps(text) + "\n" for text in texts())
+    with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="wordloom-texts-") as copy:
+        copy.writelines(json_module.dumps(text) + "\n" for text in texts())
 
         def read() -> Iterator[str]:
-            kept.seek(0)
-            return map(json_module.loads, kept)
+            copy.seek(0)
+            return map(json_module.loads, copy)
 
         yield read

@@ -22,6 +22,8 @@ from wordloom.cli.options import (
     JSON,
     LABEL_COLUMN,
     LENGTH_PENALTY,
+    SEPARATOR,
+    SPECIALS,
     TEXT_COLUMN,
     THRESHOLD,
     parse_column,
@@ -83,12 +85,7 @@ def command(
         int | None, typer.Option(help="Score only the first N documents, passages or pairs.", min=1)
     ] = None,
     field: FIELD = "text",
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
-        ),
-    ] = None,
+    separator: SEPARATOR = None,
     encoding_errors: Annotated[
         Literal["strict", "replace", "bytes"],
         typer.Option(
@@ -96,12 +93,7 @@ def command(
             "tokenizers)."
         ),
     ] = "strict",
-    specials: Annotated[
-        Literal["refuse", "text", "interpret"],
-        typer.Option(
-            help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."
-        ),
-    ] = "refuse",
+    specials: SPECIALS = "refuse",
     text_column: TEXT_COLUMN = None,
     label_column: LABEL_COLUMN = None,
     header: HEADER = None,
@@ -147,7 +139,7 @@ def command(
     too_long: Annotated[
         Literal["error", "cut", "window"] | None,
         typer.Option(
-            help="Rows with more tokens than the model reads: report an error, cut off their end, or read "
+            help="Rows with more tokens than the model reads: report an error, truncate them (cut), or read "
             "them in windows (token classification, similarity).  [default: as in training, else error]"
         ),
     ] = None,
@@ -187,7 +179,7 @@ def command(
         refuse(ctx, "without --plot or --translations no file is written", "force")
     refuse_existing(translations, plot=plot, force=force)
     model = kind.load(contents, device, dtype)
-    options = {name: ctx.params[name] for name in evaluation.options}
+    options = {name: ctx.params[name] for name in evaluation.all_options}
     options |= {
         name: path for name, path in (("plot", plot), ("translations", translations)) if name in options
     }

@@ -109,17 +109,17 @@ def print_gradients(console: Console, name: str, flow: GradientFlow) -> None:
 def _fitting_table(console: Console, flow: GradientFlow, distances: list[int]) -> Table:
     """Return a table with as many of ``distances`` as fit the console."""
     for n in range(len(distances), 0, -1):
-        made = _table(flow, [distances[round(i * (len(distances) - 1) / max(1, n - 1))] for i in range(n)])
-        made.width = console.measure(made, options=console.options.update_width(1000)).maximum
-        if made.width <= console.width:
+        table = _table(flow, [distances[round(i * (len(distances) - 1) / max(1, n - 1))] for i in range(n)])
+        table.width = console.measure(table, options=console.options.update_width(1000)).maximum
+        if table.width <= console.width:
             break
-    return made
+    return table
 
 
 def _table(flow: GradientFlow, distances: list[int]) -> Table:
-    made = plain_table(None, "tokens back", *map(str, distances), "a token", "<1 % from")
+    table = plain_table(None, "tokens back", *map(str, distances), "a token", "<1 % from")
     for what, norms in flow.norms.items():
         reach = flow.reach(what)
         cells = [f"{norms[d]:.2g}" for d in distances]
-        made.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
-    return made
+        table.add_row(what, *cells, f"×{flow.factor(what):.3f}", "nowhere" if reach is None else str(reach))
+    return table

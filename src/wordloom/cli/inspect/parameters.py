@@ -65,15 +65,15 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
     kind = MODELS[family_of(config)].model.__name__
     words = f"{config.vocab_size:,} words ({config.features}), labels: {', '.join(config.labels)}"
     Console().print(Text(f"{name}: {kind}, {words}", style="bold"), end="\n\n")
-    made = plain_table(None, "component", "shape", "parameters")
+    table_of_shapes = plain_table(None, "component", "shape", "parameters")
     for key, shape in shapes.items():
         size = 1
         for side in shape:
             size *= side
-        made.add_row(key, "×".join(map(str, shape)), f"{size:,}")
-    made.add_section()
-    made.add_row("total", "", f"{total:,}", style="bold")
-    Console().print(made)
+        table_of_shapes.add_row(key, "×".join(map(str, shape)), f"{size:,}")
+    table_of_shapes.add_section()
+    table_of_shapes.add_row("total", "", f"{total:,}", style="bold")
+    Console().print(table_of_shapes)
 
 
 def _config(name: str) -> Any:
@@ -117,7 +117,7 @@ def _kind(config: Any) -> str:
 
 
 def _component_table(table: ParameterTable) -> Table:
-    made = plain_table(None, "component", "shape", "parameters", "share")
+    rows = plain_table(None, "component", "shape", "parameters", "share")
     stacks: dict[str, list[Component]] = {}  # "blocks.*." or those of a side: what a layer is made of
     for c in table.components:
         if "blocks.*." in c.name:
@@ -130,15 +130,15 @@ def _component_table(table: ParameterTable) -> Table:
             if c is stack[0]:
                 each = sum(part.parameters for part in stack if part.copies == n_layers)
                 kind = _stack(c).removesuffix(".*.").replace("_", " ")
-                made.add_row(Text(f"{n_layers} {kind}, each", style="dim"), Text(f"{each:,}", style="dim"))
+                rows.add_row(Text(f"{n_layers} {kind}, each", style="dim"), Text(f"{each:,}", style="dim"))
             label = "  " + c.name.removeprefix(_stack(c))
             if c.copies != n_layers:
                 label += f" ({c.copies} of them)"
         parts = [f"= {owner}" if owner else "×".join(map(str, shape)) for shape, owner in c.tensors]
-        made.add_row(label, " + ".join(parts) or "computed", f"{c.total:,}", _share(c.total, table.total))
-    made.add_section()
-    made.add_row("total", "", f"{table.total:,}", "100%", style="bold")
-    return made
+        rows.add_row(label, " + ".join(parts) or "computed", f"{c.total:,}", _share(c.total, table.total))
+    rows.add_section()
+    rows.add_row("total", "", f"{table.total:,}", "100%", style="bold")
+    return rows
 
 
 def _stack(component: Component) -> str:
@@ -149,19 +149,19 @@ def _stack(component: Component) -> str:
 def _cache_table(table: ParameterTable) -> Table:
     precisions = list(table.kv_cache[0].bytes_per_token)
     whole = f"{precisions[-1]} × {table.context:,}"
-    made = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
+    rows = plain_table(f"Key/value cache per {table.per}", "", "kv heads", *precisions, whole)
     for kv in table.kv_cache:
         sizes = list(kv.bytes_per_token.values())
         kind = f"{kv.kind} (this model)" if kv.is_this_model else kv.kind
         cells = [_bytes(size) for size in [*sizes, sizes[-1] * table.context]]
-        made.add_row(kind, str(kv.n_kv_heads), *cells, style="bold" if kv.is_this_model else "")
-    return made
+        rows.add_row(kind, str(kv.n_kv_heads), *cells, style="bold" if kv.is_this_model else "")
+    return rows
 
 
 def _flops_table(table: ParameterTable) -> Table:
     f, attentions = table.flops, "layers" if table.per == "token" else "attentions"
     each = "2 × (key + memory)" if table.state else f"4 × {attentions} × heads × head_dim"
-    made = plain_table(f"Operations per {table.per}", "", "FLOPs", "share")
+    rows = plain_table(f"Operations per {table.per}", "", "FLOPs", "share")
     for name, flops in [
         ("layers: 2 × the weights of their matrices", f.layers),
         (f"attention: {each} × {table.context:,} keys", f.attention),
@@ -169,11 +169,11 @@ def _flops_table(table: ParameterTable) -> Table:
     ]:
         if table.state and name.startswith("attention") and not flops:
             continue
-        made.add_row(name, _flops(flops), _share(flops, f.forward))
-    made.add_section()
-    made.add_row("forward", _flops(f.forward), "100%", style="bold")
-    made.add_row("training: 3 × forward", _flops(f.training), "", style="bold")
-    return made
+        rows.add_row(name, _flops(flops), _share(flops, f.forward))
+    rows.add_section()
+    rows.add_row("forward", _flops(f.forward), "100%", style="bold")
+    rows.add_row("training: 3 × forward", _flops(f.training), "", style="bold")
+    return rows
 
 
 def _share(part: int, whole: int) -> str:

@@ -137,11 +137,11 @@ def print_lengths(console: Console, runs: dict[str, list[LengthBin]]) -> None:
         cells = [_cell(part.score) for part in parts]
         table.add_row(parts[0].label, f"{parts[0].pairs:,}", *cells)
     console.print(table)
-    signatures = dict.fromkeys(part.score.signature for found in runs.values() for part in found)
+    signatures = dict.fromkeys(part.score.signature for bins in runs.values() for part in bins)
     notes = {
         f"note: {name} on {part.label} words: {part.score.note}": None
-        for name, found in runs.items()
-        for part in found
+        for name, bins in runs.items()
+        for part in bins
         if part.score.note
     }
     console.print("\n".join([*signatures, *notes]), highlight=False, markup=False, soft_wrap=True)

@@ -88,24 +88,24 @@ def mean_weights(folders: Sequence[Path]) -> tuple[Any, dict[str, Tensor]]:
 
 
 def _checkpoints(sources: list[Path], last: int | None) -> list[Path]:
-    found: list[Path] = []
+    folders: list[Path] = []
     for source in sources:
         steps = checkpoint_steps(source)
         if last is not None and last > len(steps):
-            kept = f"keeps {len(steps)} checkpoints" if steps else "is no run with checkpoints"
+            has = f"keeps {len(steps)} checkpoints" if steps else "is no run with checkpoints"
             raise CheckpointError(
-                f"{source} {kept}, and --last asks for {last}: ask for fewer, or train with train.save_every "
+                f"{source} {has}, and --last asks for {last}: ask for fewer, or train with train.save_every "
                 f"and train.keep_last={last}"
             )
         names = [f"checkpoints/step-{step}" for step in steps[-last if last else 0 :]]
-        found += [source / name for name in names] or [source]
-    if len({path.resolve() for path in found}) < max(2, len(found)):
-        named = ", ".join(map(str, found))
+        folders += [source / name for name in names] or [source]
+    if len({path.resolve() for path in folders}) < max(2, len(folders)):
+        named = ", ".join(map(str, folders))
         raise CheckpointError(
             f"an average needs at least two different checkpoints, not {named}; name more, or train with "
             "train.save_every and train.keep_last"
         )
-    return found
+    return folders
 
 
 def _require_alike(folder: Path, first: Path, config: Any) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from wordloom.data import ScoredCorpus, documents, questions
 from wordloom.data.files.stream import EncodingErrors
@@ -26,12 +26,7 @@ from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.confusion import draw_confusion
-from wordloom.recipe.data import (
-    CausalData,
-    QuestionData,
-    TextData,
-    TranslationData,
-)
+from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter, report_columns
 from wordloom.run.models.heads.classification import TextClassifier
@@ -68,6 +63,7 @@ __all__ = [
 
 Sources: TypeAlias = Sequence[str]
 Columns: TypeAlias = Sequence[Column] | None
+Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 
 PAIRS_HINT = "; pairs of texts and their scores take --task similarity"
 
@@ -194,30 +190,23 @@ def evaluate_classification(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
     label_column: Column | None = None,
-    header: bool | None = None,
-    encoding_errors: EncodingErrors = "strict",
     too_long: Literal["error", "cut"] | None = None,
     plot: Path | None = None,
+    **reading: Any,
 ) -> Scores:
-    """Return accuracy, F1 and loss on labelled rows; draw the confusion matrix into ``plot``."""
+    """Return accuracy, F1 and loss on labelled rows; draw the confusion matrix into ``plot``.
+
+    ``reading`` are the settings of :func:`_labelled_rows`, here and below.
+    """
     classifier = _with_limits_of_training(checkpoint, classifier, too_long)
+    rows: Any
     if sources:
-        default = training_columns(checkpoint.recipe, "classification")
-        corpus = LabelledCorpus(
-            sources=sources,
-            text=text_column,
-            label=label_column,
-            header=header,
-            encoding_errors=encoding_errors,
-            default=default,
-        )
-        if default is not None:
-            report_columns(reporter, checkpoint, corpus.columns_read())
-        scores = classifier.evaluate(corpus)
+        reading |= {"label_column": label_column, "objectives": ("classification",)}
+        rows = _labelled_rows(LabelledCorpus, checkpoint, sources, reporter, **reading)
     else:
-        scores = classifier.evaluate(labelled_corpus(checkpoint.validation_recipe).part("validation"))
+        rows = labelled_corpus(checkpoint.validation_recipe).part("validation")
+    scores = classifier.evaluate(rows)
     if plot is not None:
         kind = label_column if isinstance(label_column, str) and label_column != "file" else "label"
         draw_confusion(**scores.details["confusion"], path=plot, kind=kind)
@@ -231,19 +220,14 @@ def evaluate_similarity(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
-    label_column: Column | None = None,
-    header: bool | None = None,
-    encoding_errors: EncodingErrors = "strict",
     too_long: Literal["error", "cut", "window"] | None = None,
+    **reading: Any,
 ) -> Scores:
     """Return how well the cosines of pairs of texts correlate with the scores of the pairs."""
     if not sources:
         raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
-    corpus = _scored_corpus(
-        checkpoint, sources, reporter, text_column, label_column, header, encoding_errors,
-        objectives=("cosine_similarity", "contrastive"),
-    )  # fmt: skip
+    reading["objectives"] = ("cosine_similarity", "contrastive")
+    corpus = _labelled_rows(ScoredCorpus, checkpoint, sources, reporter, **reading)
     settings = {} if too_long is None else {"too_long": too_long}
     return similarity_scores(model.embedder(**settings), corpus)
 
@@ -254,22 +238,15 @@ def evaluate_regression(
     sources: Sources,
     reporter: Reporter,
     *,
-    text_column: Columns = None,
-    label_column: Column | None = None,
-    header: bool | None = None,
-    encoding_errors: EncodingErrors = "strict",
     too_long: Literal["error", "cut"] | None = None,
+    **reading: Any,
 ) -> Scores:
     """Return the mean squared error and the correlations with the scores of rows."""
     scorer = _with_limits_of_training(checkpoint, scorer, too_long)
     if not sources:
         return scorer.evaluate(_held_out(checkpoint, scorer))
-    return scorer.evaluate(
-        _scored_corpus(
-            checkpoint, sources, reporter, text_column, label_column, header, encoding_errors,
-            objectives=("regression",), split="files",
-        )
-    )  # fmt: skip
+    reading |= {"objectives": ("regression",), "split": "files"}
+    return scorer.evaluate(_labelled_rows(ScoredCorpus, checkpoint, sources, reporter, **reading))
 
 
 def evaluate_multiple_choice(
@@ -330,10 +307,10 @@ def evaluate_question_answering(
     if sources:
         data = None if checkpoint.recipe is None else checkpoint.recipe.data
         misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
-        asked = list(questions(list(sources), misplaced=misplaced, encoding_errors=encoding_errors))
+        rows = list(questions(list(sources), misplaced=misplaced, encoding_errors=encoding_errors))
     else:
-        asked = _held_out(checkpoint, answerer)
-    return answerer.evaluate(asked)
+        rows = _held_out(checkpoint, answerer)
+    return answerer.evaluate(rows)
 
 
 # -- pairs of texts ----------------------------------------------------------------------------------------
@@ -351,8 +328,8 @@ def evaluate_translation(
     target_column: Column | None = None,
     header: bool | None = None,
     encoding_errors: EncodingErrors = "strict",
-    batch_size: int | None = None,
     translations: Path | None = None,
+    batch_size: int | None = None,
     **search: Any,
 ) -> Scores:
     """Return BLEU and chrF of translations and the loss of the references.
@@ -424,22 +401,23 @@ def _held_out(checkpoint: Checkpoint, head: Head[Any]) -> Any:
     return rows
 
 
-def _scored_corpus(
+def _labelled_rows(
+    kind: type[Corpus],
     checkpoint: Checkpoint,
     sources: Sources,
     reporter: Reporter,
-    text: Columns,
-    label: Column | None,
-    header: bool | None,
-    encoding_errors: EncodingErrors,
     *,
     objectives: Sequence[str],
+    text_column: Columns = None,
+    label_column: Column | None = None,
     **settings: Any,
-) -> ScoredCorpus:
-    """Return the scored rows of files, with the columns of a recipe for one of ``objectives`` as default."""
+) -> Corpus:
+    """Return the rows of files; a recipe for one of ``objectives`` names the columns that are not given.
+
+    ``settings`` are those of :class:`~wordloom.data.rows.labelled.LabelledCorpus` that are options.
+    """
     default = training_columns(checkpoint.recipe, *objectives)
-    columns: dict[str, Any] = {"text": text, "label": label, "header": header, "default": default}
-    corpus = ScoredCorpus(sources=sources, encoding_errors=encoding_errors, **columns, **settings)
+    corpus = kind(sources=sources, text=text_column, label=label_column, default=default, **settings)
     if default is not None:
         report_columns(reporter, checkpoint, corpus.columns_read())
     return corpus

@@ -44,8 +44,8 @@ class Use:
 
     Attributes:
         reads: a verb phrase for messages: "is scored on labelled rows".
-        options: the options of the command that have an effect, by parameter name.
-        file_options: the options that say how a FILE is read, and have no effect without a FILE.
+        options: the options of the command that always have an effect, by parameter name.
+        file_options: further options, which say how a FILE is read and have no effect without one.
         too_long: the allowed values of ``too_long``.
         most_texts: the largest number of texts in a row, and of columns in ``text_column``.
     """
@@ -55,6 +55,11 @@ class Use:
     file_options: tuple[str, ...] = ()
     too_long: tuple[str, ...] = ("error", "cut")
     most_texts: int = 1
+
+    @property
+    def all_options(self) -> tuple[str, ...]:
+        """All options of the command that have an effect."""
+        return (*self.file_options, *self.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +157,7 @@ def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
                 name="classification",
                 run=evaluate.evaluate_classification,
                 reads="is scored on labelled rows",
-                options=(*_COLUMNS, "encoding_errors", "plot", *options),
+                options=("plot",),
                 file_options=(*_COLUMNS, "encoding_errors", *options),
                 most_texts=most_texts,
             )
@@ -198,7 +203,6 @@ KINDS: dict[str, Kind] = {
                 name="regression",
                 run=evaluate.evaluate_regression,
                 reads="is scored on rows with scores",
-                options=(*_COLUMNS, "encoding_errors", "too_long"),
                 file_options=(*_COLUMNS, "encoding_errors", "too_long"),
                 most_texts=2,
             )
@@ -220,7 +224,6 @@ KINDS: dict[str, Kind] = {
                 name="multiple_choice",
                 run=evaluate.evaluate_multiple_choice,
                 reads="is scored on questions with choices",
-                options=("encoding_errors", "too_long"),
                 file_options=("encoding_errors", "too_long"),
             )
         },
@@ -242,7 +245,6 @@ KINDS: dict[str, Kind] = {
                 name="token_classification",
                 run=evaluate.evaluate_token_classification,
                 reads="is scored on words with labels",
-                options=("text_column", "label_column", "encoding_errors", "too_long"),
                 file_options=("text_column", "label_column", "encoding_errors", "too_long"),
                 too_long=("error", "cut", "window"),
             )
@@ -264,7 +266,7 @@ KINDS: dict[str, Kind] = {
                 name="question_answering",
                 run=evaluate.evaluate_question_answering,
                 reads="is scored on questions with answers",
-                options=("encoding_errors", "threshold"),
+                options=("threshold",),
                 file_options=("encoding_errors",),
             )
         },
@@ -288,8 +290,8 @@ KINDS: dict[str, Kind] = {
                 run=evaluate.evaluate_translation,
                 reads="is scored on pairs of texts",
                 options=(
-                    *("targets", "source_column", "target_column", "header", "encoding_errors", "first"),
-                    *("beams", "length_penalty", "max_new_tokens", "batch_size", "tokenize", "translations"),
+                    *("first", "beams", "length_penalty", "max_new_tokens", "batch_size", "tokenize"),
+                    "translations",
                 ),
                 file_options=("targets", "source_column", "target_column", "header", "encoding_errors"),
             )
@@ -307,7 +309,6 @@ KINDS: dict[str, Kind] = {
                 name="masked",
                 run=evaluate.evaluate_masked,
                 reads=f"predicts masked tokens of running text{evaluate.PAIRS_HINT}",
-                options=(*_DOCUMENTS, "window", "first", "batch_size"),
                 file_options=(*_DOCUMENTS, "window", "first", "batch_size"),
             ),
             "similarity": _SIMILARITY,
@@ -330,10 +331,7 @@ KINDS: dict[str, Kind] = {
                 name="text",
                 run=evaluate.evaluate_text,
                 reads="is scored on running text",
-                options=(
-                    *(*_DOCUMENTS, "window", "stride", "start", "end", "per_word", "joined", "first"),
-                    "batch_size",
-                ),
+                options=("window", "stride", "start", "end", "per_word", "joined", "first", "batch_size"),
                 file_options=_DOCUMENTS,
             ),
             "lambada": Evaluation(

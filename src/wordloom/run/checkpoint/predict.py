@@ -8,7 +8,7 @@ for each text or question, in order.  The keyword arguments after ``reporter`` a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from wordloom.data.rows.choices import choice_rows
 from wordloom.data.rows.labelled import Column, columns_in
@@ -19,6 +19,7 @@ from wordloom.errors import DataError
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter
 from wordloom.run.models.heads.classification import TextClassifier
+from wordloom.run.models.heads.head import Head
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
 from wordloom.run.models.heads.regression import TextRegressor
@@ -41,6 +42,7 @@ _TEXTS_AT_ONCE = 1 << 12  # of a classifier
 _ROWS_AT_ONCE = 1 << 10
 _SPANS = 20  # spans that share the probability of an answer, however many are shown
 
+Answer = TypeVar("Answer")
 Sources: TypeAlias = Sequence[str]
 Columns: TypeAlias = Sequence[Column] | None
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
@@ -73,14 +75,11 @@ def predict_labels(
 ) -> Iterator[PredictedRow]:
     """Yield the most probable label of each text or pair, with the probabilities of all labels."""
     classifier.too_long = too_long
-    for texts in batches_of(_texts(checkpoint, sources, reporter, **reading), batch_size or _TEXTS_AT_ONCE):
-        if classifier.reader.whole:
-            _refuse_empty(texts)
-        found = classifier.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
-        for text, one in zip(texts, found, strict=True):
-            facts: dict[str, Any] = {"text": text.text, "label": one.label, "probability": one.probability}
-            facts["probabilities"] = dict(zip(classifier.labels, one.probabilities, strict=True))
-            yield _row(f"{one.label}\t{one.probability:.4f}", facts, truncated=one.truncated)
+    texts = _texts(checkpoint, sources, reporter, **reading)
+    for text, answer in _answers(classifier, texts, batch_size or _TEXTS_AT_ONCE, classifier.reader.whole):
+        facts: dict[str, Any] = {"text": text.text, "label": answer.label, "probability": answer.probability}
+        facts["probabilities"] = dict(zip(classifier.labels, answer.probabilities, strict=True))
+        yield _row(f"{answer.label}\t{answer.probability:.4f}", facts, truncated=answer.truncated)
 
 
 def predict_scores(
@@ -95,11 +94,9 @@ def predict_scores(
 ) -> Iterator[PredictedRow]:
     """Yield the number that a regression model gives each text or pair."""
     scorer.too_long = too_long
-    for texts in batches_of(_texts(checkpoint, sources, reporter, **reading), batch_size or _ROWS_AT_ONCE):
-        _refuse_empty(texts)
-        scores = scorer.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
-        for text, (score, truncated) in zip(texts, scores, strict=True):
-            yield _row(f"{score:.4f}", {"text": text.text, "score": score}, truncated=truncated)
+    texts = _texts(checkpoint, sources, reporter, **reading)
+    for text, (score, truncated) in _answers(scorer, texts, batch_size or _ROWS_AT_ONCE, whole=True):
+        yield _row(f"{score:.4f}", {"text": text.text, "score": score}, truncated=truncated)
 
 
 def predict_word_labels(
@@ -116,15 +113,13 @@ def predict_word_labels(
     """Yield the words of each text with their labels: a line for each word and an empty line."""
     tagger.too_long = too_long
     if text_column is None:
-        given = _words_or_texts(checkpoint, sources, reading)
+        texts = _words_or_texts(checkpoint, sources, reading)
     else:
-        given = placed_texts(sources, columns=text_column, **reading)
-    for texts in batches_of(given, batch_size or _ROWS_AT_ONCE):
-        found = tagger.predict([text.text for text in texts], place=lambda row: texts[row].place)  # noqa: B023
-        for text, words in zip(texts, found, strict=True):
-            lines = "".join(f"{word.word}\t{word.label or ''}\n" for word in words)
-            facts = {"text": text.text, "words": [word._asdict() for word in words]}
-            yield _row(lines, facts, truncated=words.truncated)
+        texts = placed_texts(sources, columns=text_column, **reading)
+    for text, words in _answers(tagger, texts, batch_size or _ROWS_AT_ONCE):
+        lines = "".join(f"{word.word}\t{word.label or ''}\n" for word in words)
+        facts = {"text": text.text, "words": [word._asdict() for word in words]}
+        yield _row(lines, facts, truncated=words.truncated)
 
 
 def predict_masked_tokens(
@@ -186,17 +181,19 @@ def predict_answers(
     """
     answerer.no_answer |= threshold is not None
     answerer.threshold, answerer.n_best, answerer.too_long = threshold or 0.0, max(top_k, _SPANS), too_long
-    for some in batches_of(list(asked(list(sources))), batch_size or _ROWS_AT_ONCE):
-        for question, found in zip(some, answerer.predict(some), strict=True):
-            best = next((span for span in found.spans if span.text == found.text), None)
-            shown = [span for rank, span in enumerate(found.spans) if rank < top_k or span.text == found.text]
-            facts: dict[str, Any] = {"id": found.id, "question": question.question, "answer": found.text}
+    for batch in batches_of(list(asked(list(sources))), batch_size or _ROWS_AT_ONCE):
+        for question, answer in zip(batch, answerer.predict(batch), strict=True):
+            best = next((span for span in answer.spans if span.text == answer.text), None)
+            shown = [
+                span for rank, span in enumerate(answer.spans) if rank < top_k or span.text == answer.text
+            ]
+            facts: dict[str, Any] = {"id": answer.id, "question": question.question, "answer": answer.text}
             facts["spans"] = [span._asdict() for span in shown]
-            if found.no_answer is not None:
-                facts["no_answer"] = found.no_answer
+            if answer.no_answer is not None:
+                facts["no_answer"] = answer.no_answer
             where = "" if best is None else f"{best.start}\t{best.end}\t{best.probability:.4f}"
-            line = f"{found.id}\t{' '.join(found.text.split())}\t{where}"
-            yield _row(line, facts, truncated=found.truncated)
+            line = f"{answer.id}\t{' '.join(answer.text.split())}\t{where}"
+            yield _row(line, facts, truncated=answer.truncated)
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -248,6 +245,13 @@ def _words_or_texts(
             yield from placed_texts([source], words=words, **reading)
 
 
-def _refuse_empty(texts: Sequence[PlacedText]) -> None:
-    for text in texts:
-        text.refuse_empty()
+def _answers(
+    head: Head[Answer], texts: Iterator[PlacedText], batch_size: int, whole: bool = False
+) -> Iterator[tuple[PlacedText, Answer]]:
+    """Yield each text and the answer of ``head``; with ``whole``, raise DataError for an empty text."""
+    for batch in batches_of(texts, batch_size):
+        if whole:
+            for text in batch:
+                text.refuse_empty()
+        answers = head.predict([text.text for text in batch], place=lambda row: batch[row].place)  # noqa: B023
+        yield from zip(batch, answers, strict=True)

@@ -1,13 +1,14 @@
-"""Texts grouped by their vectors, by scikit-learn: k-means or agglomerative; and what each group holds.
+"""Group texts by their vectors with scikit-learn (k-means or agglomerative), and describe the groups.
 
-A group's words are those that it has more often than the other groups: log-odds with an informative Dirichlet
-prior, over their standard error (Monroe, Colaresi & Quinn 2008, "Fightin' words", section 3.5.1), the prior
-being the counts in all texts.  Unlike class-based tf-idf it needs no list of stop words in any language: a
-word that is as frequent elsewhere weighs nothing, however frequent it is.
+The words of a cluster are those that it has more often than the other clusters. Their weight is the log-odds
+with an informative Dirichlet prior, divided by its standard error (Monroe, Colaresi & Quinn 2008, "Fightin'
+words", section 3.5.1). The prior is the counts in all texts. Unlike class-based tf-idf, this needs no list of
+stop words: a word that is as frequent elsewhere has weight 0.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,10 +23,10 @@ __all__ = ["METHODS", "Clusters", "check_texts", "cluster_texts", "top_words"]
 Method = Literal["kmeans", "agglomerative"]
 METHODS = ("kmeans", "agglomerative")
 
-_STARTS = 10  # of k-means, the best of which is taken
-_MOST_PAIRED = 20_000  # texts whose distances, all pairs, fill 1.6 GB
-_MOST_COMPARED = 5_000  # texts that the silhouette compares each with each
-_SEEN_TWICE = 2  # a word of a group that it holds once says little
+_STARTS = 10  # runs of k-means, of which the best is taken
+_MOST_PAIRED = 20_000  # texts; the distances of all pairs take 1.6 GB
+_MOST_COMPARED = 5_000  # texts that the silhouette compares in pairs
+_LEAST_COUNT = 2  # a word that a cluster has only once says little
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,18 @@ class Clusters:
 
     Attributes:
         assigned: [N] int64, the cluster of each text, from 0.
-        distances: [N] float64, Euclidean, of each text's vector to its centre.
+        distances: [N] float64, the Euclidean distance of each text's vector to its centre.
         centres: [K, D] float64, the mean of each cluster's vectors.
         sizes: [K] int64.
-        nearest: of each cluster the texts nearest to its centre, by number from 0, the nearest first.
-        words: of each cluster (word, weight), the heaviest first.
-        silhouette: the mean over texts of (b - a) / max(a, b), a being a text's mean distance within its
-            cluster, b that to the nearest other one (Rousseeuw 1987); None where every text is a cluster.
-        compared: how many texts that mean is over: all, or a sample drawn by the seed.
-        nmi, adjusted_rand: agreement with the labels: mutual information over the mean of the entropies, and
-            the Rand index corrected for chance (Hubert & Arabie 1985); None without labels.
-        labels: of each cluster, how many texts have which label, the most frequent first; empty without.
-        method, seed: how it was made.
+        nearest: for each cluster the numbers, from 0, of the texts nearest to its centre, the nearest first.
+        words: for each cluster (word, weight), the heaviest first.
+        silhouette: the mean over texts of (b - a) / max(a, b) (Rousseeuw 1987), where a is a text's mean
+            distance within its cluster, and b that to the nearest other; None if every text is a cluster.
+        compared: the number of texts in that mean: all, or a sample drawn by the seed.
+        nmi, adjusted_rand: the agreement with the labels: mutual information over the mean of the entropies,
+            and the Rand index corrected for chance (Hubert & Arabie 1985); None without labels.
+        labels: for each cluster the number of texts with each label, the most frequent first; empty without.
+        method, seed: the settings of the clustering.
     """
 
     assigned: NDArray[np.int64]
@@ -76,19 +77,19 @@ def cluster_texts(
 ) -> Clusters:
     """Group ``texts`` by their ``vectors`` [N, D] into ``k`` clusters.
 
-    ``kmeans``: the best of ten starts by k-means++, drawn from ``seed``.  ``agglomerative``: the two clusters
-    are joined that add least to the variance within (Ward 1963), until ``k`` are left; it draws nothing, and
-    its memory grows with the square of N.  Both measure Euclidean distances: of vectors of length 1 these
-    order texts as cosines do.
+    ``kmeans`` takes the best of ten starts by k-means++, drawn from ``seed``. ``agglomerative`` joins the two
+    clusters that add least to the variance within (Ward 1963), until ``k`` are left. It draws nothing, and
+    its memory grows with the square of N. Both use Euclidean distances, which order vectors of length 1 as
+    cosines do.
 
     Args:
-        labels: of each text, to be compared with; they play no part in the grouping.
+        labels: the labels of the texts, to compare the clusters with; they do not affect the clusters.
         n_texts, n_words: how many texts and words of each cluster to keep.
 
     Raises:
-        DataError: ``k`` below 2 or above the number of texts or of different vectors, an empty text, vectors
-            that are not finite or not as many as texts, more texts than ``agglomerative`` can pair.
-        WordloomError: an unknown method; no scikit-learn.
+        DataError: ``k`` is below 2, or above the number of texts or of different vectors; a text is empty;
+            vectors are not finite, or not as many as the texts; too many texts for ``agglomerative``.
+        WordloomError: an unknown method, or scikit-learn is missing.
     """
     if method not in METHODS:
         raise WordloomError(f"unknown clustering {method!r}; {did_you_mean(method, METHODS)}")
@@ -98,9 +99,10 @@ def cluster_texts(
     if labels is not None and len(labels) != len(texts):
         raise DataError(f"{len(labels):,} labels for {len(texts):,} texts; give each text one")
     assigned = _by_size(_assigned(x, k, method, seed))
-    if (found := int(assigned.max()) + 1) < k:  # vectors that differ in their last bits are one to k-means
-        raise DataError(f"there are {found:,} vectors that differ by more than rounding, and so no {k:,} "
-                        "clusters; give fewer")  # fmt: skip
+    if (count := int(assigned.max()) + 1) < k:  # k-means does not separate vectors that differ by rounding
+        raise DataError(
+            f"only {count:,} vectors differ by more than rounding; give fewer than {k:,} clusters"
+        )
     sizes = np.bincount(assigned, minlength=k)
     centres = np.stack([x[assigned == cluster].mean(0) for cluster in range(k)])  # [K, D]
     distances = np.linalg.norm(x - centres[assigned], axis=1)
@@ -113,13 +115,15 @@ def cluster_texts(
 
         nmi = float(normalized_mutual_info_score(list(labels), assigned))
         rand = float(adjusted_rand_score(list(labels), assigned))
-        tallies = [_tally([labels[i] for i in some.tolist()]) for some in members]
+        tallies = [_tally([labels[i] for i in numbers.tolist()]) for numbers in members]
     return Clusters(
         assigned=assigned,
         distances=distances,
         centres=centres,
         sizes=sizes,
-        nearest=[some[np.argsort(distances[some], kind="stable")][:n_texts].tolist() for some in members],
+        nearest=[
+            numbers[np.argsort(distances[numbers], kind="stable")][:n_texts].tolist() for numbers in members
+        ],
         words=top_words(texts, assigned, n_words),
         silhouette=silhouette,
         compared=compared,
@@ -134,8 +138,10 @@ def cluster_texts(
 def check_texts(
     texts: Sequence[str], k: int, method: Method = "kmeans", *, place: Callable[[int], str] | None = None
 ) -> None:
-    """Raise DataError where ``texts`` cannot be ``k`` clusters, WordloomError where there is no scikit-learn:
-    before anything is computed of them; ``place`` names a text by its number, from 0."""
+    """Raise DataError if ``texts`` cannot be grouped into ``k`` clusters, before their vectors are computed.
+
+    ``place`` names a text by its number, from 0. Raises WordloomError if scikit-learn is missing.
+    """
     try:
         import sklearn  # noqa: F401
     except ImportError:
@@ -147,14 +153,9 @@ def check_texts(
     if k > len(texts):
         raise DataError(f"{len(texts):,} texts cannot be {k:,} clusters; give {len(texts):,} or fewer")
     if empty := [i + 1 for i, text in enumerate(texts) if not text.strip()]:
-        if place is not None:
-            others = f", as of {len(empty) - 1:,} more" if len(empty) > 1 else ""
-            raise DataError(
-                f"{place(empty[0] - 1)}: the text is empty{others}, and so belongs to no cluster; take it out"
-            )
-        shown = ", ".join(f"{number:,}" for number in empty[:5])
-        more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
-        raise DataError(f"nothing is in text {shown}{more}, which so belongs to no cluster; take it out")
+        name = f"text {empty[0]:,}" if place is None else place(empty[0] - 1)
+        others = f", and so are {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        raise DataError(f"{name}: the text is empty{others}; leave it out of the clusters")
     if method == "agglomerative" and len(texts) > _MOST_PAIRED:
         raise DataError(
             f"agglomerative clustering keeps the distances of all pairs, and takes {_MOST_PAIRED:,} texts at "
@@ -173,22 +174,21 @@ def _check_vectors(x: NDArray[np.float64], n: int, k: int) -> None:
         )
     different = len(np.unique(x, axis=0))
     if different < k:
-        raise DataError(f"there are {different:,} different vectors, and so no {k:,} clusters; give fewer")
+        raise DataError(f"there are only {different:,} different vectors; give fewer than {k:,} clusters")
 
 
 def _assigned(x: NDArray[np.float64], k: int, method: Method, seed: int) -> NDArray[np.int64]:
     from sklearn.cluster import AgglomerativeClustering, KMeans
 
-    made = (
-        KMeans(k, n_init=_STARTS, random_state=seed)
-        if method == "kmeans"
-        else AgglomerativeClustering(k, linkage="ward")
-    )
-    return np.asarray(made.fit_predict(x), np.int64)
+    if method == "kmeans":
+        clustering = KMeans(k, n_init=_STARTS, random_state=seed)
+    else:
+        clustering = AgglomerativeClustering(k, linkage="ward")
+    return np.asarray(clustering.fit_predict(x), np.int64)
 
 
 def _by_size(assigned: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same clusters, numbered by falling size; of equal ones, first whose text comes first."""
+    """Renumber clusters by falling size; of equal ones, the cluster of the earliest text comes first."""
     _, first, numbers, sizes = np.unique(assigned, return_index=True, return_inverse=True, return_counts=True)
     rank = np.empty(len(sizes), np.int64)
     rank[np.lexsort((first, -sizes))] = np.arange(len(sizes))
@@ -196,7 +196,7 @@ def _by_size(assigned: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _silhouette(x: NDArray[np.float64], assigned: NDArray[np.int64], seed: int) -> tuple[float | None, int]:
-    """The mean silhouette, and of how many texts: where there are many, of a sample."""
+    """Return the mean silhouette and the number of texts in it, a sample if there are many."""
     from sklearn.metrics import silhouette_score
 
     if len(x) > _MOST_COMPARED:
@@ -208,43 +208,41 @@ def _silhouette(x: NDArray[np.float64], assigned: NDArray[np.int64], seed: int) 
 
 
 def _tally(labels: Sequence[str]) -> dict[str, int]:
-    found, counts = np.unique(np.asarray(labels), return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return {str(found[i]): int(counts[i]) for i in order}
+    return dict(Counter(sorted(map(str, labels))).most_common())
 
 
 def top_words(
     texts: Sequence[str], assigned: NDArray[np.int64], n: int = 10
 ) -> list[list[tuple[str, float]]]:
-    """The ``n`` words that set each cluster off from the others, and their weights, the heaviest first.
+    """Return the ``n`` words that distinguish each cluster from the others, the heaviest first, with weights.
 
-    Words are lower-cased and split as :class:`wordloom.data.BagVectorizer` splits; punctuation, and what a
-    cluster holds once, is left out.  The weight is a z-score (see the module): fewer than ``n`` where fewer
-    are above 0.
+    Words are lower-cased and split as :class:`wordloom.data.BagVectorizer` splits them. Punctuation and words
+    that a cluster has only once are left out. The weight is a z-score (see the module); a cluster has fewer
+    than ``n`` words if fewer have a weight above 0.
     """
     from wordloom.data.bags.vectorizer import BagVectorizer
 
     vectorizer, counted = BagVectorizer.fit_counts(texts, lower=True)
     terms = np.array(vectorizer.terms, dtype=object)
-    kept = np.array([any(map(str.isalnum, term)) for term in vectorizer.terms])
-    if not kept.any():
+    is_word = np.array([any(map(str.isalnum, term)) for term in vectorizer.terms])
+    if not is_word.any():
         return [[] for _ in range(int(assigned.max()) + 1)]
-    rows, terms = counted.rows[:, kept], terms[kept]
+    rows, terms = counted.rows[:, is_word], terms[is_word]
     total = np.asarray(rows.sum(0), np.float64).ravel()  # [V]
-    made = []
+    words = []
     for cluster in range(int(assigned.max()) + 1):
         here = np.asarray(rows[assigned == cluster].sum(0), np.float64).ravel()
         weights = _log_odds(here, total)
-        weights[here < _SEEN_TWICE] = 0.0
+        weights[here < _LEAST_COUNT] = 0.0
         best = np.argsort(-weights, kind="stable")[:n]
-        made.append([(str(terms[i]), float(weights[i])) for i in best if weights[i] > 0])
-    return made
+        words.append([(str(terms[i]), float(weights[i])) for i in best if weights[i] > 0])
+    return words
 
 
 def _log_odds(here: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[V] z-scores of the words of a cluster, counted ``here`` [V], against the rest of ``total`` [V]."""
-    ours, theirs = here + total, 2 * total - here  # with the prior, which is the total
-    odds_ours = np.log(ours) - np.log(np.maximum(ours.sum() - ours, 0.5))  # 0.5: there is but one word
-    odds_theirs = np.log(theirs) - np.log(np.maximum(theirs.sum() - theirs, 0.5))
-    scores: NDArray[np.float64] = (odds_ours - odds_theirs) / np.sqrt(1 / ours + 1 / theirs)
+    """Return z-scores [V] of the words of a cluster with counts ``here`` [V], of ``total`` [V] in all."""
+    inside, outside = here + total, 2 * total - here  # with the prior, which is the total
+    odds_inside = np.log(inside) - np.log(np.maximum(inside.sum() - inside, 0.5))  # 0.5: for a single word
+    odds_outside = np.log(outside) - np.log(np.maximum(outside.sum() - outside, 0.5))
+    scores: NDArray[np.float64] = (odds_inside - odds_outside) / np.sqrt(1 / inside + 1 / outside)
     return scores

@@ -1,4 +1,4 @@
-"""Vectors of texts and of their tokens from within any model: encoders, causal models, recurrent ones."""
+"""Embed texts and their tokens by any layer of an encoder, a causal model or a recurrent model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -22,6 +21,7 @@ from wordloom.models.fast.encoder import FastEncoder
 from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.recurrent import Recurrent
 from wordloom.run.models.side_by_side import side_by_side
+from wordloom.run.models.text_stream import batches_of
 from wordloom.text.arguments import check_texts
 
 __all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "Pooling", "TokenVectors"]
@@ -33,26 +33,26 @@ TooLong: TypeAlias = Literal["error", "cut", "window"]
 Place: TypeAlias = Callable[[int], str]
 POOLINGS = ("mean", "sum", "max", "cls", "last")
 _TOO_LONG = ("error", "cut", "window")
-_POOL_TEXTS = 1 << 12  # sorted by length together
-_BATCH_TOKENS = 1 << 13  # of a forward pass, padding included
-_CORE_TOKENS = 1 << 10  # ... of one core, whose cache keeps what lies between two layers
-_NAMED = 5  # texts of which the ledger's lines say the number
-_FAST_FROM = 1 << 12  # tokens for which it is worth laying out a model's weights anew
+_POOL_TEXTS = 1 << 12  # texts that are sorted by length together
+_BATCH_TOKENS = 1 << 13  # tokens of a forward pass, with padding
+_CORE_TOKENS = 1 << 10  # tokens on one core, whose cache then holds the activations between two layers
+_NAMED = 5  # texts that a line of the ledger names
+_FAST_FROM = 1 << 12  # tokens from which converting the weights for the fast encoder pays
 
 _Use: TypeAlias = Callable[[list[tuple[int, int]], Tensor, Tensor], None]
 
 
 @dataclass
 class EmbedLedger:
-    """What became of texts.
+    """A report on embedded texts, which it names by number from 0.
 
     Attributes:
-        texts, tokens: how many; tokens without the marks around a text.
-        unknown: tokens that stand for what the tokenizer lacks.
-        empty: texts, by number from 0, without a token.
-        cut: texts, by number, whose end was left out, as asked, and the ``tokens_left_out``.
-        windowed: texts, by number, that were read in several windows, as asked.
-        places: where the texts stand that ``lines`` names, by number, as far as that was told.
+        texts, tokens: how many; special tokens around a text are not counted.
+        unknown: how many of the tokens are unknown.
+        empty: the texts without a token.
+        cut: the truncated texts, which lost ``tokens_left_out`` tokens.
+        windowed: the texts that were read in several windows.
+        places: the known positions of the texts that :meth:`lines` names.
     """
 
     texts: int = 0
@@ -65,13 +65,13 @@ class EmbedLedger:
     places: dict[int, str] = field(default_factory=dict)
 
     def name(self, numbers: list[int], number: int, place: Place | None) -> None:
-        """Add a text to ``numbers``, one of the lists, and keep its place if ``lines`` will name it."""
+        """Add a text to ``numbers``, one of the lists, and keep its position if ``lines`` will name it."""
         numbers.append(number)
         if place is not None and len(numbers) <= _NAMED:
             self.places[number] = place(number)
 
     def lines(self) -> list[str]:
-        """The ledger as text, one fact per line."""
+        """Return the report, one fact a line."""
         lines = [f"{self.texts:,} texts, {self.tokens:,} tokens, {self.unknown:,} of them unknown"]
         for what, numbers in (
             ("without a token", self.empty),
@@ -89,7 +89,7 @@ class EmbedLedger:
 
 
 class Embedded(NamedTuple):
-    """``vectors`` [N, D] float32 of N texts, and what became of them."""
+    """The vectors of N texts, [N, D] float32, and the report on the texts."""
 
     vectors: NDArray[np.float32]
     ledger: EmbedLedger
@@ -104,19 +104,19 @@ class TokenVectors(NamedTuple):
 
 
 class Embedder:
-    """Texts to vectors by ``model`` and ``tokenizer``.
+    """Turns texts into vectors by ``model`` and ``tokenizer``.
 
     Args:
-        pooling: of a text's tokens: their ``mean``, ``sum``, ``max``, or the vector of the first (``cls``, of
-            an encoder) or the last.  An encoder's marks around the text take part, as in
-            sentence-transformers.
-        layer: after how many blocks; 0 is the embeddings, None the model's output.
-        too_long: what a text is that the model cannot read at once: an ``error``, ``cut`` behind what fits,
-            or read in ``window`` s that follow one another, whose tokens are pooled together.
-        limit: tokens read at once, marks included; None: what the model allows.
-        normalize: bring vectors of texts to length 1.
+        pooling: the vector of a text: the ``mean``, ``sum`` or ``max`` of its tokens' vectors, or that of the
+            first token (``cls``, for encoders) or the ``last``. The special tokens that an encoder adds take
+            part, as in sentence-transformers.
+        layer: how many blocks to apply; 0 gives the embeddings, None the model's output.
+        too_long: what happens to a text with more than ``limit`` tokens: an ``error``, or truncation
+            (``cut``), or successive windows (``window``), whose tokens are pooled together.
+        limit: how many tokens to read at once, with special tokens; None: as many as the model reads.
+        normalize: scale the vectors of texts to length 1.
 
-    Raises ConfigError for settings that are not allowed or not this model's.
+    Raises ConfigError for a setting that is not allowed, or not for this model.
     """
 
     def __init__(
@@ -130,9 +130,9 @@ class Embedder:
         limit: int | None = None,
         normalize: bool = False,
     ) -> None:
-        for name, given, allowed in (("pooling", pooling, POOLINGS), ("too_long", too_long, _TOO_LONG)):
-            if given not in allowed:
-                raise ConfigError(f"unknown {name} {given!r}; {did_you_mean(given, allowed)}")
+        for name, value, allowed in (("pooling", pooling, POOLINGS), ("too_long", too_long, _TOO_LONG)):
+            if value not in allowed:
+                raise ConfigError(f"unknown {name} {value!r}; {did_you_mean(value, allowed)}")
         self.model, self.tokenizer, self.pooling, self.layer = model, tokenizer, pooling, layer
         self.too_long, self.normalize = too_long, normalize
         self._fast: FastEncoder | None = None
@@ -154,20 +154,22 @@ class Embedder:
 
     @property
     def _around(self) -> int:
-        """Marks around a text."""
+        """The number of special tokens around a text."""
         return 2 if self.marks else 0
 
     def __call__(self, texts: Iterable[str], *, place: Place | None = None) -> Embedded:
-        """The vectors of ``texts``; raises DataError for a text that is too long, if that is an error, which
-        names it by ``place`` of its number, from 0."""
-        ledger, found = EmbedLedger(), [np.empty((0, self.dim), np.float32)]
-        for some in self.stream(texts, ledger, place=place):
-            found.append(some)
-        return Embedded(np.concatenate(found), ledger)
+        """Return the vectors of ``texts``.
+
+        Raises DataError for a text that is too long, unless ``too_long`` allows it; ``place`` names a text by
+        its number, from 0, in an error.
+        """
+        ledger = EmbedLedger()
+        empty = np.empty((0, self.dim), np.float32)
+        return Embedded(np.concatenate([empty, *self.stream(texts, ledger, place=place)]), ledger)
 
     @property
     def dim(self) -> int:
-        """Components of a vector."""
+        """The size of a vector."""
         if self.layer is None and not self.bidirectional:
             config = self.model.config
             return int(getattr(config, "output_dim", config.dim))
@@ -177,57 +179,59 @@ class Embedder:
     def stream(
         self, texts: Iterable[str], ledger: EmbedLedger, *, place: Place | None = None
     ) -> Iterator[NDArray[np.float32]]:
-        """The vectors of some texts after another, [n, D], in order; ``ledger`` is kept as they come, and
-        ``place`` is of a text's number there, from 0."""
-        texts = check_texts(texts, error=DataTypeError)
-        while some := list(islice(texts, _POOL_TEXTS)):
-            pieces = self._pieces(some, ledger, place)
-            pooled = _Pooled(len(some), self.pooling)
+        """Yield the vectors of some texts at a time, [n, D], in order, and add the texts to ``ledger``.
+
+        ``place`` names a text by its number in ``ledger``, from 0.
+        """
+        for batch in batches_of(check_texts(texts, error=DataTypeError), _POOL_TEXTS):
+            pieces = self._pieces(batch, ledger, place)
+            pooled = _Pooled(len(batch), self.pooling)
             self._forward(pieces, pooled.add)
             yield pooled.vectors(self.dim, normalize=self.normalize)
 
     def tokens(
         self, texts: Sequence[str], ledger: EmbedLedger | None = None, *, place: Place | None = None
     ) -> list[TokenVectors]:
-        """The vectors of every token of every text, marks left out, at their own lengths; ``ledger`` as for
-        :meth:`TextEncoder.embed_tokens <wordloom.run.TextEncoder.embed_tokens>`, ``place`` as for
-        :meth:`stream`."""
+        """Return the vectors of the tokens of each text, without special tokens.
+
+        The texts are added to ``ledger``; without one, the log reports the truncated texts.
+        """
         texts = list(check_texts(texts, error=DataTypeError))
-        kept = EmbedLedger() if ledger is None else ledger
-        pieces = self._pieces(texts, kept, place)
-        if ledger is None and kept.cut:
-            for line in kept.lines()[1:]:
+        report = EmbedLedger() if ledger is None else ledger
+        pieces = self._pieces(texts, report, place)
+        if ledger is None and report.cut:
+            for line in report.lines()[1:]:
                 log.warning(line)
-        parts: dict[int, list[tuple[int, NDArray[np.float32]]]] = {i: [] for i in range(len(texts))}
+        parts: list[dict[int, NDArray[np.float32]]] = [
+            {-1: np.empty((0, self.dim), np.float32)} for _ in texts
+        ]
         inside = slice(1, -1) if self.marks else slice(None)
 
         def keep(owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
-            for row, (text, place) in enumerate(owners):
-                n = int(attend[row].sum())
-                vectors = x[row, :n].float().cpu().numpy()[inside]
+            for row, (text, nth) in enumerate(owners):
+                vectors = x[row, : int(attend[row].sum())].float().cpu().numpy()[inside]  # [n, D]
                 _check_finite(vectors)
-                parts[text].append((place, vectors))
+                parts[text][nth] = vectors
 
         self._forward(pieces, keep)
         ids: list[list[int]] = [[] for _ in texts]
         for text, _, piece in pieces:
             ids[text] += piece[inside].tolist()
-        made = []
-        for text in range(len(texts)):
-            stacked = [
-                np.empty((0, self.dim), np.float32),
-                *(x for _, x in sorted(parts[text], key=itemgetter(0))),
-            ]
-            spelled = [self.tokenizer.id_to_token(index) for index in ids[text]]
-            made.append(TokenVectors(np.array(ids[text], np.int64), spelled, np.concatenate(stacked)))
-        return made
+        return [
+            TokenVectors(
+                np.array(row, np.int64),
+                [self.tokenizer.id_to_token(index) for index in row],
+                np.concatenate([vectors for _, vectors in sorted(windows.items())]),
+            )
+            for row, windows in zip(ids, parts, strict=True)
+        ]
 
     # -- the parts ---------------------------------------------------------------------------------------
 
     def _pieces(
         self, texts: Sequence[str], ledger: EmbedLedger, place: Place | None
     ) -> list[tuple[int, int, NDArray[np.int64]]]:
-        """Rows to read: the text's number, its place among that text's rows, and the tokens."""
+        """Return the rows to read: the text's number, the row's number in that text, and the tokens."""
         room = None if self.limit is None else self.limit - self._around
         pieces: list[tuple[int, int, NDArray[np.int64]]] = []
         for i, ids in enumerate(self.tokenizer.encode_batch(texts, specials="text")):
@@ -239,9 +243,9 @@ class Embedder:
                 ledger.name(ledger.empty, number, place)
             if room is not None and len(ids) > room:
                 if self.too_long == "error":
-                    named = f"text {number + 1}" if place is None else place(number)
+                    name = f"text {number + 1}" if place is None else place(number)
                     raise DataError(
-                        f"{named} has {len(ids):,} tokens and the model reads {room:,} at once; "
+                        f"{name} has {len(ids):,} tokens and the model reads {room:,} at once; "
                         "shorten it, or ask for too_long (--too-long) cut or window"
                     )
                 if self.too_long == "cut":
@@ -263,14 +267,16 @@ class Embedder:
         return pieces
 
     def _forward(self, pieces: list[tuple[int, int, NDArray[np.int64]]], use: _Use) -> None:
-        """``use`` (text, place) of each row, states [B, T, D] and attend [B, T] of batches of rows of like
-        length: one after another, or by an encoder on a CPU, several at a time."""
+        """Call ``use`` for batches of rows of similar length: owners, states [B, T, D] and attend [B, T].
+
+        An owner is the numbers of a text and of the row in it. On a CPU, an encoder runs batches in parallel.
+        """
         device = next(self.model.parameters()).device
         order = sorted(pieces, key=lambda piece: len(piece[2]))
         pad = (self.marks.pad if self.marks else self.tokenizer.pad_id) or 0
         room = _CORE_TOKENS if self.bidirectional and device.type == "cpu" else _BATCH_TOKENS
         batches = []
-        while order:  # the longest first: what will not fit into memory shows at once
+        while order:  # the longest first, so that a lack of memory shows at once
             n = max(1, room // len(order[-1][2]))
             batches.append(order[-n:])
             order = order[:-n]
@@ -284,7 +290,7 @@ class Embedder:
                 tokens[row, : len(piece)] = piece
             attend = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None]).to(device)
             x = hidden(torch.from_numpy(tokens).to(device), attend)
-            use([(text, place) for text, place, _ in rows], x, attend)
+            use([(text, nth) for text, nth, _ in rows], x, attend)
 
         with evaluating(self.model):
             if self.bidirectional:
@@ -294,7 +300,7 @@ class Embedder:
                     read(rows)
 
     def _hidden(self, tokens: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """([B, T], attend) -> [B, T, D] after the layer asked for, of so many ``tokens`` in all."""
+        """Return the function ([B, T], attend) -> [B, T, D]; there will be ``tokens`` tokens in all."""
         if not self.bidirectional:
             return self._states
         reader = self.model
@@ -307,25 +313,24 @@ class Embedder:
         )
 
     def _states(self, tokens: Tensor, attend: Tensor) -> Tensor:
-        """Of a model that reads in one direction, where what follows a row changes nothing: it is not told of
-        padding."""
+        """Return the states of a causal model, which padding behind a row does not change."""
         if self.layer is None:
             return self.model.hidden(tokens)
-        with _watching(self.model, self.layer) as seen:
+        with _captured(self.model, self.layer) as states:
             self.model.hidden(tokens)
-        return seen[0]
+        return states[0]
 
 
 @contextmanager
-def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
-    """A list that fills with what goes into the first block (layer 0), or comes out of the ``layer``-th."""
-    seen: list[Tensor] = []
+def _captured(model: Any, layer: int) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the input of the first block (layer 0), or the output of block ``layer``."""
+    states: list[Tensor] = []
 
-    def before(_: nn.Module, given: tuple[Any, ...]) -> None:
-        seen.append(given[0])
+    def before(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        states.append(inputs[0])
 
-    def after(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-        seen.append(made[0] if isinstance(made, tuple) else made)
+    def after(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
 
     blocks: Sequence[nn.Module] = model.blocks
     hook = (
@@ -334,7 +339,7 @@ def _watching(model: Any, layer: int) -> Iterator[list[Tensor]]:
         else blocks[layer - 1].register_forward_hook(after)
     )
     try:
-        yield seen
+        yield states
     finally:
         hook.remove()
 
@@ -348,49 +353,49 @@ def _check_finite(vectors: NDArray[Any]) -> None:
 
 
 class _Pooled:
-    """Vectors of texts from the states of their rows, of which a text may have several."""
+    """Pools the states of rows into the vectors of ``n`` texts; a text may have several rows."""
 
     def __init__(self, n: int, pooling: Pooling) -> None:
         self.pooling = pooling
-        self._made: list[list[tuple[int, NDArray[np.float64], int]]] = [[] for _ in range(n)]
+        self._rows: list[list[tuple[int, NDArray[np.float64], int]]] = [[] for _ in range(n)]
 
     def add(self, owners: list[tuple[int, int]], x: Tensor, attend: Tensor) -> None:
         x = x.float()
-        seen = attend[:, :, None]
-        lengths = attend.sum(1)
+        padding = ~attend[:, :, None]  # [B, T, 1]
+        lengths = attend.sum(1)  # [B]
         match self.pooling:
             case "mean" | "sum":
-                made = widened(x.masked_fill(~seen, 0.0)).sum(1)
+                pooled = widened(x.masked_fill(padding, 0.0)).sum(1)  # [B, D]
             case "max":
-                made = x.masked_fill(~seen, -torch.inf).amax(1)
+                pooled = x.masked_fill(padding, -torch.inf).amax(1)  # [B, D]
             case "cls":
-                made = x[:, 0]
+                pooled = x[:, 0]  # [B, D]
             case "last":
-                made = x[torch.arange(len(x), device=x.device), lengths - 1]
-        rows = made.cpu().double().numpy()
-        for (text, place), row, n in zip(owners, rows, lengths.tolist(), strict=True):
-            self._made[text].append((place, row, n))
+                pooled = x[torch.arange(len(x), device=x.device), lengths - 1]  # [B, D]
+        rows = pooled.cpu().double().numpy()
+        for (text, nth), row, n in zip(owners, rows, lengths.tolist(), strict=True):
+            self._rows[text].append((nth, row, n))
 
     def vectors(self, dim: int, *, normalize: bool) -> NDArray[np.float32]:
-        """[n, D]; zeros of a text without a token."""
-        found = np.zeros((len(self._made), dim), np.float64)
-        for i, made in enumerate(self._made):
-            if not made:
+        """Return the vectors [n, D]; the vector of a text without a token is 0."""
+        vectors = np.zeros((len(self._rows), dim), np.float64)
+        for i, rows in enumerate(self._rows):
+            if not rows:
                 continue
-            parts = [row for _, row, _ in sorted(made, key=itemgetter(0))]
+            parts = [row for _, row, _ in sorted(rows, key=itemgetter(0))]
             match self.pooling:
                 case "mean":
-                    found[i] = np.sum(parts, axis=0) / sum(n for _, _, n in made)
+                    vectors[i] = np.sum(parts, axis=0) / sum(n for _, _, n in rows)
                 case "sum":
-                    found[i] = np.sum(parts, axis=0)
+                    vectors[i] = np.sum(parts, axis=0)
                 case "max":
-                    found[i] = np.max(parts, axis=0)
+                    vectors[i] = np.max(parts, axis=0)
                 case "cls":
-                    found[i] = parts[0]
+                    vectors[i] = parts[0]
                 case "last":
-                    found[i] = parts[-1]
-        _check_finite(found)
+                    vectors[i] = parts[-1]
+        _check_finite(vectors)
         if normalize:
-            norms = np.linalg.norm(found, axis=1, keepdims=True)
-            found = np.divide(found, norms, out=found, where=norms > 0)
-        return found.astype(np.float32)
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = np.divide(vectors, norms, out=vectors, where=norms > 0)
+        return vectors.astype(np.float32)

@@ -66,8 +66,8 @@ class LanguageModel(ReadsText):
         if not _is_text(prompt):
             several = are_several(prompt)
             rows = list(prompt) if several else [prompt]
-            made = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
-            done = [completion.ids for completion in made]
+            completions = complete(self.model, self.tokenizer, rows, sampling, eos_ids=eos_ids)
+            done = [completion.ids for completion in completions]
             return done if several or len(done) > 1 else done[0]
         return generate_text(
             self.model, self.text_tokenizer, prompt, sampling, eos_ids=eos_ids, specials=specials

@@ -58,17 +58,17 @@ def pooling_of(folder: str | Path) -> SentenceSettings | None:
 
 def _limit(folder: Path) -> int | None:
     """Return the limit in sentence_bert_config.json, or from version 6 on that of the tokenizer."""
-    own = _read(folder / "sentence_bert_config.json") or {}
-    if own.get("do_lower_case") and not _lowers(folder):
+    settings = _read(folder / "sentence_bert_config.json") or {}
+    if settings.get("do_lower_case") and not _lowers(folder):
         raise CheckpointError(
             f"{folder / 'sentence_bert_config.json'} has do_lower_case, and the tokenizer there tells "
             "capitals apart; put a lower-casing normalizer into tokenizer.json, which all tools read"
         )
-    if "max_seq_length" in own:
-        given = own["max_seq_length"]
+    if "max_seq_length" in settings:
+        length = settings["max_seq_length"]
     else:
-        given = (_read(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    return int(given) if isinstance(given, int | float) and given < _NO_LIMIT else None
+        length = (_read(folder / "tokenizer_config.json") or {}).get("model_max_length")
+    return int(length) if isinstance(length, int | float) and length < _NO_LIMIT else None
 
 
 def _lowers(folder: Path) -> bool:
@@ -78,18 +78,18 @@ def _lowers(folder: Path) -> bool:
 
 
 def _mode(path: Path) -> Pooling:
-    given = _read(path) or {}
-    if "pooling_mode" in given:
-        word = given["pooling_mode"]
-        asked = [word] if isinstance(word, str) else list(word)
+    config = _read(path) or {}
+    if "pooling_mode" in config:
+        word = config["pooling_mode"]
+        names = [word] if isinstance(word, str) else list(word)
         known = _WORDS
     else:
-        asked = [key for key, value in given.items() if key.startswith("pooling_mode_") and value is True]
+        names = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
         known = _FLAGS
-    if len(asked) != 1 or asked[0] not in known:
-        asked_for = " and ".join(map(str, asked)) or "no pooling"
+    if len(names) != 1 or names[0] not in known:
+        asked_for = " and ".join(map(str, names)) or "no pooling"
         raise CheckpointError(f"{path} asks for {asked_for}; allowed: one of {', '.join(known)}")
-    return known[asked[0]]
+    return known[names[0]]
 
 
 def pooling_files(dim: int, settings: SentenceSettings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A trained encoder: embeddings of texts and tokens, masked tokens, pseudo-perplexity."""
+"""A trained encoder: embed texts and tokens, fill in masked tokens, compute pseudo-perplexity."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ class TextEncoder(ReadsText):
                 f"the text has {len(ids):,} tokens and the model reads {self.config.max_seq_len - 2:,} at "
                 "once; shorten it"
             )
-        device = next(self.model.parameters()).device
-        tokens = torch.tensor([row], device=device)  # [1, T]
+        tokens = torch.tensor([row], device=next(self.model.parameters()).device)  # [1, T]
         with evaluating(self.model):
             states = self.model.hidden(tokens)[tokens == mask]  # [masks, D]
             logits = self.model.lm_head(self.model.mlm_hidden(states)).float()

@@ -1,11 +1,11 @@
-"""From texts to what a classifier takes in: bags of words by a vocabulary, sequences by a tokenizer."""
+"""Readers of texts: bags of words by a vocabulary, sequences of tokens by a tokenizer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +27,28 @@ from wordloom.models import RobertaConfig, TaskConfig, context_limit
 from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.text import Tokenizer
 
-__all__ = ["BagReader", "MarkedReader", "ReadTexts", "SequenceReader", "TextReader", "cutting", "text_reader"]
+__all__ = [
+    "BagReader",
+    "MarkedReader",
+    "ReadTexts",
+    "SequenceReader",
+    "TextReader",
+    "order_of",
+    "text_reader",
+]
 
 Place = Callable[[int], str]
 Targets = NDArray[np.int64] | NDArray[np.float32]
 
 
 class ReadTexts(NamedTuple):
-    """N texts as rows, and what became of their terms (words or tokens).
+    """N texts as rows, and a report on their terms (words or tokens).
 
     Attributes:
-        rows: what :meth:`TextReader.batches` takes.
-        terms: in all; ``unknown``: those that stand for what the vocabulary lacks.
-        empty: rows without a known term; ``cut``: rows of which the end was left out, as asked.
-        cut_rows: the numbers of these, where they are known.
+        rows: the argument of :meth:`TextReader.batches`.
+        terms: how many terms there are; ``unknown`` of them are not in the vocabulary.
+        empty: how many rows have no known term.
+        cut: how many rows were truncated; ``cut_rows`` are their numbers, where they are known.
     """
 
     rows: Any
@@ -52,14 +60,14 @@ class ReadTexts(NamedTuple):
 
 
 class TextReader(Protocol):
-    """What makes a classifier's inputs of texts.
+    """Turns texts into the inputs of a classifier.
 
     Attributes:
-        most_texts: of a row; where that is 1, rows are str, else tuples of so many or fewer.
+        most_texts: how many texts a row has at most; if 1, rows are str, else tuples of str.
         whole: whether an empty text is an error.
-        unit: what its terms are called.
-        vocabulary: what is saved beside the model.
-        signature: the settings that decide the inputs, for that of a score.
+        unit: the name of its terms: "words" or "tokens".
+        vocabulary: what is saved beside the model: a tokenizer or a vectorizer.
+        signature: the settings that decide the inputs, for the signature of a score.
     """
 
     @property
@@ -74,24 +82,32 @@ class TextReader(Protocol):
     def signature(self) -> dict[str, object]: ...
 
     def read(self, texts: Iterable[Any], place: Place | None = None) -> ReadTexts:
-        """``texts`` as rows; ``place`` names a row by its number, in an error."""
+        """Return ``texts`` as rows; ``place`` names a row by its number in an error."""
         ...
 
     def batches(
         self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
     ) -> LabelBatches:
-        """Batches of the rows: permuted by ``seed``, or with None, for one pass over all of them."""
+        """Return batches of the rows: permuted by ``seed``, or (None) for one pass over them."""
         ...
+
+
+def order_of(seed: int | None, alike: int = 1) -> dict[str, Any]:
+    """Return the settings of batches permuted by ``seed``, or (None) sorted by length for one pass."""
+    if seed is None:
+        return {"order": "length"}
+    return {"order": "permutation", "seed": seed, "alike": alike}
 
 
 @dataclass(frozen=True)
 class BagReader:
-    """Texts to :class:`~wordloom.data.Bags`."""
+    """Reads texts as :class:`~wordloom.data.Bags`."""
+
+    unit: ClassVar[str] = "words"
+    most_texts: ClassVar[int] = 1
+    whole: ClassVar[bool] = False
 
     vectorizer: BagVectorizer
-    unit: str = field(default="words", init=False)
-    most_texts: int = field(default=1, init=False)
-    whole: bool = field(default=False, init=False)
 
     @property
     def vocabulary(self) -> BagVectorizer:
@@ -105,7 +121,7 @@ class BagReader:
         return self.counted(self.vectorizer.count(texts))
 
     def counted(self, counted: Counted) -> ReadTexts:
-        """Texts that were counted before."""
+        """Return texts that have been counted as rows."""
         empty = int((np.diff(counted.rows.indptr) == 0).sum())
         return ReadTexts(counted.rows, counted.terms, counted.unknown, empty)
 
@@ -118,20 +134,22 @@ class BagReader:
 
 @dataclass(frozen=True)
 class SequenceReader:
-    """Texts to :class:`~wordloom.data.Sequences`.
+    """Reads texts as :class:`~wordloom.data.Sequences`.
 
     Attributes:
-        longest: tokens of a text at most, None: any number; ``too_long``: what a longer one is.
-        alike: how many samples one after another are of like length.
+        longest: how many tokens a text has at most; None: any number.
+        too_long: what happens to a longer text: an error, or truncation ("cut").
+        alike: how many successive samples have similar lengths.
     """
+
+    unit: ClassVar[str] = "tokens"
+    most_texts: ClassVar[int] = 1
+    whole: ClassVar[bool] = False
 
     tokenizer: Tokenizer
     longest: int | None = None
     too_long: Literal["error", "cut"] = "error"
     alike: int = 1
-    unit: str = field(default="tokens", init=False)
-    most_texts: int = field(default=1, init=False)
-    whole: bool = field(default=False, init=False)
 
     @property
     def vocabulary(self) -> Tokenizer:
@@ -139,8 +157,8 @@ class SequenceReader:
 
     @property
     def signature(self) -> dict[str, object]:
-        read = "whole" if self.longest is None else f"to-{self.longest}"
-        return {"tok": tokenizer_name(self.tokenizer), "texts": read}
+        texts = "whole" if self.longest is None else f"to-{self.longest}"
+        return {"tok": tokenizer_name(self.tokenizer), "texts": texts}
 
     def read(self, texts: Iterable[str], place: Place | None = None) -> ReadTexts:
         rows = token_rows(self.tokenizer, texts, longest=self.longest, too_long=self.too_long, place=place)
@@ -149,40 +167,35 @@ class SequenceReader:
     def batches(
         self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
     ) -> LabelBatches:
-        return SequenceLabelBatches(
-            read.rows,
-            targets,
-            pad_id=self.tokenizer.pad_id or 0,
-            places=places,
-            seed=seed or 0,
-            order="length" if seed is None else "permutation",
-            alike=1 if seed is None else self.alike,
-        )
+        pad_id, order = self.tokenizer.pad_id or 0, order_of(seed, self.alike)
+        return SequenceLabelBatches(read.rows, targets, pad_id=pad_id, places=places, **order)
 
 
 @dataclass(frozen=True)
 class MarkedReader:
-    """Texts, or pairs, to :class:`~wordloom.data.batches.framed.MarkedInputs` of the model of
-    ``config``; pairs in both orders where it says so.
+    """Reads texts or pairs, between special tokens, as :class:`~wordloom.data.batches.framed.MarkedInputs`.
+
+    Pairs are read in both orders if the model's ``config`` says so.
 
     Attributes:
-        longest: tokens of a row at most, marks included, None: what the model reads; ``too_long``: what a
-            longer one is.
-        alike: how many samples one after another are of like length.
+        longest: how many tokens a row has at most, with special tokens; None: as many as the model reads.
+        too_long: what happens to a longer row: an error, or truncation ("cut").
+        alike: how many successive samples have similar lengths.
     """
+
+    unit: ClassVar[str] = "tokens"
+    most_texts: ClassVar[int] = 2
+    whole: ClassVar[bool] = True
 
     tokenizer: Tokenizer
     config: TaskConfig
     longest: int | None = None
     too_long: Literal["error", "cut"] = "error"
     alike: int = 1
-    unit: str = field(default="tokens", init=False)
-    most_texts: int = field(default=2, init=False)
-    whole: bool = field(default=True, init=False)
 
     @property
     def frame(self) -> Frame:
-        """What stands around the texts."""
+        """The special tokens around the texts."""
         if not self.config.encodes:
             return Frame.of_causal(self.tokenizer)
         return Frame.of_encoder(self.tokenizer, doubled=isinstance(self.config.body, RobertaConfig))
@@ -198,32 +211,38 @@ class MarkedReader:
 
     @property
     def segments(self) -> bool:
-        """Whether the model tells a second text apart by its segment."""
+        """Whether the model has segment ids, which distinguish the texts of a pair."""
         return getattr(self.config.body, "type_vocab_size", 1) > 1
 
     @property
     def most_tokens(self) -> int:
-        """What a row has at most."""
+        """How many tokens a row has at most."""
         longest = self.longest or context_limit(self.config)
         assert longest is not None
         return longest
 
+    @property
+    def length_advice(self) -> dict[str, str]:
+        """The advice in the error for a row that is too long, if the model alone sets the limit."""
+        return {} if self.longest is not None else {"allowed": OF_MODEL}
+
     def read(self, texts: Iterable[str | tuple[str, ...]], place: Place | None = None) -> ReadTexts:
-        given: Iterable[tuple[str, ...]] = ((text,) if isinstance(text, str) else text for text in texts)
-        if not self.config.both_orders:
-            rows = self._rows(given, place)
-            return ReadTexts(rows, len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
-        pairs = list(given)
-        for row, pair in enumerate(pairs):
-            if len(pair) != 2:
-                where = f"row {row}" if place is None else place(row)
-                raise DataError(
-                    f"{where}: has {len(pair)} text{'s' * (len(pair) != 1)}, and this model reads two, in "
-                    "both orders (data.both_orders)"
-                )
+        pairs: Iterable[tuple[str, ...]] = ((text,) if isinstance(text, str) else text for text in texts)
+        if self.config.both_orders:
+            pairs = list(pairs)
+            for number, pair in enumerate(pairs):
+                if len(pair) != 2:
+                    where = f"row {number}" if place is None else place(number)
+                    texts_there = f"{len(pair)} text{'s' * (len(pair) != 1)}"
+                    raise DataError(
+                        f"{where}: has {texts_there}, and this model reads two, in both orders "
+                        "(data.both_orders)"
+                    )
         rows = self._rows(pairs, place)
-        turned = self._rows([(second, first) for first, second in pairs], place)
-        return ReadTexts((rows, turned), len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
+        swapped = (
+            (rows, self._rows([pair[::-1] for pair in pairs], place)) if self.config.both_orders else None
+        )
+        return ReadTexts(swapped or rows, len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
 
     def _rows(self, texts: Iterable[tuple[str, ...]], place: Place | None) -> MarkedRows:
         return marked_rows(
@@ -236,22 +255,11 @@ class MarkedReader:
             **self.length_advice,
         )
 
-    @property
-    def length_advice(self) -> dict[str, str]:
-        """The advice in the error for a row that is too long, if the model alone sets the limit."""
-        return {} if self.longest is not None else {"allowed": OF_MODEL}
-
     def batches(
         self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
     ) -> LabelBatches:
-        settings: dict[str, Any] = {
-            "segments": self.segments,
-            "pad_id": self.frame.pad,
-            "places": places,
-            "seed": seed or 0,
-            "order": "length" if seed is None else "permutation",
-            "alike": 1 if seed is None else self.alike,
-        }
+        settings: dict[str, Any] = {"segments": self.segments, "pad_id": self.frame.pad, "places": places}
+        settings |= order_of(seed, self.alike)
         if self.config.both_orders:
             rows, turned = read.rows
             return BothOrders(rows, targets, turned=turned, **settings)
@@ -272,16 +280,11 @@ class AbsentReader:
         raise CheckpointError(self._message)
 
 
-def cutting(reader: TextReader) -> TextReader:
-    """``reader`` that cuts what is longer than it reads; one that reads texts whole is left as it is."""
-    return replace(reader, too_long="cut") if isinstance(reader, MarkedReader) else reader
-
-
 def text_reader(folder: Path, config: Any) -> TextReader:
-    """What reads texts for the classifier of ``config`` in ``folder``.
+    """Return the reader of texts for the classifier of ``config`` in ``folder``.
 
     A folder without a vocabulary gives a reader that raises CheckpointError when it is used.  Raises
-    CheckpointError where the vocabulary there is not the model's.
+    CheckpointError if the vocabulary does not fit the model.
     """
     if hasattr(config, "max_ngram"):
         if not (folder / VOCABULARY).exists():

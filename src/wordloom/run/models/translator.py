@@ -1,4 +1,4 @@
-"""A trained sequence-to-sequence model from its folder, and what one does with it."""
+"""A trained translation model: translate texts, and read or write token ids."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from wordloom.weights.configs import format_of
 
 __all__ = ["Overlong", "Translation", "Translator"]
 
-_POOL = 16  # batches of texts sorted by length together: little is padded, and little is held
+_POOL = 16  # batches whose texts are sorted by length together: little padding, and few texts in memory
 
 Overlong: TypeAlias = Literal["error", "split"]
 OVERLONG = ("error", "split")
 Row: TypeAlias = list[int]
-Place: TypeAlias = Callable[[int], str]  # what a text is called in an error, by its number from 1
+Place: TypeAlias = Callable[[int], str]  # names a text in an error, by its number from 1
 
 
 def _numbered(number: int) -> str:
@@ -44,10 +44,10 @@ def _numbered(number: int) -> str:
 
 
 class Translation(NamedTuple):
-    """One text that a source became.
+    """A translation of a text, and its score.
 
-    ``score`` is what hypotheses are compared by: the log-probability, in nats, over ``length **
-    length_penalty``, the length in tokens with the end; 0 for the empty translation of an empty text.
+    The score is the log-probability in nats, divided by ``length ** length_penalty``. The length counts
+    tokens, with the end token. The empty translation of an empty text has score 0.
     """
 
     text: str
@@ -55,32 +55,35 @@ class Translation(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text in one line: a space stands for every line break in it."""
+        """The text in one line, with a space for each line break."""
         return " ".join(self.text.splitlines())
 
 
 class _Part(NamedTuple):
-    """A text, or a stretch of one, as it is read; ``number`` is its own, and for a whole text that of the
-    text from 0."""
+    """A text or a part of one, as token ids; ``number`` keys its random draws.
+
+    The number of an undivided text is that of the text, from 0.
+    """
 
     row: Row
     number: int
 
 
 Write: TypeAlias = Callable[[Sequence[_Part]], list[list[Hypothesis]]]
-WriteAll: TypeAlias = Callable[[list[list[_Part]]], list[list[list[Hypothesis]]]]
 
 
 @dataclass(kw_only=True)
 class Translator(ReadsText):
-    """A :class:`wordloom.models.SequenceToSequence` and its tokenizers, from :func:`load_translator`.
+    """A translation model and its tokenizers, as :func:`wordloom.load` returns them.
 
-    ``tokenizer`` is that of what is written; ``source_tokenizer`` of what is read, often the same object.
-    ``source_eos_id`` ends sources and ``eos_id`` translations, which ``start_id`` begins: padding, as Marian
-    has it, or what the folder says.  Sources begin with ``source_start_id``, None: with their own tokens.
-    ``forced_eos_id`` takes the last place of what reaches its limit; None where the folder forces no end.
-    Where the folder has no tokenizer, both are None and the ids are those in config.json, or -1.
-    ``generation_defaults`` are the settings in generation_config.json, which :meth:`save_pretrained` keeps.
+    Attributes:
+        tokenizer: the tokenizer of translations; None if the folder has no tokenizer.
+        source_tokenizer: the tokenizer of sources, often the same object.
+        source_eos_id, eos_id: the ids that end sources and translations; -1 for an unknown id.
+        start_id: the id that begins translations: the folder's, or padding, as in Marian.
+        source_start_id: the id that begins sources; None if they begin with their own tokens.
+        forced_eos_id: the last id of a translation that reaches the length limit; None forces no end.
+        generation_defaults: the settings in generation_config.json, which :meth:`save_pretrained` keeps.
     """
 
     model: Any
@@ -97,13 +100,8 @@ class Translator(ReadsText):
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def separate(self) -> bool:
-        """Whether sources have a vocabulary of their own."""
-        return self.source_tokenizer is not self.tokenizer
-
-    @property
     def text_source_tokenizer(self) -> Tokenizer:
-        """The tokenizer of sources; raises CheckpointError where the folder has none."""
+        """The tokenizer of sources; raises CheckpointError if the folder has none."""
         return required_tokenizer(self.source_tokenizer, self.folder)
 
     @property
@@ -113,7 +111,7 @@ class Translator(ReadsText):
 
     @property
     def silent_ids(self) -> list[int]:
-        """Tokens that no translation holds: padding, and what begins one."""
+        """The ids that no translation contains: padding, and the start token."""
         return sorted({self.pad_id, self.start_id} - {self.eos_id})
 
     def translate(
@@ -132,26 +130,29 @@ class Translator(ReadsText):
         live: bool = False,
         place: Place = _numbered,
     ) -> Iterator[list[Translation]]:
-        """The ``n_best`` translations of each text, the best first, in the order of the texts.
+        """Yield the ``n_best`` translations of each text, the best first, in the order of the texts.
 
-        A text of nothing but white space becomes ``n_best`` empty ones; others become fewer where no more
-        were found.  ``beams`` 1 is greedy; the settings to ``n_best`` are those of
+        A text of white space alone has ``n_best`` empty translations. Other texts have fewer if the search
+        finds fewer. ``beams`` 1 is greedy. The settings up to ``n_best`` are those of
         :func:`~wordloom.generate.beam_search`.
 
         Args:
-            sampling: draw ``sampling.samples`` translations of each text in place of a search, whose settings
-                are then left alone.  What a text becomes depends on the seed and on its number.
-            overlong: a text of more tokens than the model takes is an ``"error"``, raised behind the texts
-                before it, or ``"split"``: cut behind its sentences, one that is still too long in halves
-                between words, a word between tokens; their best translations stand with spaces between.
-            read_ahead: texts taken at a time, of which those of like length are translated together.  None:
-                16 batches.
-            live: texts are waited for, by a thread, and those that are there are translated.
-            place: what text ``n``, from 1, is called in an error.
+            sampling: draw ``sampling.samples`` translations of each text instead of searching. The draws of
+                a text depend only on the seed and on the number of the text.
+            overlong: what happens to a text with more tokens than the model reads. ``"error"`` raises after
+                the texts before it. ``"split"`` divides it at the ends of sentences, a longer sentence in
+                halves between words, and a longer word between tokens. The best translations of the parts
+                are joined by spaces.
+            read_ahead: how many texts to read at a time; texts of similar length are translated together.
+                None: 16 batches.
+            live: translate the texts that have arrived, instead of waiting for ``read_ahead`` texts; a
+                thread reads them.
+            place: names text ``n``, from 1, in an error.
 
-        Raises DataError for what is no text, GenerationError for an overlong one or a setting out of range.
+        Raises DataError for an item that is no str, GenerationError for a text that is too long or a setting
+        out of range.
         """
-        several = check_texts(texts, types=(object,), error=DataTypeError)  # _only_texts names the place
+        texts = _only_texts(check_texts(texts, types=(object,), error=DataTypeError), place)
         search = {"beams": beams, "length_penalty": length_penalty, "early_stopping": early_stopping,
                   "max_new_tokens": max_new_tokens, "n_best": n_best}  # fmt: skip
         read_ahead = _POOL * batch_size if read_ahead is None else read_ahead
@@ -169,24 +170,44 @@ class Translator(ReadsText):
                 "ask for one of each text"
             )
         write = self._searching(search) if sampling is None else self._drawing(sampling)
-        given = _only_texts(several, place)
-        pools = available_batches(given, read_ahead) if live else batches_of(given, read_ahead)
-        parted = partial(self._parts, overlong=overlong, place=place)
-        joined = partial(self._joined, n_best=n_best, length_penalty=length_penalty)
-        written = partial(side_by_side, self.model, write)
-        return _translations(pools, parted, written, joined, batch_size)
+        pools = available_batches(texts, read_ahead) if live else batches_of(texts, read_ahead)
+        join = partial(self._joined, n_best=n_best, length_penalty=length_penalty)
+        return self._translations(pools, write, join, overlong, place, batch_size)
+
+    def _translations(
+        self,
+        pools: Iterator[list[str]],
+        write: Write,
+        join: Callable[[list[list[Hypothesis]]], list[Translation]],
+        overlong: Overlong,
+        place: Place,
+        batch_size: int,
+    ) -> Iterator[list[Translation]]:
+        """Yield the translations of each text in ``pools``; batches hold parts of similar length."""
+        done = 0
+        for pool in pools:
+            texts, error = self._parts(pool, done, overlong, place)
+            parts = sorted((part for text in texts for part in text), key=lambda part: len(part.row))
+            batches = [parts[start : start + batch_size] for start in range(0, len(parts), batch_size)]
+            hypotheses = [each for batch in side_by_side(self.model, write, batches) for each in batch]
+            by_number = dict(zip((part.number for part in parts), hypotheses, strict=True))
+            for text in texts:
+                yield join([by_number[part.number] for part in text])
+            if error is not None:
+                raise error
+            done += len(pool)
 
     def _searching(self, search: dict[str, Any]) -> Write:
         self._check_room(search["max_new_tokens"])
-        kept = threading.local()  # batches are searched side by side, each by a thread with its own
-        return lambda parts: self.search([part.row for part in parts], kept=vars(kept), **search)
+        buffers = threading.local()  # batches are searched in parallel, and each thread has its own buffers
+        return lambda parts: self.search([part.row for part in parts], kept=vars(buffers), **search)
 
     def _drawing(self, sampling: Sampling) -> Write:
         if sampling.past == "error":
             self._check_room(sampling.max_new_tokens)
-        known = sampling if sampling.seed is not None else replace(sampling, seed=new_seed())
+        seeded = sampling if sampling.seed is not None else replace(sampling, seed=new_seed())
         return lambda parts: self.sample(
-            [part.row for part in parts], known, numbers=[part.number for part in parts]
+            [part.row for part in parts], seeded, numbers=[part.number for part in parts]
         )
 
     def _check_room(self, max_new_tokens: int | None) -> None:
@@ -197,12 +218,12 @@ class Translator(ReadsText):
                 f"max_seq_len is {longest} and one place begins the text; ask for fewer"
             )
 
-    # -- what is read --------------------------------------------------------------------------------------
+    # -- sources -------------------------------------------------------------------------------------------
 
     def source_rows(self, texts: Sequence[str], places: Iterable[str] | None = None) -> list[Row]:
-        """Token ids of each text and the end token, behind the start token where sources have one.
+        """Return the token ids of each text, with the end token and, if sources have one, the start token.
 
-        Raises GenerationError for one of more tokens than the model takes, by its name in ``places``.
+        Raises GenerationError for a text with more tokens than the model reads, and names it by ``places``.
         """
         rows = self._encoded(texts)
         for row, place in zip(rows, map(_numbered, count(1)) if places is None else places, strict=False):
@@ -213,7 +234,7 @@ class Translator(ReadsText):
     def _encoded(self, texts: Sequence[str]) -> list[Row]:
         ids = self.text_source_tokenizer.encode_batch(texts, specials="text")
         begin = [] if self.source_start_id is None else [self.source_start_id]
-        return [[*begin, *map(int, some), self.source_eos_id] for some in ids]
+        return [[*begin, *map(int, row), self.source_eos_id] for row in ids]
 
     def _fits(self, row: Row) -> bool:
         longest = context_limit(self.config)
@@ -226,20 +247,23 @@ class Translator(ReadsText):
         )
 
     def _parts(
-        self, texts: Sequence[str], before: int, *, overlong: str, place: Place
+        self, texts: Sequence[str], before: int, overlong: Overlong, place: Place
     ) -> tuple[list[list[_Part]], GenerationError | None]:
-        """What is read of each text, nothing of an empty one: up to the first that is an error, and this."""
-        real = [i for i, text in enumerate(texts) if text.strip()]
-        found: list[list[_Part]] = [[] for _ in texts]
-        for i, row in zip(real, self._encoded([texts[i] for i in real]), strict=True):
+        """Return the parts of each text up to the first text that is an error, and that error.
+
+        An empty text has no parts; ``before`` texts came before these.
+        """
+        filled = [i for i, text in enumerate(texts) if text.strip()]
+        parts: list[list[_Part]] = [[] for _ in texts]
+        for i, row in zip(filled, self._encoded([texts[i] for i in filled]), strict=True):
             if not self._fits(row) and overlong == "error":
-                return found[:i], self._too_long(row, place(before + i + 1))
+                return parts[:i], self._too_long(row, place(before + i + 1))
             rows = [row] if self._fits(row) else self._divided(texts[i])
-            found[i] = [_Part(some, before + i + (k << 32)) for k, some in enumerate(rows)]
-        return found, None
+            parts[i] = [_Part(ids, before + i + (k << 32)) for k, ids in enumerate(rows)]
+        return parts, None
 
     def _divided(self, text: str) -> list[Row]:
-        """``text`` in rows that the model takes."""
+        """Return ``text`` in rows that are short enough for the model."""
         row = self._encoded([text])[0]
         if self._fits(row):
             return [row]
@@ -248,31 +272,33 @@ class Translator(ReadsText):
             middle = words[len(words) // 2].start()
             parts = [text[:middle], text[middle:]]
         if len(parts) > 1:
-            return [some for part in parts for some in self._divided(part.strip())]
+            return [ids for part in parts for ids in self._divided(part.strip())]
         begin = [] if self.source_start_id is None else row[:1]
-        own, longest = row[len(begin) : -1], context_limit(self.config)
-        most = len(own) if longest is None else longest - len(begin) - 1
-        return [[*begin, *own[k : k + most], self.source_eos_id] for k in range(0, len(own), most)]
+        tokens, longest = row[len(begin) : -1], context_limit(self.config)
+        most = len(tokens) if longest is None else longest - len(begin) - 1
+        return [[*begin, *tokens[k : k + most], self.source_eos_id] for k in range(0, len(tokens), most)]
 
     def read(self, rows: Sequence[Sequence[int]]) -> Memory:
-        """What the encoder makes of sources, each as token ids that end in ``source_eos_id``."""
+        """Return the encoder's memory of sources, each given as token ids that end in ``source_eos_id``."""
         device = next(self.model.parameters()).device
         S = max(map(len, rows))
         pad = self.pad_id if self.source_tokenizer is None else self.source_tokenizer.pad_id
-        pad = max(pad or 0, 0)  # any that the model knows: nothing attends to it
+        pad = max(pad or 0, 0)  # any id of the vocabulary will do: nothing attends to it
         source = torch.tensor([[*row, *[pad] * (S - len(row))] for row in rows], device=device)  # [B, S]
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        attend = torch.arange(S, device=device) < lengths[:, None]
+        lengths = torch.tensor([len(row) for row in rows], device=device)  # [B]
+        attend = torch.arange(S, device=device) < lengths[:, None]  # [B, S]
         with evaluating(self.model):
             return self.model.encode(source, attend=None if bool(attend.all()) else attend)
 
-    # -- what is written -----------------------------------------------------------------------------------
+    # -- translations --------------------------------------------------------------------------------------
 
     def search(
         self, rows: Sequence[Sequence[int]], *, kept: dict[str, Any] | None = None, **settings: Any
     ) -> list[list[Hypothesis]]:
-        """Hypotheses for sources as :meth:`read` takes them; ``settings`` are beam search's, and ``kept`` is
-        as in :class:`~wordloom.generate.Conditioned`."""
+        """Return the hypotheses of a beam search with these ``settings`` for sources as in :meth:`read`.
+
+        ``kept`` is that of :class:`~wordloom.generate.Conditioned`.
+        """
         self._check_ids()
         return beam_search(
             Conditioned(self.model, self.read(rows), kept=kept),
@@ -287,9 +313,10 @@ class Translator(ReadsText):
     def sample(
         self, rows: Sequence[Sequence[int]], sampling: Sampling, *, numbers: Sequence[int] | None = None
     ) -> list[list[Hypothesis]]:
-        """What is drawn for each source, the likeliest first.
+        """Return the samples for each source, the most probable first.
 
-        ``numbers`` of the sources, by default from 0, key their draws: what one becomes depends on no other.
+        The ``numbers`` of the sources, by default from 0, key their random draws, so that the samples of a
+        source do not depend on other sources.
         """
         self._check_ids()
         n, numbers = sampling.samples, range(len(rows)) if numbers is None else numbers
@@ -302,8 +329,8 @@ class Translator(ReadsText):
             vocab_size=self._vocab_size,
             keys=[number * n + k for number in numbers for k in range(n)],
         )
-        made = [self._hypothesis(one) for one in drawn]
-        return [sorted(made[i : i + n], key=lambda one: -one.score) for i in range(0, len(made), n)]
+        samples = [self._hypothesis(sample) for sample in drawn]
+        return [sorted(samples[i : i + n], key=lambda one: -one.score) for i in range(0, len(samples), n)]
 
     def _check_ids(self) -> None:
         if min(self.eos_id, self.pad_id, self.start_id) < 0:
@@ -312,10 +339,10 @@ class Translator(ReadsText):
                 "texts; put its tokenizer.json there, or eos_token_id and pad_token_id into config.json"
             )
 
-    def _hypothesis(self, drawn: Generation) -> Hypothesis:
-        """What was drawn, the end forced on it as in a search."""
-        ids, logprobs = drawn.ids, drawn.logprobs
-        if drawn.finish_reason == "length" and self.forced_eos_id is not None:
+    def _hypothesis(self, sample: Generation) -> Hypothesis:
+        """Return a sample as a hypothesis, with a forced end as in a beam search."""
+        ids, logprobs = sample.ids, sample.logprobs
+        if sample.finish_reason == "length" and self.forced_eos_id is not None:
             ids, logprobs = [*ids[:-1], self.forced_eos_id], logprobs[:-1]
         logprob = math.fsum(logprobs)
         return Hypothesis(ids, logprob / len(ids), logprob)
@@ -323,12 +350,12 @@ class Translator(ReadsText):
     def _joined(
         self, parts: list[list[Hypothesis]], *, n_best: int, length_penalty: float
     ) -> list[Translation]:
-        """The translations of a text from the hypotheses of its parts."""
+        """Return the translations of a text from the hypotheses of its parts."""
         if not parts:
             return [Translation("", 0.0)] * n_best
         if len(parts) == 1:
             return [Translation(self._text(one), one.score) for one in parts[0]]
-        best = [some[0] for some in parts]
+        best = [hypotheses[0] for hypotheses in parts]
         length = sum(len(one.ids) for one in best)
         score = math.fsum(one.logprob for one in best) / length**length_penalty
         return [Translation(" ".join(filter(None, map(self._text, best))), score)]
@@ -338,8 +365,7 @@ class Translator(ReadsText):
         return self.text_tokenizer.decode(ids).strip()
 
     def save_pretrained(self, folder: str | Path, *, overwrite: bool = False) -> None:
-        """Write a folder that :func:`wordloom.load` reads as it is, and transformers what it knows of."""
-        beside = self.source_tokenizer if self.separate else None
+        """Write a folder that :func:`wordloom.load` reads, and transformers if it has the architecture."""
         generation = dict(self.generation_defaults)
         if self.tokenizer is None:
             ids = {"eos_token_id": self.eos_id, "pad_token_id": self.pad_id}
@@ -352,7 +378,7 @@ class Translator(ReadsText):
             self.model,
             Path(folder),
             tokenizer=self.tokenizer,
-            source_tokenizer=beside,
+            source_tokenizer=None if self.source_tokenizer is self.tokenizer else self.source_tokenizer,
             generation=generation,
             overwrite=overwrite,
         )
@@ -366,32 +392,11 @@ def _only_texts(texts: Iterable[str], place: Place) -> Iterator[str]:
 
 
 def _refuse_search(search: dict[str, Any]) -> None:
-    """Raise GenerationError for settings of a search where translations are drawn."""
-    usual = inspect.signature(Translator.translate).parameters
-    given = [name for name, value in search.items() if value != usual[name].default]
-    if given:
+    """Raise GenerationError for a setting of the beam search that is not the default."""
+    parameters = inspect.signature(Translator.translate).parameters
+    changed = [name for name, value in search.items() if value != parameters[name].default]
+    if changed:
         raise GenerationError(
-            f"sampling draws in place of a search: leave out {', '.join(given)}; Sampling has samples and "
+            f"sampling draws in place of a search: leave out {', '.join(changed)}; Sampling has samples and "
             "max_new_tokens of its own"
         )
-
-
-def _translations(
-    pools: Iterator[list[str]],
-    parted: Callable[[Sequence[str], int], tuple[list[list[_Part]], GenerationError | None]],
-    write: WriteAll,
-    joined: Callable[[list[list[Hypothesis]]], list[Translation]],
-    batch_size: int,
-) -> Iterator[list[Translation]]:
-    done = 0
-    for pool in pools:
-        texts, wrong = parted(pool, done)
-        parts = sorted((part for text in texts for part in text), key=lambda part: len(part.row))
-        batches = [parts[start : start + batch_size] for start in range(0, len(parts), batch_size)]
-        made = [each for some in write(batches) for each in some]
-        found = dict(zip((part.number for part in parts), made, strict=True))
-        for text in texts:
-            yield joined([found[part.number] for part in text])
-        if wrong is not None:
-            raise wrong
-        done += len(pool)

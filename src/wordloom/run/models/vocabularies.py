@@ -110,15 +110,15 @@ def read_vocabularies(folder: Path, config: Any, form: Format | None = None) -> 
     if named is not None:
         check_vocabulary(folder, source, facts, key="source_vocabulary")
     generation = folder / "generation_config.json"
-    said = (facts | (read_json(generation) if generation.exists() else {})).get("decoder_start_token_id")
-    found = Vocabularies(source, target).begun(form or format_of(config), said)
+    start_id = (facts | (read_json(generation) if generation.exists() else {})).get("decoder_start_token_id")
+    vocabularies = Vocabularies(source, target).begun(form or format_of(config), start_id)
     for role in ("eos", "pad"):
-        own, learnt = getattr(found.target, f"{role}_id"), facts.get(f"{role}_token_id")
-        if isinstance(learnt, int) and own is not None and own != learnt:
+        tokenizer_id, model_id = getattr(vocabularies.target, f"{role}_id"), facts.get(f"{role}_token_id")
+        if isinstance(model_id, int) and tokenizer_id is not None and tokenizer_id != model_id:
             raise CheckpointError(
-                f"{folder}: the {role} token is {own} in the tokenizer and {learnt} in the model; they do "
-                "not belong together: put back the one it was trained with"
+                f"{folder}: the {role} token is {tokenizer_id} in the tokenizer and {model_id} in the model; "
+                "they do not belong together: put back the one it was trained with"
             )
-    if found.lacks is not None:
+    if vocabularies.lacks is not None:
         raise CheckpointError(f"{folder}: its tokenizer lacks an eos or pad token, so no text would end")
-    return found
+    return vocabularies

@@ -28,7 +28,7 @@ from wordloom.models import config_from
 from wordloom.nn.evaluating import evaluating
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
-from wordloom.run.folder import held
+from wordloom.run.folder import locked
 from wordloom.run.sweep.grid import Combination, combinations
 from wordloom.run.sweep.scores import (
     OLD_LOSSES,
@@ -132,7 +132,7 @@ def sweep(
         compared.check(_scores_before_training(points[0].recipe))
     if dry_run:
         return plan.result()
-    with held(folder, "sweeps"), sigterm_interrupts():
+    with locked(folder, "sweeps"), sigterm_interrupts():
         about = {
             "recipe": name,
             "grid": {key: _distinct([point.settings[key] for point in points]) for key in grid},

@@ -71,7 +71,7 @@ def head_config(
             )
     body, s = recipe_body(recipe, tokenizer, start), recipe.train
     auxiliary = s.language_model_texts == "task" and s.language_model_weight > 0
-    kept = auxiliary or recipe.old_task is not None
+    keeps_head = auxiliary or recipe.old_task is not None
     if encodes(body):
         if auxiliary:
             raise RecipeError(
@@ -79,7 +79,7 @@ def head_config(
                 'leave it out, or take old texts: train.language_model_texts = "old", of [old_task]'
             )
         pooler = task in SUMMARIES
-        body = replace(body, pooler=pooler, masked_lm_head=kept, next_sentence_head=False)
+        body = replace(body, pooler=pooler, masked_lm_head=keeps_head, next_sentence_head=False)
     elif type(body) not in BODIES:
         raise RecipeError(
             f"a {family_of(body)} takes no head; begin with an encoder, a GPT or a LLaMA, or train a "
@@ -104,7 +104,7 @@ def head_config(
         task=task,
         id2label={str(number): label for number, label in enumerate(labels)},
         head_dropout=recipe.model.get(_HEAD),
-        language_model=kept,
+        language_model=keeps_head,
         both_orders=both_orders,
     )
     if tokenizer.pad_id is not None and pads_with_end_token(config, tokenizer):

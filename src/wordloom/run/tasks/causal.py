@@ -29,7 +29,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData
-from wordloom.run.prepare import Prepared, prepare_recipe
+from wordloom.run.prepare import Prepared, ledger_json, prepare_recipe
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
@@ -44,7 +44,7 @@ __all__ = ["causal_task"]
 
 
 def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
-    """Next-token prediction on the recipe's text; ``start`` is a checkpoint to begin with."""
+    """Return the task of predicting next tokens; ``start`` is a checkpoint to begin with."""
     tokenizer = Tokenizer.from_pretrained(start) if start else None
     prepared = prepare_recipe(recipe, tokenizer=tokenizer, progress=progress)
 
@@ -61,7 +61,7 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         settings=recipe.train,
         batches=prepared.batches,
         fingerprints={"data": prepared.fingerprint, "tokenizer": prepared.tokenizer.fingerprint},
-        ledger=prepared.ledger_json(),
+        ledger=ledger_json({"train": prepared.batches, "validation": prepared.validation}),
         build_model=build_model,
         set_up=lambda trainer: _set_up(trainer, recipe),
         evaluate=None if prepared.validation is None else _evaluator(recipe, prepared),
@@ -72,7 +72,7 @@ def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
 
 
 def _set_up(trainer: Trainer, recipe: Recipe) -> str:
-    """Gradient checkpointing and compilation, and which kernel of attention or of recurrent layers runs."""
+    """Apply gradient checkpointing and compilation; return a few words on what runs."""
     s, model = recipe.train, trainer.model
     rows = s.micro_batch_size or s.batch_size
     layer: Any = model.blocks[0]  # type: ignore[index]
@@ -93,7 +93,7 @@ def _model(recipe: Recipe, prepared: Prepared, start: Path | None, progress: Tra
     """Return the recipe's model, new or with the weights of the checkpoint ``start``.
 
     A recipe without ``[model]`` takes the checkpoint's; one with it must agree with the checkpoint in
-    everything but dropout and max_seq_len.  Of a checkpoint with a head for a task the body is taken.
+    everything but dropout and max_seq_len. A checkpoint with a head for a task gives its body.
     """
     config = None if start is None else load_config(start)
     if start is None or config is None or recipe.model:
@@ -168,8 +168,8 @@ def _require_causal(config: Any, recipe: Recipe) -> None:
 def _windows(recipe: Recipe, prepared: Prepared) -> int:
     """Return the number of windows of the validation part that are scored."""
     assert prepared.validation is not None
-    whole = prepared.validation.samples_per_epoch
-    return min(whole, recipe.train.evaluate_windows or whole)
+    available = prepared.validation.samples_per_epoch
+    return min(available, recipe.train.evaluate_windows or available)
 
 
 def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
@@ -188,14 +188,14 @@ def _scored(recipe: Recipe, prepared: Prepared) -> dict[str, object]:
 
 
 def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, float]]:
-    """Validation loss over sequential windows, each target scored once with the context its window gives."""
+    """Return the function that computes the loss over sequential validation windows."""
     s = recipe.train
     validation, shards = prepared.validation, prepared.validation_shards
     assert validation is not None
     assert shards is not None
     windows = _windows(recipe, prepared)
     rows = 1 if s.objective == "truncated_bptt" else s.micro_batch_size or s.batch_size
-    whole = windows == validation.samples_per_epoch and not validation.mask_document_starts
+    scores_all = windows == validation.samples_per_epoch and not validation.mask_document_starts
     counts_bytes = prepared.tokenizer.byte_lengths() is not None
 
     def evaluate(model: Any) -> dict[str, float]:
@@ -204,7 +204,7 @@ def _evaluator(recipe: Recipe, prepared: Prepared) -> Callable[[Any], dict[str, 
         loss = evaluate_batches(model, objective(s.objective), batches).value
         assert loss is not None
         metrics = {"loss": loss}
-        if whole and counts_bytes:
+        if scores_all and counts_bytes:
             # the text's first token has nothing before it and costs what a uniform guess does
             nats = loss * (len(shards) - 1) + math.log(shards.vocab_size)
             metrics["bits_per_byte"] = nats / math.log(2) / shards.ledger.bytes

@@ -138,7 +138,8 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
     reader = SequenceReader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, alike=s.batch_size)
     head = TextClassifier(model=None, reader=reader, config=config)
     read = {
-        part: head.read(some, seed=recipe.seed if part == "train" else None) for part, some in rows.items()
+        part: head.read(part_rows, seed=recipe.seed if part == "train" else None)
+        for part, part_rows in rows.items()
     }
     tokens = read["train"].ledger.terms / read["train"].ledger.rows
 

@@ -3,30 +3,26 @@ Radford et al. 2018, section 3.2)."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wordloom.errors import RecipeError
-from wordloom.models import TaskConfig, build
+from wordloom.models import TaskConfig
 from wordloom.models.building.cost import flops_per_token
 from wordloom.models.task_model import SUMMARIES
-from wordloom.nn import set_attention_backend
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.models.heads.head import Head, ReadRows
+from wordloom.run.prepare import joined_fingerprint, ledger_json
 from wordloom.run.tasks.bodies import has_task_tokens, head_config, start_tokenizer
-from wordloom.run.tasks.placement import set_up_blocks
+from wordloom.run.tasks.placement import new_model, set_up_blocks
 from wordloom.run.tasks.task import Task
-from wordloom.training.plan import Costs, check_fits
-from wordloom.weights import save_model, start_from
+from wordloom.training.plan import Costs
+from wordloom.weights import save_model
 
 __all__ = ["head_parts", "head_task", "row_parts"]
 
@@ -47,24 +43,16 @@ def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
     config = head_config(recipe, tokenizer, start, task=kind.task, labels=labels)
     head = kind.for_training(recipe, tokenizer, config)
     read = {
-        part: head.read(some, part=part, seed=recipe.seed if part == "train" else None)
-        for part, some in rows.items()
+        part: head.read(part_rows, part=part, seed=recipe.seed if part == "train" else None)
+        for part, part_rows in rows.items()
     }
     batches: Any = read["train"].batches
-
-    def build_model() -> Any:
-        check_fits(config, s)
-        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if start is not None:
-            progress.say(start_from(model, start, extra_tokens=has_task_tokens(recipe)).lines())
-        set_attention_backend(model, s.attention_backend)
-        return model
 
     tokens = batches.tokens_per_sample / (2 if config.both_orders else 1)
     forward_tokens = tokens * (s.micro_batch_size or s.batch_size)
     return Task(
         settings=s,
-        build_model=build_model,
+        build_model=lambda: new_model(recipe, config, start, progress, extra_tokens=has_task_tokens(recipe)),
         set_up=lambda trainer: set_up_blocks(trainer, s, padded=config.encodes, tokens=forward_tokens),
         costs=_costs(recipe, config, tokens),
         **head_parts(head, read, progress, tokenizer.fingerprint),
@@ -114,8 +102,6 @@ def row_parts(
     """
     for part in read.values():
         progress.say(part.ledger.lines())
-    identity = "/".join([*labels, *(part.fingerprint for part in read.values())])
-    ledgers = {name: part.ledger.as_dict() for name, part in read.items()}
     validation = read.get("validation")
     scored: dict[str, object] = {}
     if validation is not None:
@@ -125,10 +111,10 @@ def row_parts(
     return {
         "batches": read["train"].batches,
         "fingerprints": {
-            "data": hashlib.sha256(identity.encode()).hexdigest(),
+            "data": joined_fingerprint([*labels, *(part.fingerprint for part in read.values())]),
             "tokenizer": fingerprint,
         },
-        "ledger": json.dumps(ledgers, indent=1, ensure_ascii=False),
+        "ledger": ledger_json(read),
         "evaluate": None if validation is None else lambda model: metrics(model, validation),
         "scored": scored,
     }

@@ -23,14 +23,16 @@ def scores_after_labels(lm: Any, corpus: LabelledDocuments, **settings: Any) -> 
     if (start := settings.pop("start", "auto")) not in ("auto", "label", "none"):
         raise EvaluationError(f"start '{start}': nothing stands before a label; leave it out")
     pieces = list(corpus.pieces("validation"))
-    whole = perplexity(lm.model, lm.tokenizer, pieces, start="label", **settings)
-    notes, found = [], {}
+    overall = perplexity(lm.model, lm.tokenizer, pieces, start="label", **settings)
+    notes, by_label = [], {}
     for label in corpus.labels:
-        own = [piece for piece in pieces if piece.prefix == label_token(label)]
-        if not own:
+        labelled = [piece for piece in pieces if piece.prefix == label_token(label)]
+        if not labelled:
             continue
-        scores = perplexity(lm.model, lm.tokenizer, own, start="label", **settings)
-        loss, n = scores["loss"].value, len(own)
-        found[label] = {"loss": loss, "texts": n}
+        scores = perplexity(lm.model, lm.tokenizer, labelled, start="label", **settings)
+        loss, n = scores["loss"].value, len(labelled)
+        by_label[label] = {"loss": loss, "texts": n}
         notes.append(f"{label}: loss {loss:.4f} a token, {n:,} {'text' if n == 1 else 'texts'}")
-    return Scores(whole.scores, whole.counts, (*whole.notes, *notes), {**whole.details, "labels": found})
+    return Scores(
+        overall.scores, overall.counts, (*overall.notes, *notes), {**overall.details, "labels": by_label}
+    )

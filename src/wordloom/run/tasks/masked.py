@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
-
-import torch
 
 from wordloom.data import (
     Corpus,
@@ -28,19 +25,18 @@ from wordloom.evaluate.likelihood import DTYPE_NAMES
 from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import Scores
-from wordloom.models import MODELS, BertConfig, body_config, build, config_from, encodes, family_of
+from wordloom.models import MODELS, BertConfig, body_config, config_from, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
-from wordloom.nn import set_attention_backend
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
 from wordloom.recipe.data import MaskedData
-from wordloom.run.prepare import corpus_tokenizer, ledger_json, recipe_corpus
+from wordloom.run.prepare import corpus_tokenizer, joined_fingerprint, ledger_json, recipe_corpus
 from wordloom.run.tasks.model_settings import model_settings
-from wordloom.run.tasks.placement import set_up_blocks
+from wordloom.run.tasks.placement import new_model, set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
-from wordloom.training.plan import Costs, check_fits
-from wordloom.weights import load_config, save_model, start_from
+from wordloom.training.plan import Costs
+from wordloom.weights import load_config, save_model
 from wordloom.weights.configs import format_of
 
 __all__ = ["masked_part", "masked_task", "training_flops", "validation_scores"]
@@ -56,14 +52,6 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
     data = _prepared(recipe, start, progress)
     config = _config(recipe, data.tokenizer, start)
 
-    def build_model() -> Any:
-        check_fits(config, recipe.train)
-        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if start is not None:
-            progress.say(start_from(model, start).lines())
-        set_attention_backend(model, recipe.train.attention_backend)
-        return model
-
     def save(model: Any, folder: Path, overwrite: bool) -> None:
         save_model(model, folder, tokenizer=data.tokenizer, overwrite=overwrite)
 
@@ -73,8 +61,8 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
         settings=s,
         batches=data.batches,
         fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
-        ledger=ledger_json(data.batches, data.validation),
-        build_model=build_model,
+        ledger=ledger_json({"train": data.batches, "validation": data.validation}),
+        build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(
             trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
         ),
@@ -93,15 +81,15 @@ class _Prepared:
 
     @property
     def fingerprint(self) -> str:
-        parts = [self.batches.fingerprint] + ([self.validation.fingerprint] if self.validation else [])
-        return hashlib.sha256("/".join(parts).encode()).hexdigest()
+        parts = (self.batches, self.validation)
+        return joined_fingerprint(part.fingerprint for part in parts if part is not None)
 
 
 def validation_scores(encoder: Any) -> Scores:
-    """The scores of ``encoder`` (:class:`~wordloom.run.models.text_encoder.TextEncoder`) on the validation
-    part of the recipe in its folder, hidden as in training.
+    """Return the scores of a :class:`~wordloom.run.models.text_encoder.TextEncoder` on validation data.
 
-    Raises RecipeError where that recipe trains no masked language model, or holds nothing out.
+    The recipe in its folder names the data, which are masked as in training. Raises RecipeError if that
+    recipe trains no masked language model, or holds out nothing.
     """
     recipe = load_recipe(str(encoder.folder / "recipe.toml"))
     if not recipe.train.objective.startswith("masked_lm"):
@@ -131,9 +119,7 @@ def _prepared(recipe: Recipe, start: Path | None, progress: TrainingProgress) ->
     if s.long_seq_len is not None:
         long = batches("train", s.long_seq_len)
         train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
-    validation = None
-    if d.holds_out:
-        validation = batches("validation", s.long_seq_len or s.seq_len)
+    validation = batches("validation", s.long_seq_len or s.seq_len) if d.holds_out else None
     progress.say(train.ledger.lines())
     if validation is not None:
         progress.say(validation.ledger.lines())
@@ -149,14 +135,8 @@ def masked_part(
     progress: TrainingProgress,
 ) -> AnyBatches:
     """Return the rows of a part of ``corpus``, masked as the recipe says; only training rows are permuted."""
-    d, m, pairs = (
-        recipe.data_as(MaskedData),
-        recipe.masking,
-        recipe.train.objective == "masked_lm+next_sentence",
-    )
-    settings = m.model_dump(exclude={"dynamic"})
-    masker = Masker(Masking(**settings), tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
-    marks = Marks.of(tokenizer)
+    d, pairs = recipe.data_as(MaskedData), recipe.train.objective == "masked_lm+next_sentence"
+    masking = Masking(**recipe.masking.model_dump(exclude={"dynamic"}))
     with progress.data(part) as show:
         source = Sentences(corpus, d.sentences) if pairs else corpus
         end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
@@ -165,11 +145,11 @@ def masked_part(
     return kind(
         shards,
         seq_len=seq_len,
-        marks=marks,
-        masker=masker,
+        marks=Marks.of(tokenizer),
+        masker=Masker(masking, tokenizer, empty_id=tokenizer.token_to_id(EMPTY)),
         seed=recipe.seed,
         order="permutation" if part == "train" else "sequential",
-        dynamic=m.dynamic,
+        dynamic=recipe.masking.dynamic,
     )
 
 
@@ -264,8 +244,8 @@ def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dic
 
 
 def _windows(recipe: Recipe, validation: AnyBatches) -> int:
-    whole = validation.samples_per_epoch
-    return min(whole, recipe.train.evaluate_windows or whole)
+    available = validation.samples_per_epoch
+    return min(available, recipe.train.evaluate_windows or available)
 
 
 def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:

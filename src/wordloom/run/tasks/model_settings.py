@@ -19,16 +19,16 @@ def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
 
     Raises RecipeError unless the recipe names either a family or a preset, and for an unknown preset.
     """
-    given = dict(recipe.model)
-    preset, family = given.pop("preset", None), given.pop("family", None)
+    table = dict(recipe.model)
+    preset, family = table.pop("preset", None), table.pop("family", None)
     if (preset is None) == (family is None):
         raise RecipeError("give either model.family with its settings, or model.preset")
     if preset is None:
-        return str(family), given
+        return str(family), table
     if preset not in PRESETS:
         raise RecipeError(f"unknown model.preset {preset!r}; {did_you_mean(preset, PRESETS)}")
     settings = dict(vars(PRESETS[preset]))
-    gates = CELLS.get(str(given.get("cell")), ("f",))
-    if "f" not in gates or given.get("bias") is False:
+    gates = CELLS.get(str(table.get("cell")), ("f",))
+    if "f" not in gates or table.get("bias") is False:
         settings.pop("forget_bias", None)
-    return family_of(PRESETS[preset]), {**settings, **given}
+    return family_of(PRESETS[preset]), {**settings, **table}

@@ -3,7 +3,6 @@ fine-tuning, and perhaps rehearsed (McCloskey & Cohen 1989; French 1999; Robins 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.reading import read_recipe
-from wordloom.run.prepare import causal_batches, recipe_corpus
+from wordloom.run.prepare import causal_batches, joined_fingerprint, recipe_corpus
 from wordloom.run.tasks.bodies import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task
@@ -106,13 +105,13 @@ def with_old_task(
     validation = read("validation", old.seed)
     windows = min(validation.samples_per_epoch, old.evaluate_windows or validation.samples_per_epoch)
     step = s.micro_batch_size or s.batch_size
-    learnt = objective(about.train.objective)
+    old_objective = objective(about.train.objective)
 
     def loss(body: Any) -> float:
         rows = (validation.batch(at, min(step, windows - at)) for at in range(0, windows, step))
-        found = evaluate_batches(body, learnt, rows).value
-        assert found is not None
-        return found
+        mean = evaluate_batches(body, old_objective, rows).value
+        assert mean is not None
+        return mean
 
     scored = {
         "objective": about.train.objective,
@@ -128,8 +127,8 @@ def with_old_task(
         train = read("train", recipe.seed)
         ledgers["train"] = train.ledger.as_dict()
         parts.append(train.fingerprint)
-        task = _beside(recipe, task, train, learnt, model, length, progress)
-    data = hashlib.sha256("/".join(parts).encode()).hexdigest()
+        task = _beside(recipe, task, train, old_objective, model, length, progress)
+    data = joined_fingerprint(parts)
     ledger = {**json.loads(task.ledger), "old_task": ledgers}
     task = replace(
         task,
@@ -178,7 +177,13 @@ def _as_recipe(recipe: Recipe, kind: str) -> Recipe:
 
 
 def _beside(
-    recipe: Recipe, task: Task, old: Any, learnt: Any, model: Any, length: int, progress: TrainingProgress
+    recipe: Recipe,
+    task: Task,
+    old: Any,
+    old_objective: Any,
+    model: Any,
+    length: int,
+    progress: TrainingProgress,
 ) -> Task:
     """Return ``task`` with rehearsal: steps of the batches ``old``, or rows of them in every step.
 
@@ -213,7 +218,7 @@ def _beside(
     return replace(
         task,
         batches=RehearsedBatches(task.batches, old, batch_size=s.batch_size, rows=rows, share=share),
-        objective=WithOldTask(new, learnt, weight if share is None else 1.0),
+        objective=WithOldTask(new, old_objective, weight if share is None else 1.0),
         costs=Costs(
             flops_per_token=round(flops), tokens_per_sample=together / s.batch_size, dense=costs.dense
         ),

@@ -1,16 +1,39 @@
-"""Gradient checkpointing, compilation and the attention kernel of a model on its device."""
+"""Build the model of a training run, and set it up on its device."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import torch
+
+from wordloom.models import build
+from wordloom.nn import set_attention_backend
 from wordloom.nn.attention import running_kernel
-from wordloom.recipe import TrainSettings
+from wordloom.progress import TrainingProgress
+from wordloom.recipe import Recipe, TrainSettings
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
+from wordloom.training.plan import check_fits
 from wordloom.training.precision import compile_blocks
+from wordloom.weights import start_from
 
-__all__ = ["set_up_blocks"]
+__all__ = ["new_model", "set_up_blocks"]
+
+
+def new_model(
+    recipe: Recipe, config: Any, start: Path | None, progress: TrainingProgress, *, extra_tokens: bool = False
+) -> Any:
+    """Return the model of ``config``: from scratch, or with the weights that the checkpoint ``start`` has.
+
+    ``extra_tokens`` is that of :func:`wordloom.weights.start_from`.
+    """
+    check_fits(config, recipe.train)
+    model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+    if start is not None:
+        progress.say(start_from(model, start, extra_tokens=extra_tokens).lines())
+    set_attention_backend(model, recipe.train.attention_backend)
+    return model
 
 
 def set_up_blocks(

@@ -27,9 +27,8 @@ from wordloom.errors import DataError, RecipeError, did_you_mean, position
 from wordloom.evaluate import number_agreement
 from wordloom.evaluate.forward import check_finite, forward_passes
 from wordloom.evaluate.reading import tokenizer_name
-from wordloom.models import build, encodes, family_of
+from wordloom.models import encodes, family_of
 from wordloom.models.building.cost import flops_per_token
-from wordloom.nn import set_attention_backend
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths, SentenceData
@@ -38,7 +37,7 @@ from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files,
 from wordloom.run.recipe_rows import corpus_of, parts_of
 from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
 from wordloom.run.tasks.head_task import row_parts
-from wordloom.run.tasks.placement import set_up_blocks
+from wordloom.run.tasks.placement import new_model, set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.sentence_objectives import (
     TEXT_POOLINGS,
@@ -49,8 +48,8 @@ from wordloom.sentence_objectives import (
     text_vectors,
 )
 from wordloom.text import Tokenizer
-from wordloom.training.plan import Costs, check_fits
-from wordloom.weights import save_model, start_from
+from wordloom.training.plan import Costs
+from wordloom.weights import save_model
 
 __all__ = ["sentence_task"]
 
@@ -79,14 +78,6 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
         objective, compared = CosineSimilarity(pooling), {}
     signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **compared}
 
-    def build_model() -> Any:
-        check_fits(config, s)
-        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
-        if start is not None:
-            progress.say(start_from(model, start).lines())
-        set_attention_backend(model, s.attention_backend)
-        return model
-
     def save(model: Any, folder: Path, overwrite: bool) -> None:
         files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
         save_model(model, folder, tokenizer=tokenizer, files=files, overwrite=overwrite)
@@ -97,7 +88,7 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
     return Task(
         settings=s,
         objective=objective,
-        build_model=build_model,
+        build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
         save=save,
         costs=Costs(
@@ -118,12 +109,11 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
 
 def _pooling(recipe: Recipe, start: Path | None) -> TextPooling:
     """Return the recipe's pooling, else that of the folder ``start``, else the mean."""
-    said = None if start is None else pooling_of(start)
-    pooling = recipe.model.get("pooling") or ("mean" if said is None else said.pooling)
+    saved = None if start is None else pooling_of(start)
+    pooling: Any = recipe.model.get("pooling") or ("mean" if saved is None else saved.pooling)
     if pooling not in TEXT_POOLINGS:
         raise RecipeError(f"unknown model.pooling {pooling!r}; {did_you_mean(str(pooling), TEXT_POOLINGS)}")
-    found: TextPooling = pooling
-    return found
+    return pooling
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
@@ -142,8 +132,8 @@ def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
             "not; begin with a BERT or a RoBERTa"
         )
     check_body(recipe, tokenizer, body)
-    kept = recipe.old_task is not None
-    return replace(body, pooler=False, masked_lm_head=kept, next_sentence_head=False)
+    keeps_head = recipe.old_task is not None
+    return replace(body, pooler=False, masked_lm_head=keeps_head, next_sentence_head=False)
 
 
 # -- the texts -------------------------------------------------------------------------------------------
@@ -255,8 +245,8 @@ class _Reader:
         )
 
     def _refuse_few(self, part: str, rows: Sequence[Any], belong: NDArray[np.bool_]) -> None:
-        found = int(belong.sum())
-        if found >= 2:
+        count = int(belong.sum())
+        if count >= 2:
             return
         positive = getattr(self.corpus, "positive", None)
         hint = ""
@@ -266,7 +256,7 @@ class _Reader:
         elif positive is not None:
             hint = f"; data.positive is {positive:g} and the scores go to {max(row.score for row in rows):g}"
         raise DataError(
-            f"the {part} part has {found} row(s) whose texts belong together, and a text is to be found "
+            f"the {part} part has {count} row(s) whose texts belong together, and a text is to be found "
             f"among others: give 2 or more{hint}"
         )
 
@@ -325,7 +315,7 @@ def _targets(
 def _embeddings(model: Any, batches: TextGroupBatches, pooling: TextPooling) -> Tensor:
     """Return the embeddings of all rows, on the CPU: [N, K, D]."""
     texts = batches.alone()
-    found = torch.empty(texts.samples_per_epoch, model.config.dim)
+    embeddings = torch.empty(texts.samples_per_epoch, model.config.dim)
     spans = list(texts.passes())
     passes = forward_passes(
         model,
@@ -333,9 +323,9 @@ def _embeddings(model: Any, batches: TextGroupBatches, pooling: TextPooling) -> 
         lambda batch: text_vectors(model, batch.inputs[0], batch.inputs[1], pooling).cpu(),
     )
     for span, (_, vectors) in zip(spans, passes, strict=True):
-        found[torch.from_numpy(texts.rows(*span))] = vectors
-    check_finite(found, "vector")
-    return found.view(batches.samples_per_epoch, batches.each, -1)
+        embeddings[torch.from_numpy(texts.rows(*span))] = vectors
+    check_finite(embeddings, "vector")
+    return embeddings.view(batches.samples_per_epoch, batches.each, -1)
 
 
 def _metrics(

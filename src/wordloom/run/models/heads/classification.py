@@ -17,7 +17,6 @@ from wordloom.data.bags.documents import Neighbour, nearest_rows
 from wordloom.data.bags.vectorizer import BagVectorizer, weighted
 from wordloom.data.files.source import Sources
 from wordloom.data.rows.labelled import CorpusPart, LabelledCorpus, sorted_labels
-from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import CheckpointError, ConfigError, DataError
 from wordloom.evaluate import Scores, classification
 from wordloom.evaluate.agreement import class_values
@@ -28,9 +27,9 @@ from wordloom.models import TaskConfig, family_of
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.head import Head, Place, ReadRows
-from wordloom.run.models.heads.labelled_rows import corpus_part, read_part
+from wordloom.run.models.heads.labelled_rows import read_part, read_texts, rows_of_parts, texts_in
 from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
-from wordloom.run.recipe_rows import labelled_corpus, parts_of
+from wordloom.run.recipe_rows import labelled_corpus
 from wordloom.text import Tokenizer
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]
@@ -80,19 +79,19 @@ class TextClassifier(Head[Prediction]):
 
     @property
     def too_long(self) -> Literal["error", "cut"]:
-        """What happens to a text that is longer than the model reads: an error, or it is truncated ("cut").
+        """Whether a text that is longer than the model reads is an "error", or truncated ("cut").
 
         Setting it to "cut" raises ConfigError for a model that reads texts of any length.
         """
         return getattr(self.reader, "too_long", "error")
 
     @too_long.setter
-    def too_long(self, wanted: Literal["error", "cut"]) -> None:
-        if wanted not in ("error", "cut"):
-            raise ConfigError(f"too_long is {wanted!r}; allowed: 'error', 'cut'")
+    def too_long(self, value: Literal["error", "cut"]) -> None:
+        if value not in ("error", "cut"):
+            raise ConfigError(f"too_long is {value!r}; allowed: 'error', 'cut'")
         if isinstance(self.reader, MarkedReader):
-            self.reader = replace(self.reader, too_long=wanted)
-        elif wanted != "error":
+            self.reader = replace(self.reader, too_long=value)
+        elif value != "error":
             where = "this model" if self.folder is None else self.folder
             raise ConfigError(f"{where} reads texts of any length; leave too_long out")
 
@@ -117,8 +116,7 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def rows_of(cls, recipe: Recipe, counts: Counter[str]) -> dict[str, CorpusPart]:
-        corpus = labelled_corpus(recipe)
-        return {part: corpus.part(part) for part in parts_of(recipe)}
+        return rows_of_parts(labelled_corpus(recipe), recipe)
 
     @classmethod
     def labels_of(cls, rows: CorpusPart) -> tuple[str, ...]:
@@ -135,16 +133,13 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def texts_of(cls, rows: CorpusPart) -> Iterator[str]:
-        return (text for row in rows for text in row.texts)
+        return texts_in(rows)
 
     def read(self, rows: LabelledCorpus | CorpusPart, *, part: str = "", seed: int | None = None) -> ReadRows:
-        return read_part(self.reader, corpus_part(rows), self.labels, seed=seed)
+        return read_part(self.reader, rows, self.labels, seed=seed)
 
     def read_inputs(self, inputs: list[Any], place: Place) -> ReadRows:
-        read = self.reader.read(inputs, place)
-        batches = self.reader.batches(read, np.zeros(len(inputs), np.int64))
-        ledger = RowLedger(rows=len(inputs), terms=read.terms, unknown=read.unknown, cut=read.cut)
-        return ReadRows(batches, ledger, frozenset(read.cut_rows))
+        return read_texts(self.reader, inputs, place, np.int64)
 
     def answers(self, read: ReadRows) -> list[Prediction]:
         probabilities = self._probabilities(read)  # [N, C]
@@ -161,17 +156,17 @@ class TextClassifier(Head[Prediction]):
         The log says how many texts were truncated; :meth:`predict` says which.
         """
         chunks = [(self._probabilities(read), len(read.source)) for read in self._chunks(texts, None)]
-        found = np.concatenate([np.empty((0, len(self.labels))), *(part for part, _ in chunks)])
-        self._warn_truncated(sum(truncated for _, truncated in chunks), len(found))
-        return found
+        shares = np.concatenate([np.empty((0, len(self.labels))), *(part for part, _ in chunks)])
+        self._warn_truncated(sum(truncated for _, truncated in chunks), len(shares))
+        return shares
 
     def _probabilities(self, read: ReadRows) -> NDArray[np.float64]:
         """Return [N, C]; raise NonFiniteError for a number that is no probability."""
-        found = np.empty((read.batches.samples_per_epoch, len(self.labels)))
+        shares = np.empty((read.batches.samples_per_epoch, len(self.labels)))
         for rows, _, logits in row_outputs(self.model, read.batches):
-            found[rows] = torch.softmax(logits, dim=1).numpy()
-        check_finite(found)
-        return found
+            shares[rows] = torch.softmax(logits, dim=1).numpy()
+        check_finite(shares)
+        return shares
 
     def scores(self, read: ReadRows, settings: dict[str, object]) -> Scores:
         """Return accuracy, F1 and loss; see :func:`wordloom.evaluate.classification`."""
@@ -204,34 +199,35 @@ class TextClassifier(Head[Prediction]):
     # -- features ----------------------------------------------------------------------------------------
 
     def vectorize(self, texts: Iterable[str]) -> Any:
-        """The features of N texts that the model weighs, as scipy CSR [N, V] float64."""
+        """Return the features of N texts as scipy CSR [N, V] float64."""
         return self.weigh(self.vectorizer.counts(texts))
 
     def weigh(self, counts: Any) -> Any:
-        """The features of ``counts`` [N, V] by this vocabulary, as :meth:`vectorize` makes them."""
-        self.vectorizer  # noqa: B018  others than a bag of words weigh nothing
+        """Return the features of ``counts`` [N, V], which :attr:`vectorizer` counted."""
+        self.vectorizer  # noqa: B018  raises for a model that is no bag of words
         idf = None if self.model.idf is None else self.model.idf.cpu().double().numpy()
         return weighted(counts, self.config.features, idf)
 
     def nearest(self, text: str, documents: Sequence[str] | Any, topn: int = 10) -> list[Neighbour]:
-        """The ``topn`` documents most like ``text``, nearest first; those that share no word are left out.
+        """Return the ``topn`` documents that are most similar to ``text``, nearest first.
 
-        ``documents`` are texts, or what :meth:`vectorize` made of them, which saves doing it again.
+        Documents that share no word with it are left out. ``documents`` are texts, or the features that
+        :meth:`vectorize` returned for them.
         """
         rows: Any = documents if hasattr(documents, "tocsr") else self.vectorize(documents)
         if rows.shape[1] != len(self.vectorizer):
             raise DataError(
                 f"the documents have {rows.shape[1]:,} features, the model {len(self.vectorizer):,} words; "
-                "give texts, or what this model's vectorize() makes of them"
+                "give texts, or what this model's vectorize() returns for them"
             )
         return nearest_rows(rows, self.vectorize([text]), topn)
 
     def top_words(self, k: int = 10) -> dict[str, list[tuple[str, float]]]:
-        """For each label the ``k`` terms that speak most for it, with their weights.
+        """Return for each label the ``k`` terms with the highest weights, and their weights.
 
-        A weight is the logit that one unit of the feature adds to the label, less its mean over all labels,
-        which changes no probability.  For tf-idf a unit is the term's idf, so that rare words do not seem
-        stronger than they act.
+        A weight is the logit that one unit of the feature adds to the label, minus its mean over all labels,
+        which changes no probability. For tf-idf a unit is the term's idf: a rare word then has no more weight
+        than it has effect.
         """
         if k < 1:
             raise ConfigError(f"{k} words per label are none; give 1 or more")

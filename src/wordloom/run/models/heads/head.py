@@ -42,7 +42,7 @@ class ReadRows(NamedTuple):
     Attributes:
         batches: the rows with their targets, if they have any.
         ledger: the report on the rows.
-        source: what the task needs to turn the model's outputs into answers, besides the batches.
+        source: the data that turn the model's outputs into answers, besides the batches.
         further_answers: a hash of right answers that are not among the targets of the batches.
     """
 
@@ -54,17 +54,17 @@ class ReadRows(NamedTuple):
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches and the scores on them."""
-        own = self.batches.fingerprint
+        fingerprint = self.batches.fingerprint
         if not self.further_answers:
-            return own
-        return hashlib.sha256(f"{own}{self.further_answers}".encode()).hexdigest()
+            return fingerprint
+        return hashlib.sha256(f"{fingerprint}{self.further_answers}".encode()).hexdigest()
 
 
 @dataclass(kw_only=True)
 class Head(Generic[Answer]):
-    """A model with a head for one task, and what reads its rows.
+    """A model with a head for one task, and the reader of its rows.
 
-    A subclass is the whole of a task: it reads rows (:meth:`rows_of`, :meth:`read`), predicts
+    A subclass defines a task: it reads rows (:meth:`rows_of`, :meth:`read`), predicts
     (:meth:`read_inputs`, :meth:`answers`) and scores (:meth:`scores`, :meth:`metrics`). Training, prediction
     and evaluation of all tasks are built on these methods.
 
@@ -178,7 +178,7 @@ class Head(Generic[Answer]):
 
     @property
     def vocabulary(self) -> Any:
-        """What is saved beside the model: a tokenizer, or the vocabulary of a bag of words."""
+        """The tokenizer, or the vocabulary of a bag of words, which is saved beside the model."""
         raise NotImplementedError
 
     def _chunks(self, inputs: Iterable[Any], place: Place | None) -> Iterator[ReadRows]:

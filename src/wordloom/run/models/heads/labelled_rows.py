@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +13,17 @@ from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.labelled import REPEATED, CorpusPart, LabelledCorpus, refuse_empty, unseen_label
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import RecipeError, position
-from wordloom.run.models.heads.head import ReadRows
+from wordloom.recipe import Recipe
+from wordloom.run.models.heads.head import Place, ReadRows
 from wordloom.run.models.text_readers import ReadTexts, TextReader
+from wordloom.run.recipe_rows import parts_of
 
-__all__ = ["RowFacts", "corpus_part", "read_part", "rows_read"]
+__all__ = ["RowFacts", "read_part", "read_texts", "rows_of_parts", "rows_read", "texts_in"]
 
 
 @dataclass
 class RowFacts:
-    """What is kept of labelled rows while their texts are passed on: labels or scores, places, a digest."""
+    """The labels or scores, positions and digest of labelled rows, collected while their texts are read."""
 
     labels: list[Any] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
@@ -58,19 +60,37 @@ class RowFacts:
         return np.fromiter((number[label] for label in self.labels), np.int64, len(self.labels))
 
 
-def corpus_part(rows: LabelledCorpus | CorpusPart) -> CorpusPart:
-    """Return ``rows`` as a part of a corpus; a whole corpus has no rows held out."""
-    return rows.undivided().part("train") if isinstance(rows, LabelledCorpus) else rows
-
-
 def read_part(
-    reader: TextReader, rows: CorpusPart, labels: Sequence[str], *, seed: int | None = None
+    reader: TextReader,
+    rows: LabelledCorpus | CorpusPart,
+    labels: Sequence[str],
+    *,
+    seed: int | None = None,
 ) -> ReadRows:
     """Return the rows as batches of ``reader``; without ``labels`` their scores are the targets."""
+    part = rows.undivided().part("train") if isinstance(rows, LabelledCorpus) else rows
     facts = RowFacts()
-    texts = facts.texts(rows, labels, most_texts=reader.most_texts, whole=reader.whole)
+    texts = facts.texts(part, labels, most_texts=reader.most_texts, whole=reader.whole)
     read = reader.read(texts, lambda row: facts.places[row])
-    return rows_read(reader, rows, facts, read, labels, seed=seed)
+    return rows_read(reader, part, facts, read, labels, seed=seed)
+
+
+def read_texts(reader: TextReader, texts: list[Any], place: Place, dtype: type[np.generic]) -> ReadRows:
+    """Return texts without answers as batches with targets 0; the source is the numbers of truncated rows."""
+    read = reader.read(texts, place)
+    batches = reader.batches(read, np.zeros(len(texts), dtype))
+    ledger = RowLedger(rows=len(texts), terms=read.terms, unknown=read.unknown, cut=read.cut)
+    return ReadRows(batches, ledger, frozenset(read.cut_rows))
+
+
+def rows_of_parts(corpus: LabelledCorpus, recipe: Recipe) -> dict[str, CorpusPart]:
+    """Return the parts of ``corpus`` that ``recipe`` trains on and evaluates."""
+    return {part: corpus.part(part) for part in parts_of(recipe)}
+
+
+def texts_in(rows: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts of labelled rows."""
+    return (text for row in rows for text in row.texts)
 
 
 def rows_read(

@@ -1,4 +1,4 @@
-"""Question answering: the stretch of a text that answers a question about it.
+"""Question answering: the span of a text that answers a question about it.
 
 The head of Devlin et al. 2018, section 4.2, trained and scored on questions in SQuAD's format.
 """
@@ -25,7 +25,8 @@ from wordloom.objectives import answer_loss
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import QuestionData
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
-from wordloom.run.recipe_rows import check_separate_files, recipe_of, some_or_error
+from wordloom.run.models.text_readers import order_of
+from wordloom.run.recipe_rows import divided, recipe_of
 from wordloom.text import Tokenizer
 
 __all__ = ["QuestionAnswerer"]
@@ -83,29 +84,18 @@ class QuestionAnswerer(TokenizedHead[Found]):
         d = recipe.data_as(QuestionData)
 
         def read(sources: Any) -> list[Question]:
-            return list(
-                questions(sources, misplaced=d.misplaced, encoding_errors=d.row_errors, counts=counts)
-            )
+            settings: dict[str, Any] = {"misplaced": d.misplaced, "encoding_errors": d.row_errors}
+            rows = list(questions(sources, counts=counts, **settings))
+            for question in rows if sources == d.train else ():
+                if question.is_impossible and not d.no_answer:
+                    raise RecipeError(
+                        f"{question.place}: has no answer, and data.no_answer is false; set it to true to "
+                        "train on questions without an answer"
+                    )
+            return rows
 
-        check_separate_files(recipe)
-        rows = read(d.train)
-        for question in rows:
-            if question.is_impossible and not d.no_answer:
-                raise RecipeError(
-                    f"{question.place}: has no answer, and data.no_answer is false; set it to true to train "
-                    "on questions without an answer"
-                )
-        if d.validation is not None:
-            return {"train": rows, "validation": some_or_error(read(d.validation), recipe, "questions")}
-        if not d.validation_fraction:
-            return {"train": rows}
-        texts = list(dict.fromkeys(question.context for question in rows))
-        last = set(texts[len(texts) - int(len(texts) * d.validation_fraction) :])
-        held_out = [question for question in rows if question.context in last]
-        return {
-            "train": [question for question in rows if question.context not in last],
-            "validation": some_or_error(held_out, recipe, "questions, which are divided by whole texts"),
-        }
+        noun = "questions (questions about one text stay in one part)"
+        return divided(recipe, read, noun, lambda question: question.context)
 
     @classmethod
     def texts_of(cls, rows: Sequence[Question]) -> Iterator[str]:
@@ -128,10 +118,7 @@ class QuestionAnswerer(TokenizedHead[Found]):
 
     def read(self, rows: Sequence[Question], *, part: str = "", seed: int | None = None) -> ReadRows:
         windows = self.windows(rows, targets=True, part=part)
-        order: dict[str, Any] = {"order": "length"}
-        if seed is not None:
-            order = {"seed": seed, "alike": self.alike}
-        batches = windows.batches(segments=self.reader.segments, **order)
+        batches = windows.batches(segments=self.reader.segments, **order_of(seed, self.alike))
         return ReadRows(batches, windows.ledger, windows, windows.ledger.text)
 
     def read_inputs(self, inputs: list[Question], place: Place) -> ReadRows:
@@ -157,9 +144,9 @@ class QuestionAnswerer(TokenizedHead[Found]):
 
     def scores(self, read: ReadRows, settings: dict[str, object]) -> Scores:
         """Return exact match and F1, and with ``no_answer`` those at the best thresholds."""
-        found = self._found(read.source, self._logits(read)[0])
-        best = {one.id: next(span.text for span in one.spans if span.text) for one in found}
-        margins = {one.id: one.no_answer for one in found if one.no_answer is not None}
+        answers = self._found(read.source, self._logits(read)[0])
+        best = {one.id: next(span.text for span in one.spans if span.text) for one in answers}
+        margins = {one.id: one.no_answer for one in answers if one.no_answer is not None}
         scores = answer_scores(
             read.source.questions,
             best,

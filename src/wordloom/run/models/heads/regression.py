@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.rows.labelled import CorpusPart, LabelledCorpus
-from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.scored import ScoredCorpus
 from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, signature
 from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.evaluate.score import MIN_UNITS
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
-from wordloom.run.models.heads.labelled_rows import corpus_part, read_part
-from wordloom.run.recipe_rows import corpus_of, parts_of
+from wordloom.run.models.heads.labelled_rows import read_part, read_texts, rows_of_parts, texts_in
+from wordloom.run.recipe_rows import corpus_of
 
 __all__ = ["ScoredText", "TextRegressor"]
 
@@ -45,21 +44,17 @@ class TextRegressor(TokenizedHead[ScoredText]):
 
     @classmethod
     def rows_of(cls, recipe: Recipe, counts: Counter[str]) -> dict[str, CorpusPart]:
-        corpus = corpus_of(recipe, ScoredCorpus)
-        return {part: corpus.part(part) for part in parts_of(recipe)}
+        return rows_of_parts(corpus_of(recipe, ScoredCorpus), recipe)
 
     @classmethod
     def texts_of(cls, rows: CorpusPart) -> Iterator[str]:
-        return (text for row in rows for text in row.texts)
+        return texts_in(rows)
 
     def read(self, rows: LabelledCorpus | CorpusPart, *, part: str = "", seed: int | None = None) -> ReadRows:
-        return read_part(self.reader, corpus_part(rows), (), seed=seed)
+        return read_part(self.reader, rows, (), seed=seed)
 
     def read_inputs(self, inputs: list[Any], place: Place) -> ReadRows:
-        read = self.reader.read(inputs, place)
-        batches = self.reader.batches(read, np.zeros(len(inputs), np.float32))
-        ledger = RowLedger(rows=len(inputs), terms=read.terms, unknown=read.unknown, cut=read.cut)
-        return ReadRows(batches, ledger, frozenset(read.cut_rows))
+        return read_texts(self.reader, inputs, place, np.float32)
 
     def answers(self, read: ReadRows) -> list[ScoredText]:
         _, numbers = self._numbers(read)
@@ -79,11 +74,7 @@ class TextRegressor(TokenizedHead[ScoredText]):
         signed = signature("loss", **settings, ci=f"{n}-rows" if n >= MIN_UNITS else "no")
         agreement = number_agreement(targets, numbers, metrics=_METRICS, settings=settings)
         loss = Score("loss", errors.ratio, errors.interval(), signed)
-        counts = {
-            **agreement.counts,
-            "tokens": read.ledger.terms,
-            "unknown_tokens": read.ledger.unknown,
-        }
+        counts = {**agreement.counts, "tokens": read.ledger.terms, "unknown_tokens": read.ledger.unknown}
         return replace(agreement, scores=(loss, *agreement.scores), counts=counts)
 
     def metrics(self, read: ReadRows) -> dict[str, float]:

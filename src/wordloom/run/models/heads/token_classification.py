@@ -26,6 +26,7 @@ from wordloom.evaluate.tags import is_bio
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TokenLabelData
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
+from wordloom.run.models.text_readers import order_of
 from wordloom.run.recipe_rows import divided
 
 __all__ = ["TaggedWord", "TaggedWords", "TokenClassifier", "words_of"]
@@ -64,7 +65,7 @@ def words_of(text: str) -> list[tuple[str, int, int]]:
     mark or sign is a word by itself, as in texts with labels.
     """
     kinds = "".join(map(_kind, text))
-    return [(text[slice(*found.span())], *found.span()) for found in _WORD.finditer(kinds)]
+    return [(text[slice(*match.span())], *match.span()) for match in _WORD.finditer(kinds)]
 
 
 def _kind(char: str) -> str:
@@ -78,14 +79,14 @@ def _kind(char: str) -> str:
 
 
 class _Source(NamedTuple):
-    """The rows of tokens, and of texts to predict the words with their offsets."""
+    """The rows of tokens, and for a prediction the words of the texts with their offsets."""
 
     rows: TaggedRows
     words: Sequence[list[tuple[str, int, int]]] = ()
 
 
 class _WordAnswers(NamedTuple):
-    """What the model says of W words, in order: [W] each; ``nats`` is NaN where no label is known."""
+    """The model's answers for W words, in order: [W] each; ``nats`` is NaN for a word without a label."""
 
     texts: NDArray[np.int64]
     words: NDArray[np.int64]
@@ -139,8 +140,8 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
     def read_inputs(self, inputs: list[str | Sequence[str]], place: Place) -> ReadRows:
         words = [_words(text, place(number)) for number, text in enumerate(inputs)]
         texts = [
-            TaggedText(tuple(word for word, _, _ in found), None, place(number), 0)
-            for number, found in enumerate(words)
+            TaggedText(tuple(word for word, _, _ in text_words), None, place(number), 0)
+            for number, text_words in enumerate(words)
         ]
         read = self._read(texts, (), "", None)
         return read._replace(source=_Source(read.source.rows, words))
@@ -165,15 +166,15 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
             rows,
             pad_id=frame.pad,
             places=[texts[number].place() for number in rows.texts],
-            seed=seed or 0,
-            order="length" if seed is None else "permutation",
-            alike=1 if seed is None else reader.alike,
+            **order_of(seed, reader.alike),
         )
         return ReadRows(batches, rows.ledger, _Source(rows))
 
     def answers(self, read: ReadRows) -> list[TaggedWords]:
         rows, words = read.source
-        texts = [TaggedWords(TaggedWord(word, None, None, *at) for word, *at in found) for found in words]
+        texts = [
+            TaggedWords(TaggedWord(word, None, None, *at) for word, *at in text_words) for text_words in words
+        ]
         for row in rows.cut_rows:
             texts[rows.texts[row]].truncated = True
         for text, word, label, probability in zip(*self._words(read)[:4], strict=True):
@@ -221,7 +222,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
         return Score("loss", errors.ratio, interval, signed)
 
     def _words(self, read: ReadRows) -> _WordAnswers:
-        """Return what the model says of each word that it has read."""
+        """Return the model's answer for each word that it has read."""
         rows: TaggedRows = read.source.rows
         n = len(rows.ids)
         labels, shares, nats = np.zeros(n, np.int64), np.zeros(n), np.full(n, np.nan)

@@ -73,24 +73,24 @@ def translation_scores(
         raise EvaluationError("there is no pair to score; give at least one")
     search = {"beams": beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
     scores, counts, notes = _likelihood(translator, pairs, batch_size)
-    found = []
+    lines = []
     for best in translator.translate(
         [pair.source for pair in pairs],
         batch_size=batch_size,
         place=lambda number: pairs[number - 1].place,
         **search,  # type: ignore[arg-type]
     ):
-        found.append(best[0].line)
+        lines.append(best[0].line)
         if progress is not None:
             progress()
     references = [pair.target for pair in pairs]
-    made = [
-        bleu(found, references, tokenize=tokenize),
-        replace(bleu(found, references, tokenize=tokenize, lowercase=True), name="bleu_lowercase"),
-        chrf(found, references),
+    text_scores = [
+        bleu(lines, references, tokenize=tokenize),
+        replace(bleu(lines, references, tokenize=tokenize, lowercase=True), name="bleu_lowercase"),
+        chrf(lines, references),
     ]
-    signed = [translated_by(translator, pairs, score, **search) for score in made]
-    return Scores((*scores, *signed), counts, tuple(notes)), found
+    signed = [translated_by(translator, pairs, score, **search) for score in text_scores]
+    return Scores((*scores, *signed), counts, tuple(notes)), lines
 
 
 def translated_by(translator: Translator, pairs: Sequence[Pair], score: Score, **search: Any) -> Score:
@@ -107,24 +107,26 @@ def _likelihood(
     longest, tokenizer = context_limit(translator.config), translator.text_tokenizer
     filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
     ids = tokenizer.encode_batch([pair.target for pair in filled], specials="text")
-    kept = [i for i, some in enumerate(ids) if longest is None or len(some) < longest]
-    targets = [[*map(int, ids[i]), translator.eos_id] for i in kept]
-    sources = translator.source_rows([filled[i].source for i in kept], [filled[i].place for i in kept])
-    nats, tokens = np.zeros(len(kept)), np.array([len(target) for target in targets], dtype=float)
-    order = sorted(range(len(kept)), key=lambda i: len(sources[i]))
+    scored_pairs = [i for i, batch in enumerate(ids) if longest is None or len(batch) < longest]
+    targets = [[*map(int, ids[i]), translator.eos_id] for i in scored_pairs]
+    sources = translator.source_rows(
+        [filled[i].source for i in scored_pairs], [filled[i].place for i in scored_pairs]
+    )
+    nats, tokens = np.zeros(len(scored_pairs)), np.array([len(target) for target in targets], dtype=float)
+    order = sorted(range(len(scored_pairs)), key=lambda i: len(sources[i]))
     for start in range(0, len(order), batch_size):
-        some = order[start : start + batch_size]
-        memory = translator.read([sources[i] for i in some])
-        scored = score_targets(
-            translator.model, memory, [targets[i] for i in some], start_id=translator.start_id
+        batch = order[start : start + batch_size]
+        memory = translator.read([sources[i] for i in batch])
+        logprobs_of = score_targets(
+            translator.model, memory, [targets[i] for i in batch], start_id=translator.start_id
         )
-        nats[some] = [-math.fsum(logprobs) for logprobs, _ in scored]
+        nats[batch] = [-math.fsum(logprobs) for logprobs, _ in logprobs_of]
     unknown = sum(target.count(tokenizer.unk_id) for target in targets) if tokenizer.unk_id is not None else 0
     notes = [
         f"{count:,} {'pair' if count == 1 else 'pairs'} {why}: not in loss and perplexity"
         for count, why in (
             (len(pairs) - len(filled), "with an empty side"),
-            (len(filled) - len(kept), f"whose target has more than {longest} tokens with its end"),
+            (len(filled) - len(scored_pairs), f"whose target has more than {longest} tokens with its end"),
         )
         if count
     ]
@@ -135,17 +137,17 @@ def _likelihood(
             "loss and perplexity with the same tokenizer only"
         )
     statistics = RatioStatistics.of(nats, tokens)
-    interval = statistics.interval() if kept else None
+    interval = statistics.interval() if scored_pairs else None
     settings = {
         "data": _digest(pairs),
         "tok": Vocabularies(translator.text_source_tokenizer, tokenizer).name,
-        "pairs": len(kept),
+        "pairs": len(scored_pairs),
         "dtype": _dtype(translator),
-        "ci": f"{len(kept)}-pairs" if interval else "no",
+        "ci": f"{len(scored_pairs)}-pairs" if interval else "no",
     }
-    loss = statistics.ratio if kept else None
-    why = "" if kept else "no pair has two sides that the model takes"
-    found = [
+    loss = statistics.ratio if scored_pairs else None
+    why = "" if scored_pairs else "no pair has two sides that the model takes"
+    scores = [
         Score("loss", loss, interval, signature("loss", **settings), why),
         Score(
             "perplexity",
@@ -156,7 +158,7 @@ def _likelihood(
         ),
     ]
     counts = {"pairs": len(pairs), "target_tokens": int(tokens.sum()), "nats": float(nats.sum())}
-    return found, counts, notes
+    return scores, counts, notes
 
 
 def _digest(pairs: Sequence[Pair]) -> str:

@@ -1,10 +1,7 @@
-"""Sequence-to-sequence models in a training run: pairs of texts, batches by tokens, the loss on held-out
-pairs."""
+"""Translation models in a training run: pairs of texts, batches by tokens, the loss on held-out pairs."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -34,6 +31,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
+from wordloom.run.prepare import joined_fingerprint, ledger_json
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.task import Task
 from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
@@ -46,8 +44,8 @@ from wordloom.weights.formats import Format
 
 __all__ = ["pair_corpus", "translation_task"]
 
-#: The only sizes that the data decide.
-_SETTLED = ("vocab_size", "source_vocab_size")
+#: The sizes that the tokenizers decide.
+_VOCABULARIES = ("vocab_size", "source_vocab_size")
 
 
 def pair_corpus(recipe: Recipe) -> PairCorpus:
@@ -101,11 +99,11 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     begins: dict[str, Any] = {name: getattr(vocabularies, name) for name in ("start_id", "source_start_id")}
     if vocabularies.source_start_id is not None and limits["max_source_tokens"] is not None:
         limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
-    made, ledgers = {}, {}
-    parts: dict[str, Any] = {"train": {"seed": recipe.seed}}
+    parts: dict[str, PairBatches] = {}
+    orders: dict[str, Any] = {"train": {"seed": recipe.seed}}
     if d.holds_out:
-        parts["validation"] = {"order": "sequential"}
-    for part, settings in parts.items():
+        orders["validation"] = {"order": "sequential"}
+    for part, order in orders.items():
         with progress.data(part) as show:
             shards = prepare_pairs(
                 corpus,
@@ -117,10 +115,9 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
                 progress=show,
                 **limits,
             )
-        made[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **begins, **settings)
-        progress.say(made[part].ledger.lines())
-        ledgers[part] = made[part].ledger.as_dict()
-    train, held_out = made["train"], made.get("validation")
+        parts[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **begins, **order)
+        progress.say(parts[part].ledger.lines())
+    train, held_out = parts["train"], parts.get("validation")
     _, target_tokens = train.tokens_per_sample
 
     def build_model() -> Any:
@@ -144,16 +141,16 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
             overwrite=overwrite,
         )
 
-    fingerprints = [batches.fingerprint for batches in made.values()]
-    mean_length = max(1, round(target_tokens / max(1.0, _rows(train))))
+    pairs_per_batch = len(train.shards) / train.samples_per_epoch
+    mean_length = max(1, round(target_tokens / max(1.0, pairs_per_batch)))
     return Task(
         settings=s.model_copy(update={"micro_batch_size": 1}),
         batches=train,
         fingerprints={
-            "data": hashlib.sha256("/".join(fingerprints).encode()).hexdigest(),
+            "data": joined_fingerprint(batches.fingerprint for batches in parts.values()),
             "tokenizer": vocabularies.fingerprint,
         },
-        ledger=json.dumps(ledgers, indent=1, ensure_ascii=False),
+        ledger=ledger_json(parts),
         build_model=build_model,
         set_up=_set_up,
         evaluate=None if held_out is None else _evaluator(held_out),
@@ -167,20 +164,15 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     )
 
 
-def _rows(batches: PairBatches) -> float:
-    """Pairs of a batch, on the mean."""
-    return len(batches.shards) / batches.samples_per_epoch
-
-
 def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> Any:
-    """The recipe's model, or where it names none, that of the checkpoint ``start``, or two of its encoder."""
+    """Return the config of the recipe's model; without one that of ``start``, or of two of its encoder."""
     if start is not None and not recipe.model:
         config = load_config(start)
         config = config_from_bert(start) if encodes(body_config(config)) else config
         family = family_of(config)
     else:
         family, settings = model_settings(recipe)
-        for name in _SETTLED:
+        for name in _VOCABULARIES:
             if name in recipe.model:
                 raise RecipeError(f"model.{name} is the tokenizer's; leave it out")
         settings |= {"vocab_size": vocabularies.target.vocab_size}
@@ -188,8 +180,8 @@ def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> A
             settings |= {"source_vocab_size": vocabularies.source.vocab_size}
             settings |= _unshared(recipe, family)
         if start is not None and family == "bert_generation" and encodes(body_config(load_config(start))):
-            of_bert = vars(config_from_bert(start))
-            settings = of_bert | settings | {name: of_bert[name] for name in _SETTLED}
+            encoder = vars(config_from_bert(start))
+            settings = encoder | settings | {name: encoder[name] for name in _VOCABULARIES}
         if _has(family, "padding_idx"):
             settings.setdefault("padding_idx", _padding(vocabularies))
         config = config_from(family, **settings)
@@ -223,7 +215,7 @@ def _has(family: str, setting: str) -> bool:
 
 
 def _padding(vocabularies: Vocabularies) -> int | None:
-    """The padding of both sides, where they have one."""
+    """Return the pad id that both sides share, or None."""
     pad_id = vocabularies.target.pad_id
     return pad_id if vocabularies.source.pad_id == pad_id else None
 
@@ -243,7 +235,7 @@ def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
 
 
 def _unshared(recipe: Recipe, family: str) -> dict[str, bool]:
-    """The setting that gives each side's vocabulary a matrix of its own, of families that share one."""
+    """Return the setting that gives each side an embedding matrix of its own, if the family has it."""
     if recipe.model.get("share_embeddings"):
         raise RecipeError(
             "model.share_embeddings needs one vocabulary for both sides; leave it out, or tokenizer.separate "

@@ -45,8 +45,10 @@ def lengths(
 ) -> list[LengthBin]:
     """BLEU of the translations of ``pairs`` by the words of their sources, in bins of ``width`` words."""
     sources = [pair.source for pair in pairs]
-    found = [best[0].text for best in translator.translate(sources, beams=beams, batch_size=batch_size)]
-    bins = bleu_by_length(sources, found, [pair.target for pair in pairs], width=width)
+    translations = [
+        best[0].text for best in translator.translate(sources, beams=beams, batch_size=batch_size)
+    ]
+    bins = bleu_by_length(sources, translations, [pair.target for pair in pairs], width=width)
     return [part._replace(score=translated_by(translator, pairs, part.score, beams=beams)) for part in bins]
 
 
