@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from wordloom.cli.embed.model import output_file
 from wordloom.cli.vectors.output import print_notes
 from wordloom.errors import VectorError, did_you_mean
 
@@ -44,22 +44,22 @@ def embed_bags(
         hint = did_you_mean(out.suffix, FORMATS)
         raise VectorError(f"'{out}' has an ending that cannot hold sparse rows; {hint}")
     vectorizer, weigh = _opened(folder)
-    met = TextReport(0, 0, 0, [])
+    report = TextReport(0, 0, 0, [])
 
     def batches() -> Rows:
         while batch := list(islice(lines, batch_size)):
             counted = vectorizer.count(batch)
             empty = [row for row, n in enumerate(counted.rows.getnnz(axis=1)) if not n]
-            met.add(TextReport(len(batch), counted.terms, counted.unknown, empty))
+            report.add(TextReport(len(batch), counted.terms, counted.unknown, empty))
             rows = weigh(counted.rows)
             yield batch, unit_rows(rows) if normalize else rows
 
     if groups is not None:
         groups.take(batches())
-        print_notes([str(met)])
+        print_notes([str(report)])
         return
     n = _write(out, batches(), vectorizer.terms)
-    notes = [str(met)]
+    notes = [str(report)]
     if out is not None:
         notes.append(f"{n:,} rows of {len(vectorizer):,} words written to {out}")
     print_notes(notes)
@@ -80,33 +80,17 @@ def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
 
 def _write(out: Path | None, batches: Rows, terms: Sequence[str]) -> int:
     """Write the rows and return their number; a .npz file is written at the end."""
-    if out is None:
-        written = 0
-        for texts, rows in batches:
-            sys.stdout.writelines(_json_lines(texts, rows, terms))
-            written += len(texts)
-        return written
-    from wordloom.vectors.files.whole_files import new_file
-
-    with new_file(out) as file:
-        return (
-            _write_npz(file, batches, terms) if out.suffix == ".npz" else _write_jsonl(file, batches, terms)
-        )
-
-
-def _write_npz(file: IO[bytes], batches: Rows, terms: Sequence[str]) -> int:
-    from scipy.sparse import csr_matrix, save_npz, vstack
-
-    rows = vstack([csr_matrix((0, len(terms))), *(rows for _, rows in batches)], format="csr")
-    save_npz(file, rows)
-    return int(rows.shape[0])
-
-
-def _write_jsonl(file: IO[bytes], batches: Rows, terms: Sequence[str]) -> int:
     written = 0
-    for texts, rows in batches:
-        file.write("".join(_json_lines(texts, rows, terms)).encode())
-        written += len(texts)
+    with output_file(out) as file:
+        if out is not None and out.suffix == ".npz":
+            from scipy.sparse import csr_matrix, save_npz, vstack
+
+            rows = vstack([csr_matrix((0, len(terms))), *(rows for _, rows in batches)], format="csr")
+            save_npz(file, rows)
+            return int(rows.shape[0])
+        for texts, rows in batches:
+            file.write("".join(_json_lines(texts, rows, terms)).encode())
+            written += len(texts)
     return written
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
+from rich.text import Text
 
 from wordloom.cli.options import parse_column
 from wordloom.cli.vectors.output import new_table, print_json, print_notes
@@ -157,7 +158,7 @@ class Grouping:
                 counts = list(clusters.labels[cluster].items())
                 shown = ", ".join(f"{label} {n / size:.0%}" for label, n in counts[:_LABELS_SHOWN])
                 cells.append(shown + (" ..." if len(counts) > _LABELS_SHOWN else ""))
-            table.add_row(*map(_plain, cells), f"{size:,}")
+            table.add_row(*map(Text, cells), f"{size:,}")
         console.print(table)
         for cluster, nearest in enumerate(clusters.nearest):
             console.print(f"\nnearest to the centre of {cluster + 1}:", markup=False)
@@ -183,12 +184,6 @@ def _why_no_silhouette(clusters: Clusters, n: int) -> str:
     if clusters.compared < n:
         return f"no silhouette: the {clusters.compared:,} texts drawn by the seed are of one cluster"
     return "every text is a cluster of its own"
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
 
 
 def _short(text: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wordloom.run import Embedder
     from wordloom.run.models.embedder import EmbedLedger, TokenVectors
 
-__all__ = ["Level", "embed_model", "holds_model", "text_embedder"]
+__all__ = ["Level", "embed_model", "holds_model", "output_file", "text_embedder"]
 
 Level = Literal["text", "token"]
 TOKEN_FORMATS = (".jsonl", ".parquet")
@@ -124,7 +124,7 @@ def _write_tokens(out: Path | None, batches: Iterable[list[tuple[str, TokenVecto
     if out is not None and out.suffix == ".parquet":
         return _write_token_rows(out, batches)
     written = 0
-    with _opened(out) as file:
+    with output_file(out) as file:
         for batch in batches:
             for text, token_vectors in batch:
                 rows = zip(
@@ -144,14 +144,8 @@ def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]
 
     from wordloom.vectors.files.embedded_texts import parquet_file
 
-    schema = pa.schema(
-        [
-            ("text", pa.int64()),
-            ("token", pa.string()),
-            ("id", pa.int64()),
-            ("embedding", pa.list_(pa.float32())),
-        ]
-    )
+    columns = {"text": pa.int64(), "token": pa.string(), "id": pa.int64()}
+    schema = pa.schema({**columns, "embedding": pa.list_(pa.float32())})
     number = written = 0
     with parquet_file(out, schema) as add:
         for batch in batches:
@@ -171,7 +165,8 @@ def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]
 
 
 @contextmanager
-def _opened(out: Path | None) -> Iterator[IO[bytes]]:
+def output_file(out: Path | None) -> Iterator[IO[bytes]]:
+    """Open ``out`` to write it as a whole, or (None) standard output."""
     if out is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

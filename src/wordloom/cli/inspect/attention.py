@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wordloom.cli.options import FORCE, JSON, PLOT
-from wordloom.cli.tables import visible
+from wordloom.cli.tables import name_width, visible, weight_row
 from wordloom.cli.usage import check_plot, refuse
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: i
     """Print a row for each query token; the columns are the key tokens, in the same order."""
     T = len(seen.tokens)
     names = [visible(token) for token in seen.tokens]
-    width = min(max(map(len, names)), 16)
+    width = name_width(names)
     room = (console.width - width - 5) // 2
     first = max(0, T - room) if room < T else 0
     which = "mean of all heads" if head is None else f"head {head}"
@@ -69,8 +69,5 @@ def print_attention(console: Console, seen: AttentionMap, *, layer: int, head: i
         console.print(f"(columns {first} to {T - 1}; a wider terminal shows all {T})", style="dim")
     for t, (name, line) in enumerate(zip(names, seen.shaded(layer, head), strict=True)):
         strongest = int(seen.head(layer, head)[t].argmax())
-        label = name if len(name) <= width else name[: width - 1] + "…"
-        row = Text(f"{t:>3} {label:>{width}} ")
-        row.append(line[2 * first :], style="cyan")
-        row.append(f" {names[strongest]}", style="dim")
+        row = weight_row(f"{t:>3} ", name, width, line[2 * first :], names[strongest])
         console.print(row, no_wrap=True, overflow="ellipsis")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,10 +68,7 @@ def _bag_parameters(name: str, config: Any, *, json: bool) -> None:
     Console().print(Text(f"{name}: {kind}, {words}", style="bold"), end="\n\n")
     table_of_shapes = plain_table(None, "component", "shape", "parameters")
     for key, shape in shapes.items():
-        size = 1
-        for side in shape:
-            size *= side
-        table_of_shapes.add_row(key, "×".join(map(str, shape)), f"{size:,}")
+        table_of_shapes.add_row(key, "×".join(map(str, shape)), f"{math.prod(shape):,}")
     table_of_shapes.add_section()
     table_of_shapes.add_row("total", "", f"{total:,}", style="bold")
     Console().print(table_of_shapes)
@@ -182,11 +180,9 @@ def _share(part: int, whole: int) -> str:
 
 
 def _flops(n: float) -> str:
-    for unit in ("", " M", " G", " T"):
-        scaled = n / {"": 1, " M": 1e6, " G": 1e9, " T": 1e12}[unit]
-        if scaled < 1000:
-            break
-    return f"{scaled:.4g}{unit}"
+    units = (("", 1), (" M", 1e6), (" G", 1e9))
+    unit, size = next(((unit, size) for unit, size in units if n / size < 1000), (" T", 1e12))
+    return f"{n / size:.4g}{unit}"
 
 
 def _bytes(size: float) -> str:

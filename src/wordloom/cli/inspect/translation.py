@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wordloom.cli.options import BEAMS, FORCE, JSON, PLOT
-from wordloom.cli.tables import plain_table, visible
+from wordloom.cli.tables import name_width, plain_table, visible, weight_row
 from wordloom.cli.usage import check_plot, refuse, short_names
 from wordloom.errors import DataError
 
@@ -64,7 +64,7 @@ def print_alignment(console: Console, seen: Alignment, layer: int | None, head: 
     """Print a row for each target token, with its strongest source token; the columns are source tokens."""
     matrix, names = seen.matrix(layer, head), [visible(token) for token in seen.target]
     across = [visible(token) for token in seen.source]
-    width = min(max(map(len, names)), 16)
+    width = name_width(names)
     title = f"{seen.title(layer, head)}: target tokens (down), source tokens (across)"
     console.print(Text(f"{title}, █ up to {float(matrix.max()):.2f}", style="bold"))
     tall = min(max(map(len, across)), _LETTERS_ABOVE)
@@ -72,10 +72,7 @@ def print_alignment(console: Console, seen: Alignment, layer: int | None, head: 
         letters = "".join(f"{token.rjust(tall)[-tall:][n]} " for token in across)
         console.print(Text(f"{'':{width}} {letters}", style="dim"), no_wrap=True, overflow="crop")
     for name, line, row in zip(names, seen.shaded(layer, head), matrix, strict=True):
-        label = name if len(name) <= width else name[: width - 1] + "…"
-        text = Text(f"{label:>{width}} ")
-        text.append(line, style="cyan")
-        text.append(f" {across[int(row.argmax())]}", style="dim")
+        text = weight_row("", name, width, line, across[int(row.argmax())])
         console.print(text, no_wrap=True, overflow="ellipsis")
 
 
