@@ -46,7 +46,7 @@ class WordSettings:
 
     @property
     def fits(self) -> bool:
-        """Whether the component that all texts share is estimated from texts."""
+        """True if the component that all texts share is estimated from texts."""
         return self.method == "sif" and self.component is None
 
 

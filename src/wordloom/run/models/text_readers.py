@@ -211,7 +211,7 @@ class MarkedReader:
 
     @property
     def segments(self) -> bool:
-        """Whether the model has segment ids, which distinguish the texts of a pair."""
+        """True if the model has segment ids, which distinguish the texts of a pair."""
         return getattr(self.config.body, "type_vocab_size", 1) > 1
 
     @property

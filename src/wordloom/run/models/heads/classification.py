@@ -79,7 +79,7 @@ class TextClassifier(Head[Prediction]):
 
     @property
     def too_long(self) -> Literal["error", "cut"]:
-        """Whether a text that is longer than the model reads is an "error", or truncated ("cut").
+        """The treatment of a text that is longer than the model reads: "error", or truncation ("cut").
 
         Setting it to "cut" raises ConfigError for a model that reads texts of any length.
         """
