@@ -68,7 +68,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "train llama-gutenberg --out runs/llama train.steps=500",
-        "train runs/llama --out runs/llama --resume",
+        "train runs/llama --resume",
     ),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
     "evaluate": (
