@@ -63,8 +63,8 @@ class Masking:
             default = type(self).__dataclass_fields__[name].default
             if getattr(self, name) != default:
                 raise DataError(
-                    f'{name} has no effect with kind = "{self.kind}": it belongs to kind = "{other}"; '
-                    "set that kind, or leave it out"
+                    f'{name} is not a setting of masking.kind = "{self.kind}"; leave it out, or set '
+                    f'kind = "{other}"'
                 )
         for first, second in (("mask_share", "random_share"), ("mask_words", "substitute_words")):
             if getattr(self, first) + getattr(self, second) > 1:
