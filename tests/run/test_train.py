@@ -124,6 +124,14 @@ def test_a_run_named_by_its_folder_resumes_there(recipe, tmp_path):
     assert (resumed.folder, resumed.step) == (run, 3)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_without_a_run_is_no_recipe(tmp_path, resume):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(CheckpointError) as caught:
+        train(tmp_path, resume=resume)
+    assert str(caught.value) == f"{tmp_path} holds no run; give a recipe or the folder of a run"
+
+
 def test_a_folder_called_like_a_built_in_recipe_does_not_hide_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()

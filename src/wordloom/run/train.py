@@ -31,6 +31,7 @@ from wordloom.run.tasks.task import Task
 from wordloom.run.tasks.translation.task import translation_task
 from wordloom.training import Evaluate, Log, Plan, Sample, Save, Trainer, make_plan, tune_allocator
 from wordloom.training.checkpoint import (
+    checkpoint_steps,
     environment_changes,
     latest_checkpoint,
     not_finite,
@@ -82,6 +83,8 @@ def train(
         if resume and out is None:
             out = recipe
         if not (Path(recipe) / "recipe.toml").exists():
+            if not checkpoint_steps(Path(recipe)):
+                raise CheckpointError(f"{recipe} holds no run; give a recipe or the folder of a run")
             recipe = RunFolder(Path(recipe), resume=True, force=False).saved_recipe(Recipe)
     progress = progress or TrainingProgress()
     loaded = load_recipe(recipe, overrides, say=progress.say)
