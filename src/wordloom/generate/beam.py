@@ -134,7 +134,7 @@ def _search(
     for length in range(1, max(limits) + 1):
         values, ids = _likeliest(decoder, beams)
         with decoder.between_steps():
-            rows, ids = beams.step(values, ids, length)
+            rows, ids = beams.step(values, ids, decoder.rows, length)
             if not len(rows):
                 break
             decoder.select(rows.tolist())
@@ -167,14 +167,14 @@ class _Beams:
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         self.live = list(range(len(limits)))  # B of them: the prompts that are not done
         self.scores = torch.zeros(len(limits), 1, device=device)  # [B, n]; n is 1 before the first step
-        self.history = torch.empty(len(limits), 0, dtype=torch.int64, device=device)  # [B * n, length - 1]
         self.ends = torch.tensor(rules.eos_ids, dtype=torch.int64, device=device)
         self.buffer = torch.empty(0, 0, device=device)  # for the log-probabilities of a step
 
-    def step(self, values: Tensor, ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Take one step; ``values`` and ``ids`` are those of :meth:`likeliest`.
+    def step(self, values: Tensor, ids: Tensor, texts: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
+        """Take one step from the ids ``texts`` of the live rows, B * n lists.
 
-        Returns the rows to continue [B * n], and token number ``length`` of each [B * n, 1].
+        ``values`` and ``ids`` are those of :meth:`likeliest`.  Returns the rows to continue [B * n], and
+        token number ``length`` of each [B * n, 1].
         """
         n, rules = self.scores.shape[1], self.rules
         last = torch.tensor([self.limits[prompt] == length for prompt in self.live], device=values.device)
@@ -182,7 +182,7 @@ class _Beams:
         totals, parents, ids = self._candidates(values, ids)  # [B, C] each, the best first
         ended = torch.isin(ids, self.ends) | last[:, None]
         parents = parents + n * torch.arange(len(self.live), device=values.device)[:, None]  # rows
-        self._keep(ended & (totals > -torch.inf), totals, parents, ids, length)
+        self._keep(ended & (totals > -torch.inf), totals, texts, parents, ids, length)
 
         order = ended.to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.beams]
         scores = totals.masked_fill(ended, -torch.inf).gather(1, order)  # [B, beams]
@@ -192,7 +192,6 @@ class _Beams:
         ids = ids.gather(1, order)[kept].view(-1, 1)
         self.scores = scores[kept]
         self.live = [self.live[place] for place in going]
-        self.history = torch.cat([self.history[rows], ids], dim=1)
         return rows, ids
 
     def likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,15 +232,27 @@ class _Beams:
         order = F.pad(order, (0, missing))[:, :wanted]
         return totals, order // k, ids.reshape(len(totals), -1).gather(1, order)
 
-    def _keep(self, ended: Tensor, totals: Tensor, parents: Tensor, ids: Tensor, length: int) -> None:
+    def _keep(
+        self,
+        ended: Tensor,
+        totals: Tensor,
+        texts: list[list[int]],
+        parents: Tensor,
+        ids: Tensor,
+        length: int,
+    ) -> None:
         """Add the candidates that ended, of the best ``beams``, to the hypotheses; keep the best ones."""
         places, ranks = ended[:, : self.rules.beams].nonzero().unbind(dim=1)
         if not len(places):
             return
-        texts = torch.cat([self.history[parents[places, ranks]], ids[places, ranks][:, None]], dim=1).tolist()
+        parent_texts = [texts[row] for row in parents[places, ranks].tolist()]
+        last = ids[places, ranks].tolist()
+        new = [
+            [*text[len(text) - length + 1 :], token] for text, token in zip(parent_texts, last, strict=True)
+        ]
         logprobs = totals[places, ranks]
         scores = (logprobs / float(length) ** self.rules.length_penalty).tolist()
-        for place, *hypothesis in zip(places.tolist(), texts, scores, logprobs.tolist(), strict=True):
+        for place, *hypothesis in zip(places.tolist(), new, scores, logprobs.tolist(), strict=True):
             found = self.found[self.live[place]]
             found.append(Hypothesis(*hypothesis))
             found.sort(key=lambda known: -known.score)  # stable: of equals, the first found stays

@@ -6,6 +6,7 @@ by (seed, row), so they do not depend on the other rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -215,7 +216,7 @@ class Engine:
         logits = self.decoder.step()  # [B, V]
         with self.decoder.between_steps():
             normalizers = logits.logsumexp(dim=-1)  # [B], finite where the largest logit is
-            if not bool(normalizers.isfinite().all()):
+            if not all(map(math.isfinite, normalizers.tolist())):
                 raise not_finite()
             ids = self._draw(logits)  # [B]
             logprobs = logits.gather(1, ids[:, None])[:, 0] - normalizers

@@ -38,8 +38,8 @@ __all__ = [
 class Cache(Protocol):
     """The protocol; see the module docstring."""
 
-    lengths: Tensor
-
+    @property
+    def lengths(self) -> Tensor: ...
     @property
     def longest(self) -> int: ...
     def layer(self, index: int) -> Any: ...
@@ -51,33 +51,52 @@ class Cache(Protocol):
 
 
 class RowLengths:
-    """The length of each of B rows, and how it changes.
+    """The length of each row, and how it changes.
 
     Attributes:
-        lengths: ``[B]`` int64, on the CPU.
-        longest: The largest of them.
-        uniform: Whether all rows have one length.
+        n_rows: B.
+        longest: The largest length.
     """
 
     def __init__(self, batch: int) -> None:
-        self.set_lengths(torch.zeros(batch, dtype=torch.int64))
+        self.n_rows, self.longest = batch, 0
+        self._different: Tensor | None = None  # the lengths [B] of rows that differ in length
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows have one length."""
+        return self._different is None
+
+    @property
+    def lengths(self) -> Tensor:
+        """The lengths [B], int64, on the CPU."""
+        # rows of one length, the usual case, need no tensor, which would cost a step some microseconds
+        return torch.full((self.n_rows,), self.longest) if self._different is None else self._different
 
     def set_lengths(self, lengths: Tensor) -> None:
-        self.lengths = lengths
         least, most = (int(n) for n in lengths.aminmax()) if len(lengths) else (0, 0)
-        self.longest, self.uniform = most, least == most
+        self.n_rows, self.longest = len(lengths), most
+        self._different = lengths if least < most else None
+
+    def select_lengths(self, rows: Tensor) -> None:
+        """Keep the lengths of these rows, in this order."""
+        if self._different is None and len(rows):
+            self.n_rows = len(rows)
+        else:
+            self.set_lengths(self.lengths[rows.cpu()])
 
     def advance(self, tokens: Tensor, attend: Tensor | None = None) -> None:
         """Count the new ``tokens`` [B, T]; of a row with padding, those that ``attend`` [B, T] marks."""
         if attend is None:
-            self.lengths = self.lengths + tokens.shape[1]
             self.longest += tokens.shape[1]
+            if self._different is not None:
+                self._different = self._different + tokens.shape[1]
         else:
             self.set_lengths(self.lengths + attend.sum(dim=1).cpu())
 
     def checked(self, lengths: int | Tensor) -> Tensor:
         """Return ``lengths`` [B]; raises GenerationError unless each is from 0 to the row's length."""
-        lengths = torch.as_tensor(lengths, dtype=torch.int64).cpu().expand(len(self.lengths))
+        lengths = torch.as_tensor(lengths, dtype=torch.int64).cpu().expand(self.n_rows)
         if bool((lengths < 0).any()) or bool((lengths > self.lengths).any()):
             raise GenerationError(
                 f"a cache of {self.lengths.tolist()} tokens cannot be truncated to {lengths.tolist()}"
@@ -162,7 +181,7 @@ class KeyValueCache(RowLengths):
     def slots(self, T: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the rows [B, 1] and the places [B, T] where the next T tokens of each row are written."""
         if self._slots is None:
-            rows = torch.arange(len(self.lengths), device=device)[:, None]
+            rows = torch.arange(self.n_rows, device=device)[:, None]
             self._slots = rows, self.lengths.to(device)[:, None] + torch.arange(T, device=device)
         return self._slots
 
@@ -171,11 +190,11 @@ class KeyValueCache(RowLengths):
             if layer.keys is not None and layer.values is not None:
                 layer.keys = _rows(layer.keys, rows, self.longest)
                 layer.values = _rows(layer.values, rows, self.longest)
-        self.set_lengths(self.lengths[rows.cpu()])
+        self.select_lengths(rows)
 
     def join(self, other: Self) -> None:
         """Add the rows of ``other``, whose model is this cache's, behind these rows."""
-        longest, rows = max(self.longest, other.longest), [len(self.lengths), len(other.lengths)]
+        longest, rows = max(self.longest, other.longest), [self.n_rows, other.n_rows]
         self.capacity = max(self.capacity, other.capacity)
         for layer, added in zip(self.layers, other.layers, strict=True):
             layer.keys = _joined(layer.keys, added.keys, rows, longest, self.capacity)
@@ -221,7 +240,7 @@ def _joined(
 
 def _check_started(first: RowLengths, second: RowLengths) -> None:
     """Raise GenerationError where rows join rows of which nothing is stored yet."""
-    if len(first.lengths) and len(second.lengths):
+    if first.n_rows and second.n_rows:
         raise GenerationError("rows join after their first token; pass their prompts through the model first")
 
 
@@ -244,7 +263,7 @@ class DecoderCache(KeyValueCache):
 
     def select(self, rows: Tensor) -> None:
         if self.n_sources:
-            self._select_sources(rows, len(self.lengths))
+            self._select_sources(rows, self.n_rows)
         super().select(rows)
 
     def _select_sources(self, rows: Tensor, n_rows: int) -> None:
@@ -286,7 +305,7 @@ class DecoderCache(KeyValueCache):
 
     def _repeat_sources(self) -> None:
         """Give every row a source of its own."""
-        rows = torch.arange(len(self.lengths)) // (len(self.lengths) // self.n_sources)
+        rows = torch.arange(self.n_rows) // (self.n_rows // self.n_sources)
         if len(rows) > self.n_sources:
             self._take_sources(rows)
 
@@ -327,7 +346,7 @@ class RecurrentCache(RowLengths):
         for layer in self.layers:
             if layer.state is not None:
                 layer.state = tuple(part.index_select(0, rows) for part in layer.state)
-        self.set_lengths(self.lengths[rows.cpu()])
+        self.select_lengths(rows)
 
     def join(self, other: Self) -> None:
         """Add the rows of ``other``, whose model is this cache's, behind these rows."""

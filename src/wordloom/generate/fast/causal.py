@@ -151,7 +151,7 @@ class FastModel(Accelerated):
         B, T = shape
         if self.weights is None or self.model.training or self.most_rows < B * T:
             return None
-        if len(cache.lengths) != B or len(cache.layers) != self.config.n_layers:
+        if cache.n_rows != B or len(cache.layers) != self.config.n_layers:
             return None
         needed, first = cache.longest + T, cache.layers[0].keys
         if first is None or first.shape[2] < needed:
@@ -175,7 +175,7 @@ class FastModel(Accelerated):
         for layer in cache.layers:
             if layer.keys is None:
                 shape = (
-                    len(cache.lengths),
+                    cache.n_rows,
                     self.shape.kv_heads,
                     max(cache.capacity, needed),
                     self.shape.head_dim,
@@ -197,7 +197,8 @@ class FastModel(Accelerated):
         x = torch.from_numpy(buffers.x).view(B, T, -1)
         rows = np.empty((B, T, 2), dtype=np.int64)
         rows[:, :, 0] = np.arange(B)[:, None]
-        rows[:, :, 1] = cache.lengths.numpy()[:, None] + np.arange(T)
+        starts = cache.longest if cache.uniform else cache.lengths.numpy()[:, None]
+        rows[:, :, 1] = starts + np.arange(T)
         x.copy_(self._embeddings(tokens, torch.from_numpy(rows[:, :, 1]), cache.longest + T - 1))
         new = programs.NewTokens(addresses, capacity, rows.reshape(B * T, 2))
         with compiling(self.program):

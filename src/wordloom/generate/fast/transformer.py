@@ -104,6 +104,7 @@ class SlotCache(RowLengths):
         c = model.config
         self.free = free
         self.blocks: list[np.ndarray] = []  # of slots, one block for each step
+        self.allocated = 0  # slots in all blocks
         self.block_shape = (c.decoder_layers, 2, c.dim)
         self.slots = np.empty((len(memory.values), 0), dtype=np.int64)
         memory = _without_gaps(memory)
@@ -128,6 +129,7 @@ class SlotCache(RowLengths):
         if block is None or len(block) < rows:
             block = np.empty((rows, *self.block_shape), dtype=np.float32)
         self.blocks.append(block)
+        self.allocated += len(block)
         new = block.ctypes.data + block.strides[0] * np.arange(rows)
         full = self.longest == self.slots.shape[1]
         if full:
@@ -144,8 +146,8 @@ class SlotCache(RowLengths):
     def select(self, rows: Tensor) -> None:
         kept = rows.numpy()
         self.slots, self.sources = self.slots[kept], self.sources[kept]
-        self.set_lengths(self.lengths[rows])
-        if sum(map(len, self.blocks)) > 2 * self.slots.size + SLACK:
+        self.select_lengths(rows)
+        if self.allocated > 2 * self.slots.size + SLACK:
             self._free_unused()
 
     def _free_unused(self) -> None:
@@ -155,6 +157,7 @@ class SlotCache(RowLengths):
         in_use = [bool(((at <= where) & (where < at + size)).any()) for where, at, size in parts]
         self.free.extend(block for block, is_used in zip(self.blocks, in_use, strict=True) if not is_used)
         self.blocks = [block for block, is_used in zip(self.blocks, in_use, strict=True) if is_used]
+        self.allocated = sum(map(len, self.blocks))
         read = self.sources[:, 0]
         self.keys_values = [
             part
@@ -168,8 +171,9 @@ class SlotCache(RowLengths):
         slots = [np.pad(c.slots[:, : c.longest], ((0, 0), (0, width - c.longest))) for c in (self, other)]
         self.slots, self.sources = np.concatenate(slots), np.concatenate([self.sources, other.sources])
         self.blocks += other.blocks
+        self.allocated += other.allocated
         self.keys_values += other.keys_values
-        other.blocks = []
+        other.blocks, other.allocated = [], 0
         self.set_lengths(torch.cat([self.lengths, other.lengths]))
 
     def truncate(self, lengths: int | Tensor) -> None:
@@ -259,7 +263,8 @@ class Decoder:
             positions = torch.tensor([[cache.longest]]) if cache.uniform else cache.lengths[:, None]
             x.copy_(self.model.embedded(tokens, positions, is_source=False)[:, 0])
         cache.append()
-        step = Step(cache.slots, cache.lengths.numpy(), cache.sources)
+        lengths = np.full(R, cache.longest) if cache.uniform else cache.lengths.numpy()
+        step = Step(cache.slots, lengths, cache.sources)
         with compiling(decode):
             self.threads.run(decode, self.weights, step, buffers)
         cache.advance(tokens)
