@@ -1,7 +1,7 @@
 """Sampling: the settings of generation, and pure functions from logits [B, V] to the next ids [B].
 
 The order is that of the reference library: repetition penalty, no-repeat-ngram, then temperature,
-top-k, top-p and min-p, each on what the one before left.  Filters set logits to -inf.
+top-k, top-p and min-p, each on the result of the step before.  Filters set logits to -inf.
 """
 
 from __future__ import annotations
@@ -41,14 +41,25 @@ DEFAULT_NEW_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the next tokens are chosen and when to stop.
+    """Settings that choose the next tokens and end a text.
 
-    ``temperature`` 0 is greedy: the most likely token, the lowest id among equals.  ``top_k`` None or 0,
-    ``top_p`` None or 1 and ``min_p`` None or 0 are off.  ``seed`` None draws a fresh one, which the result
-    reports.  ``max_new_tokens`` None is 256 (after a source of S tokens 3 * S + 50), or what ``max_seq_len``
-    leaves room for if that is less and ``past`` is "error"; a number is kept to or refused.  ``past`` "slide"
-    goes on beyond ``max_seq_len``, each token computed from the last ``max_seq_len`` before it.  A
-    temperature or a penalty beyond 1e-30 and 1e30 acts as the nearer of these: the same in float32.
+    Attributes:
+        max_new_tokens: A number is the limit, or an error if there is no room for it.  None: 256 tokens, or
+            3 * S + 50 after a source of S tokens; fewer where ``max_seq_len`` has no room for them and
+            ``past`` is "error".
+        temperature: 0 is greedy: the most likely token, and of equally likely ones the lowest id.  Values
+            below 1e-30 or above 1e30 act as these bounds, which makes no difference in float32.
+        top_k: None or 0 is off.
+        top_p: None or 1 is off.
+        min_p: None or 0 is off.
+        repetition_penalty: 1 is off.  It has the bounds of ``temperature``.
+        no_repeat_ngram: The size of n-grams that do not occur twice; 0 is off.
+        stop: Strings that end a text.
+        stop_ids: Ids that end a text.
+        seed: None: a random seed, which the result reports.
+        samples: The number of continuations of each prompt.
+        past: "slide" continues beyond ``max_seq_len``; each token is computed from the last ``max_seq_len``
+            tokens before it.  "error" refuses.
 
     Raises GenerationError for a value out of range.
     """
@@ -112,17 +123,17 @@ def _number(name: str, value: object, allowed: object, said: str) -> None:
 
 
 def new_seed() -> int:
-    """A fresh seed of 32 bits, short enough to be typed again."""
+    """Return a random seed of 32 bits, short enough to be typed again."""
     return secrets.randbits(32)
 
 
 def row_generator(seed: int, row: int) -> np.random.Generator:
-    """The source of randomness of one row, keyed by (seed, row): no row's draws depend on another's."""
+    """Return the random generator of one row, keyed by (seed, row): the draws of rows are independent."""
     return np.random.default_rng((seed, row))
 
 
 def _divisor(setting: float) -> float:
-    """A setting above 0 as float32 logits are divided by it: rounded to 0 or infinity it would make NaN."""
+    """Return ``setting`` within bounds; rounded to 0 or infinity in float32, it would make logits NaN."""
     return min(max(setting, 1e-30), 1e30)
 
 
@@ -140,9 +151,9 @@ def penalise_repetition(logits: Tensor, history: Sequence[Sequence[int]], penalt
 
 
 def forbid_repeated_ngrams(logits: Tensor, history: Sequence[Sequence[int]], size: int) -> Tensor:
-    """Forbid every token that would complete an n-gram of ``size`` tokens a row's ``history`` has already.
+    """Forbid every token that would complete an n-gram of ``size`` tokens that is in the row's ``history``.
 
-    A row in which that forbids every token raises GenerationError.
+    Raises GenerationError for a row in which every token is forbidden.
     """
     if size == 0:
         return logits
@@ -173,13 +184,13 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def keep_min_p(logits: Tensor, share: float) -> Tensor:
-    """Keep tokens whose probability is at least ``share`` of the likeliest one's."""
+    """Keep tokens whose probability is at least ``share`` of the highest probability."""
     probability = logits.softmax(dim=-1)
     return logits.masked_fill(probability < share * probability.amax(dim=-1, keepdim=True), -torch.inf)
 
 
 def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Temperature, then top-k, top-p and min-p: logits [B, V] whose softmax is what is drawn from.
+    """Apply temperature, then top-k, top-p and min-p; return logits [B, V], whose softmax is drawn from.
 
     Each row's maximum is moved to 0 first, which changes no probability and lets a tiny temperature
     overflow to -inf only.
@@ -195,7 +206,7 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def greedy(logits: Tensor) -> Tensor:
-    """The most likely id of each row, [B]; the lowest among equals, which torch.argmax leaves open."""
+    """Return the most likely id of each row, [B]; the lowest among equals, which torch.argmax leaves open."""
     if logits.device.type == "cpu":  # numpy promises the first, in a tenth of the time
         return torch.from_numpy(logits.float().numpy().argmax(axis=-1))
     V = logits.shape[-1]
@@ -204,7 +215,7 @@ def greedy(logits: Tensor) -> Tensor:
 
 
 def draw(logits: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
-    """One id per row, [B], from softmax(logits): the inverse of the cumulative distribution in float64."""
+    """Draw one id per row, [B], from softmax(logits) by inverting the cumulative distribution in float64."""
     cumulative = widened(logits).softmax(dim=-1).cumsum(dim=-1)  # [B, V]
     total = cumulative[:, -1:].contiguous()
     uniform = torch.tensor([[g.random()] for g in generators], dtype=torch.float64, device=total.device)
@@ -220,7 +231,7 @@ def next_ids(
     sampling: Sampling,
     generators: Sequence[np.random.Generator],
 ) -> Tensor:
-    """logits [B, V] after ``history`` (each row's ids so far, prompt included) -> the next ids [B]."""
+    """Choose the next ids [B] by logits [B, V]; ``history`` has each row's ids, with the prompt."""
     logits = penalise_repetition(logits, history, sampling.repetition_penalty)
     logits = forbid_repeated_ngrams(logits, history, sampling.no_repeat_ngram)
     if sampling.temperature == 0:

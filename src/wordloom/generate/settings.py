@@ -1,4 +1,4 @@
-"""Which settings a generation runs with, and where each came from: asked for, the checkpoint's, or ours."""
+"""The settings of a generation, and the source of each: the caller, the checkpoint, or the defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = {
     "stop_strings": "stop",
 }
 
-# what else such a file holds that changes no token here, or is off at this value
+# other keys of the file: those that change no token here, and those that are off at this value
 _SILENT = ("do_sample", "eos_token_id", "bos_token_id", "pad_token_id", "max_length", "use_cache")
 _OFF: dict[str, Any] = {
     "num_beams": 1,
@@ -44,12 +44,12 @@ _OFF: dict[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "cache_implementation": "dynamic",
 }
-# left out of the line where nobody set them: their defaults do nothing
+# not in the printed line where they have their defaults, which do nothing
 _QUIET = ("top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "stop", "stop_ids", "samples", "past")
 
 
 class Settings(NamedTuple):
-    """``sources`` says of each field: "given", "generation_config.json", "default" or "fresh" (a seed)."""
+    """Settings, and the source of each: "given", "generation_config.json", "default" or "fresh" (a seed)."""
 
     sampling: Sampling
     sources: dict[str, str]
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     ignored: tuple[str, ...]
 
     def line(self) -> str:
-        """The settings in one line, by where they came from; those off by default are left out."""
+        """Return the settings in one line, by source, without those that are off by default."""
         parts = []
         for source in ("given", CHECKPOINT, "default", "fresh"):
             said = [
@@ -77,7 +77,7 @@ class Settings(NamedTuple):
         return f"{CHECKPOINT} also sets {', '.join(self.ignored)}, which Wordloom does not support: ignored"
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """Field to its value and where it came from, for JSON."""
+        """Return a dict of field to value and source, for JSON."""
         return {
             name: {"value": getattr(self.sampling, name), "from": source}
             for name, source in self.sources.items()
@@ -95,14 +95,14 @@ def _shown(value: Any) -> str:
 def settings(
     checkpoint: Mapping[str, Any], given: Mapping[str, Any], *, tokenizer: Tokenizer | None = None
 ) -> Settings:
-    """Join what was asked for (``given``, by our names) with a checkpoint's generation_config.
+    """Join the caller's settings, ``given`` by Wordloom's names, with a checkpoint's generation_config.
 
-    What is asked for goes first, then the checkpoint, then our defaults; a seed that nobody gave is drawn
-    here.  A checkpoint that says ``do_sample: false`` is greedy.  ``ignored`` names settings of the
-    checkpoint that are not offered here.
+    The caller's settings come first, then the checkpoint's, then the defaults.  A seed is drawn where there
+    is none.  A checkpoint with ``do_sample: false`` is greedy.  ``ignored`` names settings of the checkpoint
+    that Wordloom does not support.
 
     Raises GenerationError for an unknown name in ``given`` or a value out of range, CheckpointError for a
-    generation_config that is none.
+    malformed generation_config.
     """
     _check(checkpoint)
     names = [field.name for field in fields(Sampling)]
@@ -136,7 +136,7 @@ def settings(
 
 
 def _check(checkpoint: Any) -> None:
-    """Raise CheckpointError for what has not the form of a generation_config."""
+    """Raise CheckpointError unless ``checkpoint`` has the form of a generation_config."""
     if not isinstance(checkpoint, Mapping):
         raise CheckpointError(
             f"{CHECKPOINT} holds {_short(checkpoint)}, not a table of settings; mend it or remove it"

@@ -1,8 +1,7 @@
-"""Text in, text out: prompts to ids, ids to text as they arrive, stop strings across token boundaries,
-and what the model thinks of given text.
+"""Generation and scores of text: prompts to ids, ids to text, and stop strings across token boundaries.
 
-A prompt is a str, or the ids it stands for (a list, array or tensor), which need no tokenizer.  Without
-one, text that is given out is empty, and stop strings are refused.
+A prompt is a str, or ids (a list, array or tensor), which need no tokenizer.  Without a tokenizer, generated
+text is empty, and stop strings are refused.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Specials = Literal["refuse", "text", "interpret"]
 
 
 class Piece(NamedTuple):
-    """What one token added to the text of a row; often a word, sometimes nothing yet."""
+    """The text that one token adds to a row: often a word, sometimes nothing yet."""
 
     row: int
     text: str
@@ -51,7 +50,7 @@ class Piece(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What one row became: ``text`` up to, not including, what stopped it; ``ids`` with it."""
+    """The continuation of one row: ``text`` without the stop string or id that ended it, ``ids`` with it."""
 
     row: int
     prompt: Prompt
@@ -65,8 +64,8 @@ class Completion(NamedTuple):
 class Scored(NamedTuple):
     """A continuation and its log-probability (natural logarithm) after the prompt.
 
-    ``continuation`` is None where it was given as ``ids``; ``tokens`` holds the text of each of them.
-    ``greedy`` tells whether every token is the likeliest one, the lowest id among equals.
+    ``continuation`` is None for a continuation given as ``ids``; ``tokens`` holds the text of each id.
+    ``greedy`` is true if every token is the likeliest one, and of equally likely ones the lowest id.
     """
 
     continuation: str | None
@@ -87,10 +86,10 @@ class NextToken(NamedTuple):
 
 
 class StopWatch:
-    """The text of a row as its ids arrive, holding back what may yet become a stop string.
+    """The text of a row, decoded id by id; text that may become a stop string is held back.
 
-    Text given out is never taken back.  Of several stop strings the one complete first counts, and of
-    those complete at the same character the longest.
+    Returned text is final.  The stop string that is complete first ends the row, and the longest of those
+    that are complete at one character.
     """
 
     def __init__(self, decoder: StreamDecoder, stop: Sequence[str]) -> None:
@@ -100,11 +99,11 @@ class StopWatch:
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """The text that this id makes final; ``stopped`` is set when it completes a stop string."""
+        """Return the text that this id makes final; set ``stopped`` if it completes a stop string."""
         return self._release(self.decoder.push(token), last=False)
 
     def flush(self) -> str:
-        """The text still held back when nothing more will come."""
+        """Return the text that is held back, at the end of the row."""
         return self._release(self.decoder.flush(), last=True)
 
     def _release(self, new: str, *, last: bool) -> str:
@@ -122,7 +121,7 @@ class StopWatch:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper beginning of ``stop`` that ends ``text``."""
+    """Return the length of the longest proper prefix of ``stop`` that ends ``text``."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):
             return length
@@ -132,12 +131,12 @@ def _overlap(text: str, stop: str) -> int:
 def prompt_ids(
     tokenizer: Tokenizer | None, prompt: Prompt, *, specials: Specials = "refuse", number: int = 0
 ) -> list[int]:
-    """The ids a model is prompted with; those of a prompt of ids are as given.
+    """Return the ids of a prompt; a prompt of ids is not changed.
 
-    An empty str stands for the beginning of a text: the bos token, or eos, which parts documents in
-    GPT-style corpora.  ``number`` names the prompt in errors.
+    An empty str is the beginning of a text: the bos token, or eos, which separates documents in GPT-style
+    corpora.  ``number`` names the prompt in errors.
 
-    Raises GenerationError when the tokenizer has neither, or text has no tokenizer.
+    Raises GenerationError for an empty str if the tokenizer has neither, and for text without a tokenizer.
     """
     if not isinstance(prompt, str):
         return token_ids(prompt, f"prompt {number}")
@@ -168,8 +167,8 @@ def stream(
     """Yield the text and ids of every row piece by piece, rows interleaved.
 
     Rows are numbered and seeded as in :func:`wordloom.generate.engine.steps`, whose errors these are.
-    ``eos_ids`` defaults to the tokenizer's eos.  Special tokens the model draws show in ids, not in
-    text.  ``specials`` says what special tokens written in a prompt are: an error, plain text, or tokens.
+    ``eos_ids`` defaults to the tokenizer's eos.  Special tokens that the model draws are in the ids, not in
+    the text.  ``specials`` decides about special tokens written in a prompt: an error, plain text, or tokens.
     """
     sampling = sampling or Sampling()
     if eos_ids is None:
@@ -227,9 +226,9 @@ def complete(
     use_cache: bool = True,
     fast: bool = True,
 ) -> list[Completion]:
-    """Continue each prompt: ``len(prompts) * sampling.samples`` results, a prompt's samples together.
+    """Continue each prompt; return ``len(prompts) * sampling.samples`` results, a prompt's samples together.
 
-    Arguments and errors as in :func:`stream`.
+    Arguments and errors are those of :func:`stream`.
     """
     sampling = sampling or Sampling()
     if sampling.seed is not None:
@@ -269,9 +268,9 @@ def generate_text(
     sampling: Sampling | None = None,
     **options: Any,
 ) -> str | list[str]:
-    """The continuation of ``prompt``, without the prompt: a string for one prompt and one sample.
+    """Return the continuation of ``prompt``, without the prompt: a string for one prompt and one sample.
 
-    Several prompts or samples give a list, a prompt's samples together.  Options as in :func:`stream`.
+    Several prompts or samples give a list, a prompt's samples together.  Options are those of :func:`stream`.
     """
     prompts = [prompt] if isinstance(prompt, str) else list(prompt)
     texts = [completion.text for completion in complete(model, tokenizer, prompts, sampling, **options)]
@@ -281,9 +280,9 @@ def generate_text(
 def stream_text(
     model: Any, tokenizer: Tokenizer, prompt: str, sampling: Sampling | None = None, **options: Any
 ) -> Iterator[str]:
-    """Yield the continuation of one prompt as it is made; its pieces add up to :func:`generate_text`'s.
+    """Yield the continuation of one prompt in pieces, which add up to the result of :func:`generate_text`.
 
-    Options as in :func:`stream`.  Raises GenerationError for several samples, which would interleave.
+    Options are those of :func:`stream`.  Raises GenerationError for several samples, which would interleave.
     """
     pieces = _one_row(model, tokenizer, prompt, sampling, **options)
     return (piece.text for piece in pieces if piece.text)
@@ -296,9 +295,9 @@ def stream_ids(
     sampling: Sampling | None = None,
     **options: Any,
 ) -> Iterator[int]:
-    """Yield the ids that continue one prompt of ids as they are drawn: those of its :class:`Completion`.
+    """Yield the ids that continue one prompt of ids as they are drawn: the ids of its :class:`Completion`.
 
-    Options and errors as in :func:`stream_text`.
+    Options and errors are those of :func:`stream_text`.
     """
     return (piece.id for piece in _one_row(model, tokenizer, prompt, sampling, **options))
 
@@ -314,12 +313,12 @@ def _one_row(
 def continuation_ids(
     tokenizer: Tokenizer, prompt: str, continuation: str, *, specials: Specials = "refuse"
 ) -> tuple[list[int], list[int]]:
-    """Ids of the prompt, and of the continuation after it, such that both decode to both texts.
+    """Return the ids of the prompt and of the continuation, which together decode to both texts.
 
     Where the tokenizer would merge the end of the prompt with the beginning of the continuation, the
-    prompt keeps the ids it has alone, as it has when a model is prompted with it.
+    prompt keeps the ids that it has alone, since a model is prompted with these.
 
-    Raises GenerationError when no ids for the continuation stand after these of the prompt.
+    Raises GenerationError if no ids after the prompt's decode to the continuation.
     """
     given = prompt_ids(tokenizer, prompt, specials=specials)
     whole = list(tokenizer.prompt_ids(prompt + continuation, specials=specials))
@@ -350,10 +349,11 @@ def score(
     *,
     specials: Specials = "refuse",
 ) -> list[Scored]:
-    """The log-probability of each continuation after ``prompt``: in total and token by token.
+    """Return the log-probability of each continuation after ``prompt``: in total and token by token.
 
-    Continuations are texts after a text, lists of ids after a list of ids.  An empty one is certain: 0.
-    Raises GenerationError for others, and as :func:`score_ids` and :func:`continuation_ids`.
+    Continuations of a text are texts, and those of a list of ids are lists of ids.  An empty continuation
+    has log-probability 0.  Raises GenerationError for other continuations, and the errors of
+    :func:`score_ids` and :func:`continuation_ids`.
     """
     _check_continuations(prompt, continuations)
     given = prompt_ids(tokenizer, prompt, specials=specials)
@@ -390,7 +390,7 @@ def next_tokens(
     *,
     specials: Specials = "refuse",
 ) -> list[NextToken]:
-    """The ``k`` likeliest next tokens, best first, the lower id first among equals.
+    """Return the ``k`` likeliest next tokens, best first, the lower id first among equals.
 
     Raises GenerationError when k is below 1 or above the vocabulary, or the prompt is too long.
     """
@@ -408,7 +408,7 @@ def next_tokens(
 
 
 def _texts(tokenizer: Tokenizer | None, prompt: Sequence[int], ids: Sequence[int]) -> list[str]:
-    """The text each id adds after those before it; its name in the vocabulary where that is not text."""
+    """Return the text that each id adds; its name in the vocabulary where it adds no text yet."""
     if tokenizer is None:
         return [""] * len(ids)
     decoder = tokenizer.stream_decoder(prompt)

@@ -1,4 +1,4 @@
-"""Token ids as callers have them: lists, NumPy arrays, tensors, ranges."""
+"""Read token ids from lists, NumPy arrays, tensors and ranges."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["are_several", "token_ids"]
 
 
 def token_ids(given: Any, what: str) -> list[int]:
-    """Return a sequence of whole numbers, of whatever kind, as a list of Python ints.
+    """Return a sequence of whole numbers of any kind as a list of Python ints.
 
-    Raises GenerationError for text and bytes, and for items that are no whole numbers.
+    Raises GenerationError for text and bytes, and for items that are not whole numbers.
     """
     if isinstance(given, str | bytes | bytearray | memoryview):
         kind = type(given).__name__

@@ -28,10 +28,10 @@ ROPE_SCALINGS = ("default", "linear", "dynamic", "llama3")
 
 
 def sinusoidal_positions(length: int, dim: int, *, layout: str = "interleaved") -> Tensor:
-    """The fixed table of Vaswani et al. 2017 (arXiv:1706.03762, section 3.5), [length, dim] float32.
+    """Return the fixed table of Vaswani et al. 2017 (arXiv:1706.03762, section 3.5), [length, dim] float32.
 
     ``interleaved`` alternates sine and cosine as the paper prints them; ``halves`` puts all sines
-    first, as Marian and fairseq store them: the same table with its columns permuted.
+    first, as Marian and fairseq store them, which permutes the columns.
 
     Raises ConfigError for an odd ``dim`` or an unknown layout.
     """
@@ -51,8 +51,8 @@ def sinusoidal_positions(length: int, dim: int, *, layout: str = "interleaved") 
 class Rotary:
     """Angles of rotary position embedding (Su et al. 2021, arXiv:2104.09864, eq. 15).
 
-    Holds no tensor of a model's state: frequencies are made anew for whatever positions are asked,
-    in float32, so nothing is lost when the model is cast to bfloat16.
+    An instance holds no tensors: each call computes the frequencies in float32, so that a model cast to
+    bfloat16 loses no precision.
 
     ``scaling`` takes transformers' names and keys: ``{"rope_type": "linear", "factor": 2.0}``,
     ``"dynamic"`` (NTK-aware, with ``original_max_position_embeddings``), ``"llama3"`` (with
@@ -90,9 +90,9 @@ class Rotary:
             )
 
     def frequencies(self, *, length: int | None = None, device: torch.device | None = None) -> Tensor:
-        """Turns per position in radians, [head_dim / 2] float32.
+        """Return the angle per position in radians, [head_dim / 2] float32.
 
-        ``length`` matters to ``dynamic`` scaling alone: the longest position seen plus one.
+        Only ``dynamic`` scaling reads ``length``, the highest position plus one.
         """
         theta = self.theta
         E = self.head_dim
@@ -111,7 +111,7 @@ class Rotary:
         return frequency
 
     def _llama3(self, frequency: Tensor) -> Tensor:
-        """Long waves divided by ``factor``, short ones kept, a linear blend between."""
+        """Divide the frequencies of long waves by ``factor``, keep those of short ones, and blend between."""
         factor, low = self.scaling["factor"], self.scaling["low_freq_factor"]
         high, original = self.scaling["high_freq_factor"], self.scaling["original_max_position_embeddings"]
         wavelength = 2 * math.pi / frequency
@@ -122,7 +122,7 @@ class Rotary:
         return torch.where(middle, blended, scaled)
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine for ``positions`` [.., T], each [.., T, head_dim / 2] float32."""
+        """Return cosine and sine for ``positions`` [.., T], each [.., T, head_dim / 2] float32."""
         length = int(positions.max()) + 1 if self.kind == "dynamic" and positions.numel() else None
         frequency = self.frequencies(length=length, device=positions.device)
         angle = positions[..., None].float() * frequency
@@ -136,10 +136,10 @@ def _check_positive(name: str, value: Any) -> None:
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str = "halves") -> Tensor:
-    """Turn the pairs of ``x`` [B, H, T, E] by angles [B or 1, T, E/2]; computed in float32.
+    """Rotate the pairs of ``x`` [B, H, T, E] by angles [B or 1, T, E/2]; computed in float32.
 
     ``halves`` pairs element i with i + E/2 (Hugging Face); ``pairs`` pairs 2i with 2i + 1 (the paper,
-    Meta's weights).  The two agree after :func:`pairs_to_halves` on the rows of q_proj and k_proj.
+    Meta's weights).  Both give equal results after :func:`pairs_to_halves` on the rows of q_proj and k_proj.
     """
     if layout == "halves":
         return rotate(x, cos, sin)
@@ -151,11 +151,11 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, layout: str = "halves")
 
 def pairs_to_halves(weight: Tensor, *, head_dim: int) -> Tensor:
     """Reorder the rows of a q or k projection (weight [H*E, ..] or bias [H*E]) from pairs to halves."""
-    rest = weight.shape[1:]
-    return weight.reshape(-1, head_dim // 2, 2, *rest).transpose(1, 2).reshape(-1, *rest)
+    columns = weight.shape[1:]
+    return weight.reshape(-1, head_dim // 2, 2, *columns).transpose(1, 2).reshape(-1, *columns)
 
 
 def halves_to_pairs(weight: Tensor, *, head_dim: int) -> Tensor:
-    """The inverse of :func:`pairs_to_halves`."""
-    rest = weight.shape[1:]
-    return weight.reshape(-1, 2, head_dim // 2, *rest).transpose(1, 2).reshape(-1, *rest)
+    """Reorder rows from halves to pairs: the inverse of :func:`pairs_to_halves`."""
+    columns = weight.shape[1:]
+    return weight.reshape(-1, 2, head_dim // 2, *columns).transpose(1, 2).reshape(-1, *columns)
