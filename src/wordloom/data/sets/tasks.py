@@ -198,6 +198,17 @@ TASKS: dict[str, DatasetInfo] = {
         parts={"train": (file("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv"),)},
         layout="CSV without header (question, A, B, C, D, answer)",
     ),
+    "blimp": DatasetInfo(
+        title="BLiMP, 67 paradigms of 1,000 minimal pairs",
+        task="minimal pairs",
+        licence="CC BY 4.0",
+        origin="derived from alexwarstadt/blimp:data @ 3e56b06fcabc",
+        citation="Warstadt et al. 2020, arXiv:1912.00582",
+        parts={"all": (here("blimp/blimp.jsonl.gz"),)},
+        format=None,
+        layout="JSON lines (UID, field, linguistics_term, pairID, sentence_good, sentence_bad)",
+        notes="the other fields of the original are not kept",
+    ),
     # ----------------------------------------------------------------- instructions, preferences
     "alpaca": DatasetInfo(
         title="Alpaca, 52,002 instructions",
