@@ -89,7 +89,7 @@ def test_numbers_are_scored_as_by_scipy(pairs):
     for name, truth in (("pearson", plain.statistic if plain else math.nan), ("spearman", rank)):
         if len(set(x)) == 1 or len(set(y)) == 1:
             assert scores[name].value is None
-            assert scores[name].note.startswith(f"{name} is not defined")
+            assert scores[name].note.startswith(f"{name} is undefined")
         else:
             assert scores[name].value == pytest.approx(truth, abs=1e-7)
     if plain and scores["pearson"].interval and abs(plain.statistic) < 0.999:
@@ -147,14 +147,17 @@ def test_what_a_score_says_of_itself():
     assert scores.counts == {"rows": 24, "right": 18}
     assert classes([0, 1], [1, 1], ("no", "yes"))["f1"].interval is None
     assert classes([0, 0], [1, 1], ("no", "yes"))["matthews"].note.endswith("every row is 'no'")
-    assert classes([0, 1], [1, 1], ("no", "yes"))["matthews"].note.endswith("taken for 'yes'")
+    assert classes([0, 1], [1, 1], ("no", "yes"))["matthews"].note.endswith("predicted as 'yes'")
     assert classes([0, 0], [0, 0], ("no", "yes"))["f1"].note.endswith(
-        "no row is 'yes', and none was taken for it"
+        "no row has the label 'yes', and none was predicted so"
     )
     few = number_agreement([1, 2, 3], [1, 2, 2], settings={"rows": "x"})
     assert [score.interval for score in few.values()] == [None] * 3
     assert few["pearson"].signature.startswith("pearson|rows:x|ci:no|")
-    assert number_agreement([1], [2], settings={})["spearman"].note == "spearman is not defined of one row"
+    assert (
+        number_agreement([1], [2], settings={})["spearman"].note
+        == "spearman is undefined: there is only one row"
+    )
     assert list(number_agreement([1, 2], [1, 2], metrics=("spearman",), settings={})) == ["spearman"]
 
 
@@ -163,12 +166,12 @@ def test_what_cannot_be_scored():
         (lambda: confusion_of([0, 1], [0], 2), "2 rows have 1 predictions"),
         (lambda: confusion_of([0, 2], [0, 1], 2), "a class is 0 or 2; 2 are numbered from 0"),
         (lambda: classes([], [], ("a", "b")), "no row to score"),
-        (lambda: classes([0], [1], ("a", "b", "c")), "F1 is of one of 3 labels; say which"),
+        (lambda: classes([0], [1], ("a", "b", "c")), "F1 scores one of the 3 labels; name it"),
         (lambda: classes([0], [1], ("good", "bad"), positive="god"), "did you mean 'good'"),
         (lambda: classes([0], [1], ("a", "b"), metrics=("mathews",)), "did you mean 'matthews'"),
         (lambda: number_agreement([], [], settings={}), "no row to score"),
         (lambda: number_agreement([1], [1, 2], settings={}), "1 rows have 2 predictions"),
-        (lambda: number_agreement([1, 2], [1, math.nan], settings={}), "prediction of row 2 is no finite"),
+        (lambda: number_agreement([1, 2], [1, math.nan], settings={}), "prediction of row 2 is not a finite"),
     ]:
         with pytest.raises(EvaluationError, match=says):
             call()
@@ -187,7 +190,7 @@ def test_every_set_of_glue_has_its_metrics():
 def test_a_score_that_is_0_by_convention_is_shown_with_its_reason():
     console = Console(record=True, width=200, file=io.StringIO())
     print_scores(console, classes([0, 1] * 12, [1, 1] * 12, ("no", "yes")), 0.1)
-    assert "note: matthews is 0 by convention: every row was taken for 'yes'" in console.export_text()
+    assert "note: matthews is 0 by convention: every row was predicted as 'yes'" in console.export_text()
 
 
 def test_the_documented_calls_give_the_documented_scores():

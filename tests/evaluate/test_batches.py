@@ -65,9 +65,9 @@ def test_dropout_is_off_and_training_goes_on(llama):
 
 
 def test_nothing_scored_is_an_error_not_a_nan(llama):
-    with pytest.raises(EvaluationError, match="no item of these batches is scored"):
+    with pytest.raises(EvaluationError, match="no item of the batches is scored"):
         evaluate_batches(llama, causal_lm, [])
-    with pytest.raises(EvaluationError, match="no item of these batches is scored"):
+    with pytest.raises(EvaluationError, match="no item of the batches is scored"):
         evaluate_batches(llama, causal_lm, [batch_of(2, 0, scored=0.0)])
 
 

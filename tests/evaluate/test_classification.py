@@ -10,7 +10,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 
 from wordloom.data.batches.labelled import BagBatches
 from wordloom.errors import EvaluationError, NonFiniteError
-from wordloom.evaluate.classification import _bootstrap, classification, judge, macro_f1
+from wordloom.evaluate.agreement import class_agreement, macro_f1
+from wordloom.evaluate.classification import classification, judge
 from wordloom.models import BagOfWordsConfig, build
 
 N, V, C = 230, 12, 4
@@ -69,7 +70,7 @@ def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
     held = 0
     for _ in range(200):
         sample = rng.multinomial(300, (population / population.sum()).ravel()).reshape(3, 3)
-        low, high = _bootstrap(sample)
+        low, high = class_agreement(sample, labels="abc", metrics=["macro_f1"])["macro_f1"].interval
         held += low <= truth <= high
     assert 180 <= held <= 199
 
@@ -92,10 +93,10 @@ def test_few_rows_have_no_interval_that_needs_many(case):
 
 def test_what_cannot_be_judged(case):
     model, batches, _, _ = case
-    with pytest.raises(EvaluationError, match="no row of these is scored"):
+    with pytest.raises(EvaluationError, match="no row has a label to score"):
         judge(model, [])
     batch = batches.batch(0, 3)
-    with pytest.raises(EvaluationError, match="no row of these is scored"):
+    with pytest.raises(EvaluationError, match="no row has a label to score"):
         judge(model, [batch._replace(targets=torch.full((3,), -100))])
     broken = build(model.config)
     with torch.no_grad():

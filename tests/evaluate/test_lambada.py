@@ -101,7 +101,7 @@ def test_mistakes(char_model, char_tokenizer, tmp_path):
         lambada(char_model, char_tokenizer, [Passage("the", "c" * 40)])
     path = tmp_path / "passages.jsonl"
     path.write_text('{"context": "a", "continuation": "b"}\n{"context": "a", "word": "b"}\n')
-    with pytest.raises(DataError, match=r"passages\.jsonl:2: .* 'continuation'; fields here: context, word"):
+    with pytest.raises(DataError, match=r"passages\.jsonl:2: .*; the fields here are: context, word"):
         list(passages([str(path)]))
     path.write_text('{"context": "a", "continuation": ""}\n')
     with pytest.raises(DataError, match="needs a text 'continuation'"):

@@ -17,7 +17,7 @@ from wordloom.data import Document, documents
 from wordloom.errors import EvaluationError, NonFiniteError, TokenizerError
 from wordloom.evaluate import Passage, lambada, likelihood, perplexity, strided_windows
 from wordloom.evaluate.reading import Reader
-from wordloom.evaluate.score import perplexity_interval
+from wordloom.evaluate.score import perplexity_score
 from wordloom.models import LlamaConfig, build
 from wordloom.text import Tokenizer
 
@@ -235,9 +235,9 @@ def test_bos_stands_first_where_the_tokenizer_begins_prompts_with_it():
         (
             {"kind": "char", "lower": True},
             "The Cat",
-            "1 of 1 documents cannot be had back from their tokens$",
+            "1 of 1 documents do not decode to their text$",
         ),
-        ({"kind": "word"}, "the  cat sat", "cannot be had back"),
+        ({"kind": "word"}, "the  cat sat", "do not decode to their text"),
     ],
 )
 def test_what_tokens_lose_is_not_scored_as_free(settings, text, why):
@@ -463,8 +463,8 @@ def test_a_loss_beyond_the_largest_float_has_an_infinite_perplexity(char_tokeniz
         model.lm_head.weight.mul_(1e6)
     assert perplexity(model, char_tokenizer, ["dog cat"] * 25)["perplexity"].value == math.inf
     assert lambada(model, char_tokenizer, [passage])["perplexity"].value == math.inf
-    assert perplexity_interval((1.0, 800.0)) == (math.e, math.inf)
-    assert perplexity_interval(None) is None
+    assert perplexity_score("perplexity", 1.0, (1.0, 800.0), "").interval == (math.e, math.inf)
+    assert perplexity_score("perplexity", 1.0, None, "").interval is None
 
 
 @pytest.mark.parametrize("joined", [False, True])

@@ -116,7 +116,7 @@ def test_what_cannot_be_scored():
     for targets, predicted, says in [
         ([["O"]], [], "1 texts have 0 predictions"),
         ([["O"], ["O"]], [["O"], ["O", "O"]], "text 2 has 1 words and 2 predicted labels"),
-        ([["B-x"]], [["S-x"]], "the tag 'S-x' is none of O, B-TYPE and I-TYPE"),
+        ([["B-x"]], [["S-x"]], "the tag 'S-x' is not one of O, B-TYPE and I-TYPE"),
         ([], [], "no word to score"),
     ]:
         with pytest.raises(EvaluationError, match=says):

@@ -108,14 +108,14 @@ def test_bins_of_lengths_hold_every_pair_and_enough_of_them() -> None:
     assert "|case:lc|" in few[0].score.signature
     with pytest.raises(EvaluationError, match="width=0 is not allowed"):
         bleu_by_length(["a"], ["a"], ["a"], width=0)
-    with pytest.raises(EvaluationError, match="1 hypotheses stand beside 2 sources"):
+    with pytest.raises(EvaluationError, match="1 hypotheses have 2 sources"):
         bleu_by_length(["a", "b"], ["a"], ["a"])
 
 
 @pytest.mark.parametrize(
     ("hypotheses", "references", "settings", "says"),
     [
-        (["a"], ["a", "b"], {}, "1 hypotheses stand beside 2 references"),
+        (["a"], ["a", "b"], {}, "1 hypotheses have 2 references"),
         ([], [], {}, "there is no translation to score"),
         (["a"], ["a"], {"tokenize": "13b"}, r"tokenize='13b' is not known; did you mean '13a'"),
     ],

@@ -1,13 +1,13 @@
-"""Scoring models: every score carries an interval, where one is defined, and a signature of its settings.
+"""Score models: every score has a signature of its settings and, where one is defined, an interval.
 
-:func:`perplexity` scores any text (loss, perplexity, bits per byte); :func:`lambada` last words;
-:func:`classification` labelled rows (accuracy, macro-F1); :func:`class_agreement` predicted classes (F1 of
-one, Matthews), :func:`number_agreement` numbers (Pearson, Spearman), :func:`tag_agreement` labels of words,
-and entities, each from predictions alone; :func:`answer_scores` the answers that :func:`find_answers` finds
-in texts, as SQuAD's scripts do; :func:`bleu`, :func:`chrf` and, by the lengths of sources,
-:func:`bleu_by_length` translations;
-:func:`evaluate_batches` an objective over batches, while training runs.  :mod:`wordloom.evaluate.references`
-measures what a compressor and an n-gram make of the same bytes.
+- :func:`perplexity` scores any text: loss, perplexity, bits per byte; :func:`lambada` scores last words.
+- :func:`classification` scores a classifier on labelled rows. :func:`class_agreement`,
+  :func:`number_agreement` and :func:`tag_agreement` score predictions alone: classes, numbers, and labels of
+  words with their entities.
+- :func:`find_answers` finds answers in texts, and :func:`answer_scores` scores them as SQuAD does.
+- :func:`bleu`, :func:`chrf` and :func:`bleu_by_length` score translations.
+- :func:`evaluate_batches` computes the loss of an objective during training.
+- :mod:`wordloom.evaluate.references` computes two baselines for bits per byte.
 """
 
 from wordloom.evaluate.agreement import class_agreement, confusion_of, number_agreement

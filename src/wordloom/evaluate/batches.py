@@ -1,4 +1,4 @@
-"""The loss of an objective over batches: what training asks for while it runs."""
+"""The loss of an objective over batches, which training evaluates while it runs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def evaluate_batches(
     settings: Mapping[str, object] | None = None,
     reduce: Callable[[Tensor], Tensor] | None = None,
 ) -> Score:
-    """The objective's total over its count, summed over ``batches``; interval over batches, from 20 on.
+    """Return the total of the objective over its count, each summed over ``batches``.
 
-    Batches are brought to the model's device.  ``settings`` go into the signature.  ``reduce`` sums a
-    float64 tensor over ranks that each hold a part of the batches (an all-reduce).  Runs in the precision of
-    the caller's autocast; the model is left as it was.
+    From 20 batches on, the score has an interval over batches.  Batches are moved to the model's device.
+    ``settings`` go into the signature.  ``reduce`` sums a float64 tensor over ranks that each hold a part of
+    the batches (an all-reduce).  The caller's autocast sets the precision.
 
-    Raises EvaluationError when nothing is scored.
+    Raises EvaluationError if nothing is scored.
     """
     sums = torch.zeros(6, dtype=torch.float64)
     for _, loss in forward_passes(model, batches, lambda batch: objective(model, batch)):
@@ -39,10 +39,10 @@ def evaluate_batches(
         sums += torch.tensor([1.0, x, y, x * x, x * y, y * y], dtype=torch.float64)
     if reduce is not None:
         sums = reduce(sums)
-    units, *rest = sums.tolist()
-    statistics = RatioStatistics(int(units), *rest)
+    units, *totals = sums.tolist()
+    statistics = RatioStatistics(int(units), *totals)
     if not statistics.y:
-        raise EvaluationError("no item of these batches is scored; give at least one batch with targets")
+        raise EvaluationError("no item of the batches is scored; give at least one batch with targets")
     interval = statistics.interval()
-    by = f"{statistics.units}-batches" if interval else "no"
-    return Score(name, statistics.ratio, interval, signature(name, **(settings or {}), ci=by))
+    ci = f"{statistics.units}-batches" if interval else "no"
+    return Score(name, statistics.ratio, interval, signature(name, **(settings or {}), ci=ci))

@@ -15,18 +15,25 @@ from wordloom.data.batches.labelled import LabelBatch, LabelBatches
 from wordloom.errors import NonFiniteError
 from wordloom.nn.evaluating import evaluating
 
-__all__ = ["check_finite", "forward_passes", "outputs", "row_outputs"]
+__all__ = ["check_finite", "dtype_name", "forward_passes", "outputs", "row_outputs"]
 
 Result = TypeVar("Result")
+
+_DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+
+
+def dtype_name(model: Any) -> str:
+    """Return the short name of the dtype of ``model``, for signatures."""
+    return _DTYPE_NAMES.get(next(model.parameters()).dtype, "other")
 
 
 def forward_passes(
     model: Any, batches: Iterable[Any], call: Callable[[Any], Result]
 ) -> Iterator[tuple[Any, Result]]:
-    """Yield each batch with what ``call`` returns for it.
+    """Yield each batch with the result of ``call`` for it.
 
-    ``call`` receives the batch on the device of ``model``; meanwhile the model is in evaluation mode, without
-    gradients.  The batch that is yielded is the original one.
+    ``call`` receives the batch on the device of ``model`` and runs in evaluation mode without gradients. The
+    yielded batch is the original one.
     """
     device = next(model.parameters()).device
     for batch in batches:
@@ -42,7 +49,7 @@ def outputs(model: Any, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
 
 
 def row_outputs(model: Any, batches: LabelBatches) -> Iterator[tuple[NDArray[np.int64], LabelBatch, Tensor]]:
-    """Go through all rows once: yield the row numbers of each batch, the batch and the model's output."""
+    """Read all rows once: yield the row numbers of each batch, the batch and the model's output."""
     spans = list(batches.passes())
     passes = outputs(model, (batches.batch(*span) for span in spans))
     for span, (batch, output) in zip(spans, passes, strict=True):
@@ -50,6 +57,6 @@ def row_outputs(model: Any, batches: LabelBatches) -> Iterator[tuple[NDArray[np.
 
 
 def check_finite(values: Tensor | NDArray[Any], name: str = "probability") -> None:
-    """Raise NonFiniteError unless all ``values`` are finite; ``name`` says what the model computes."""
+    """Raise NonFiniteError unless all ``values`` are finite; ``name`` is the quantity in the message."""
     if not (torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)).all():
         raise NonFiniteError(f"the model gives no finite {name}; its weights are damaged")

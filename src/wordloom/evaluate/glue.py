@@ -9,7 +9,7 @@ __all__ = ["GLUE", "GlueTask", "glue_task"]
 
 
 class GlueTask(NamedTuple):
-    """``metrics`` of :mod:`~wordloom.evaluate.agreement`, the leading one first; the label that F1 is of."""
+    """The metrics of a task, the leading one first, and the label that F1 scores."""
 
     metrics: tuple[str, ...]
     positive: str | None = None

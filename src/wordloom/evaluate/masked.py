@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,20 +13,17 @@ from torch.nn import functional as F
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.masked import Marks, MaskedBatch
 from wordloom.errors import EvaluationError, NonFiniteError
-from wordloom.evaluate.forward import forward_passes
-from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.forward import dtype_name, forward_passes
 from wordloom.evaluate.reading import Reader, tokenizer_name
 from wordloom.evaluate.score import (
-    MIN_UNITS,
     RatioStatistics,
     Score,
     Scores,
-    perplexity_interval,
+    loss_and_perplexity,
     perplexity_of,
     share_interval,
     signature,
 )
-from wordloom.nn.evaluating import evaluating
 
 if TYPE_CHECKING:
     from wordloom.data import Document
@@ -54,46 +51,57 @@ def masked_scores(model: Any, batches: Iterable[MaskedBatch], *, settings: dict[
     Accuracies have Wilson's intervals, over masked tokens or pairs. Raises EvaluationError if no token is
     masked.
     """
-    nats = right = masked = 0.0
-    pair_nats = pair_right = pairs = 0.0
 
-    def totals(batch: MaskedBatch) -> tuple[float, int, int, float, int, int]:
+    def batch_sums(batch: MaskedBatch) -> _MaskedSums:
         states = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
         scored = batch.targets != IGNORE
         logits = model.lm_head(model.mlm_hidden(states[scored])).float()  # [n, V]
-        lost = float(F.cross_entropy(logits, batch.targets[scored], reduction="sum"))
-        hits = int((logits.argmax(-1) == batch.targets[scored]).sum())
+        sums = _MaskedSums(*_sums_of(logits, batch.targets[scored]))
         if batch.is_next is None:
-            return lost, hits, len(logits), 0.0, 0, 0
-        following = model.next_sentence(model.pooled(states).pooler_output).float()  # [B, 2]
-        labels = (~batch.is_next).long()
-        pair_lost = float(F.cross_entropy(following, labels, reduction="sum"))
-        return lost, hits, len(logits), pair_lost, int((following.argmax(-1) == labels).sum()), len(labels)
+            return sums
+        logits = model.next_sentence(model.pooled(states).pooler_output).float()  # [B, 2]
+        return _MaskedSums(*sums[:3], *_sums_of(logits, (~batch.is_next).long()))
 
-    for _, sums in forward_passes(model, batches, totals):
-        nats, right, masked = nats + sums[0], right + sums[1], masked + sums[2]
-        pair_nats, pair_right, pairs = pair_nats + sums[3], pair_right + sums[4], pairs + sums[5]
-    if not masked:
+    parts = [part for _, part in forward_passes(model, batches, batch_sums)]
+    sums = _MaskedSums(*map(sum, zip(*parts, strict=True))) if parts else _MaskedSums(0.0, 0, 0)
+    if not sums.masked:
         raise EvaluationError("no token is masked; raise masking.share, or give more text")
-
-    def score(name: str, value: float, interval: tuple[float, float] | None = None) -> Score:
-        return Score(name, value, interval, signature(name, **settings))
-
-    loss = nats / masked
-    if not math.isfinite(loss + pair_nats):
+    loss = sums.nats / sums.masked
+    if not math.isfinite(loss + sums.pair_nats):
         raise NonFiniteError(_DAMAGED)
-    found = [
-        score("masked_loss", loss),
-        score("masked_perplexity", perplexity_of(loss)),
-        score("masked_accuracy", right / masked, share_interval(int(right), int(masked))),
+    values = [
+        ("masked_loss", loss, None),
+        ("masked_perplexity", perplexity_of(loss), None),
+        ("masked_accuracy", sums.right / sums.masked, share_interval(sums.right, sums.masked)),
     ]
-    if pairs:
-        share = share_interval(int(pair_right), int(pairs))
-        found.append(score("next_sentence_loss", pair_nats / pairs))
-        found.append(score("next_sentence_accuracy", pair_right / pairs, share))
-        loss += pair_nats / pairs
-    counts = {"hidden_tokens": int(masked), "pairs": int(pairs)}
-    return Scores((score("loss", loss), *found), counts)
+    if sums.pairs:
+        pair_loss, pair_accuracy = sums.pair_nats / sums.pairs, sums.pair_right / sums.pairs
+        values.append(("next_sentence_loss", pair_loss, None))
+        interval = share_interval(sums.pair_right, sums.pairs)
+        values.append(("next_sentence_accuracy", pair_accuracy, interval))
+        loss += pair_loss
+    scores = [
+        Score(name, value, interval, signature(name, **settings))
+        for name, value, interval in [("loss", loss, None), *values]
+    ]
+    return Scores(tuple(scores), {"hidden_tokens": sums.masked, "pairs": sums.pairs})
+
+
+class _MaskedSums(NamedTuple):
+    """Nats, right predictions and predictions: of masked tokens, and of next sentences."""
+
+    nats: float
+    right: int
+    masked: int
+    pair_nats: float = 0.0
+    pair_right: int = 0
+    pairs: int = 0
+
+
+def _sums_of(logits: torch.Tensor, targets: torch.Tensor) -> tuple[float, int, int]:
+    """Return the nats, the right predictions and the number of n targets, from logits [n, C]."""
+    nats = float(F.cross_entropy(logits, targets, reduction="sum"))
+    return nats, int((logits.argmax(-1) == targets).sum()), len(targets)
 
 
 def pseudo_perplexity(
@@ -106,19 +114,20 @@ def pseudo_perplexity(
     batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Scores:
-    """exp of the mean over tokens of -log p(token | all others of its window) (Salazar et al. 2020,
-    arXiv:1910.14659), each token masked in turn by :func:`mask_id_of`.
+    """Score each token given all other tokens of its window (Salazar et al. 2020, arXiv:1910.14659).
 
-    It is no perplexity: the tokens around one know more of it than those before it.  It compares masked
-    language models of one tokenizer.
+    Returns ``pseudo_loss``, the mean of -log p(token | others), and ``pseudo_perplexity``, its exponential.
+    Each token is masked in turn by :func:`mask_id_of`.  Pseudo-perplexity is not comparable with perplexity,
+    because the model also sees the tokens that follow.  It compares masked language models with one
+    tokenizer.
 
     Args:
-        window: tokens read at once, marks included; None: the model's ``max_seq_len``.  A longer document is
-            read in windows that follow one another.
+        window: tokens read at once, marks included. Default: the model's ``max_seq_len``.  A longer document
+            is read in consecutive windows.
         progress: called with the number of tokens scored so far.
 
-    Raises EvaluationError for a model without its masked-language head, a tokenizer without mask, and an
-    impossible window.
+    Raises EvaluationError for a model without its masked-language head, a tokenizer without a mask token, and
+    an impossible window.
     """
     longest = model.config.max_seq_len
     window = longest if window is None else window
@@ -127,13 +136,13 @@ def pseudo_perplexity(
             f"window {window} does not fit the model; allowed: 3 to its max_seq_len {longest}"
         )
     if not model.config.masked_lm_head:
-        raise EvaluationError("the model has no head to fill in masked tokens: it was saved without it")
+        raise EvaluationError("the model was saved without its head for masked tokens")
     mask = mask_id_of(model, tokenizer)
     if mask is None:
         raise EvaluationError("the tokenizer has no mask token; give the one the model was trained with")
     marks, reader = Marks.of(tokenizer), Reader(tokenizer, start="none", end="none", specials=specials)
     rows = batch_size or max(1, _BATCH_TOKENS // window)
-    statistics, n_documents, unknown, done = RatioStatistics(), 0, 0, 0
+    statistics, unknown, done = RatioStatistics(), 0, 0
     for text in reader.texts(documents):
         total, count = 0.0, 0
         for at in range(0, len(text.sequence), window - 2):
@@ -143,44 +152,50 @@ def pseudo_perplexity(
                 if not math.isfinite(total):
                     raise NonFiniteError(_DAMAGED)
                 count += len(nats)
-                done += len(nats)
                 if progress is not None:
-                    progress(done)
+                    progress(done + count)
         if count:
-            statistics += RatioStatistics(1, total, count, total * total, total * count, count * count)
-            n_documents += 1
+            statistics += RatioStatistics.of_one(total, count)
+            done += count
             unknown += text.unknown
     if not statistics.y:
         raise EvaluationError("there is no token to score; give a text of at least one")
-    interval = statistics.interval() if n_documents >= MIN_UNITS else None
+    interval = statistics.interval()
     settings: dict[str, object] = {
         "text": reader.digest(),
         "tok": tokenizer_name(tokenizer),
         "window": window,
         **({} if specials == "refuse" else {"specials": specials}),
-        "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
-        "ci": f"{n_documents}-documents" if interval else "no",
+        "dtype": dtype_name(model),
+        "ci": f"{statistics.units}-documents" if interval else "no",
     }
-    loss = statistics.ratio
-    spread = perplexity_interval(interval)
-    scores = (
-        Score("pseudo_loss", loss, interval, signature("pseudo_loss", **settings)),
-        Score("pseudo_perplexity", perplexity_of(loss), spread, signature("pseudo_perplexity", **settings)),
-    )
-    counts = {"documents": n_documents, "tokens": int(statistics.y), "unknown_tokens": unknown}
+    scores = loss_and_perplexity(statistics.ratio, interval, settings, prefix="pseudo_")
+    counts = {"documents": statistics.units, "tokens": int(statistics.y), "unknown_tokens": unknown}
     return Scores(scores, counts, reader.notes())
 
 
+class _TurnBatch(NamedTuple):
+    """Copies of a text [B, T], each with one masked token; its position [B] and its id [B]."""
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    targets: torch.Tensor
+
+
 def _masked_in_turn(model: Any, ids: np.ndarray, mask: int, rows: int) -> Iterator[torch.Tensor]:
-    """Yield -log p of each of ``ids`` but the first and last, given all others, some at a time."""
-    device = next(model.parameters()).device
-    whole = torch.as_tensor(ids, dtype=torch.int64, device=device)
-    places = torch.arange(1, len(ids) - 1, device=device)
-    with evaluating(model):
-        for some in torch.split(places, rows):
-            rows_of = torch.arange(len(some), device=device)
-            tokens = whole.repeat(len(some), 1)  # [B, T]
-            tokens[rows_of, some] = mask
-            states = model.hidden(tokens)[rows_of, some]  # [B, D]
-            logits = model.lm_head(model.mlm_hidden(states)).float()
-            yield F.cross_entropy(logits, whole[some], reduction="none")
+    """Yield -log p of each of ``ids`` except the first and last, given all others, ``rows`` at a time."""
+    text = torch.as_tensor(ids, dtype=torch.int64)
+
+    def batches() -> Iterator[_TurnBatch]:
+        for positions in torch.split(torch.arange(1, len(ids) - 1), rows):
+            tokens = text.repeat(len(positions), 1)  # [B, T]
+            tokens[torch.arange(len(positions)), positions] = mask
+            yield _TurnBatch(tokens, positions, text[positions])
+
+    def nats(batch: _TurnBatch) -> torch.Tensor:
+        row = torch.arange(len(batch.tokens), device=batch.tokens.device)
+        states = model.hidden(batch.tokens)[row, batch.positions]  # [B, D]
+        logits = model.lm_head(model.mlm_hidden(states)).float()  # [B, V]
+        return F.cross_entropy(logits, batch.targets, reduction="none")
+
+    return (result for _, result in forward_passes(model, batches(), nats))

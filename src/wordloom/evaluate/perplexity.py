@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wordloom.errors import EvaluationError
-from wordloom.evaluate.likelihood import BATCH_TOKENS, DTYPE_NAMES, Stretch, likelihoods
+from wordloom.evaluate.forward import dtype_name
+from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
 from wordloom.evaluate.reading import End, Reader, ReadText, Start, tokenizer_name
 from wordloom.evaluate.score import Floats, Scores
 from wordloom.evaluate.totals import Totals
@@ -117,24 +118,10 @@ def perplexity(
 
     if joined and not (reader.before and reader.after):
         raise EvaluationError("joined texts need a start token and an end token; leave out joined")
-
-    def passages() -> Iterator[_Passage]:
-        texts = reader.texts(documents)
-        if not joined:
-            yield from (_Passage([text]) for text in texts)
-        elif all_texts := list(texts):
-            yield _Passage(all_texts)
-
-    def stretches() -> Iterator[tuple[_Passage, Stretch]]:
-        for passage in passages():
-            inputs, targets = passage.sequence[:-1], passage.sequence[1:]
-            for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
-                yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
-            if len(inputs) == 0:  # one token without a context has no prediction, but it is counted
-                yield passage, Stretch(inputs, targets)
-
+    texts = reader.texts(documents)
     totals = Totals(vocab_size=model.config.vocab_size)
-    scored = likelihoods(model, stretches(), batch_size=batch_size or max(1, BATCH_TOKENS // (window or 512)))
+    rows = batch_size or max(1, BATCH_TOKENS // (window or 512))
+    scored = likelihoods(model, _stretches(_passages(texts, joined), window, stride), batch_size=rows)
     for passage, group in groupby(scored, key=lambda item: item[0]):
         parts: list[Floats] = []
         for _, likelihood in group:
@@ -157,7 +144,7 @@ def perplexity(
         "end": reader.end_name,
         **({"documents": "joined"} if joined else {}),
         **({} if specials == "refuse" else {"specials": specials}),
-        "dtype": DTYPE_NAMES.get(next(model.parameters()).dtype, "other"),
+        "dtype": dtype_name(model),
     }
     scores = totals.scores(settings, per_word=per_word)
     return replace(scores, notes=(*scores.notes, *reader.notes()))
@@ -175,6 +162,25 @@ class _Passage:
         """Split ``nats``, of all tokens of the sequence except the first, into those of each text."""
         ends = np.cumsum([max(0, len(text.sequence) - 1) for text in self.texts])
         yield from zip(self.texts, np.split(nats, ends[:-1]), strict=True)
+
+
+def _passages(texts: Iterator[ReadText], joined: bool) -> Iterator[_Passage]:
+    if not joined:
+        yield from (_Passage([text]) for text in texts)
+    elif all_texts := list(texts):
+        yield _Passage(all_texts)
+
+
+def _stretches(
+    passages: Iterable[_Passage], window: int | None, stride: int | None
+) -> Iterator[tuple[_Passage, Stretch]]:
+    """Yield the windows of each passage, with their targets."""
+    for passage in passages:
+        inputs, targets = passage.sequence[:-1], passage.sequence[1:]
+        for w in strided_windows(len(inputs), window=window or len(inputs), stride=stride or len(inputs)):
+            yield passage, Stretch(inputs[w.begin : w.end], targets[w.scored : w.end])
+        if len(inputs) == 0:  # a single token predicts nothing, but its document counts
+            yield passage, Stretch(inputs, targets)
 
 
 def _window(model: Any, window: int | None, stride: int | None) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""Documents as a model reads them, and whether their tokens decode to the text."""
+"""Tokenize documents for a model, and check that their tokens decode to the text."""
 
 from __future__ import annotations
 
@@ -43,27 +43,30 @@ def recovered(text: AnyStr, decoded: AnyStr) -> Recovered:
     if text.split() != decoded.split():
         return Recovered.NOTHING
     newline = b"\n" if isinstance(text, bytes) else "\n"
-    lines, others = ([line.split() for line in given.split(newline)] for given in (text, decoded))
+    lines, others = ([line.split() for line in one.split(newline)] for one in (text, decoded))
     return Recovered.LINES if lines == others else Recovered.WORDS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReadText:
-    """A document as the model reads it; sizes are of the raw text."""
+    """A tokenized document; its sizes are those of the raw text."""
 
     sequence: Ids  # start token, tokens, end token
-    token_bytes: Ids | None  # bytes of each of ``sequence``, 0 for start and end; None where not defined
+    token_bytes: Ids | None  # bytes of each of ``sequence``, 0 for start and end; None if undefined
     has_start: bool
     bytes: int
     words: int  # between white space
-    word_bytes: int  # of the words, and one of white space after each
+    word_bytes: int  # those of the words, and one of white space after each
     lines: int  # line ends
     unknown: int
     recovered: Recovered
 
 
 class Reader:
-    """Documents to :class:`ReadText`; see :mod:`wordloom.evaluate.perplexity` for ``start`` and ``end``."""
+    """Reads documents as :class:`ReadText`.
+
+    The module :mod:`wordloom.evaluate.perplexity` describes ``start`` and ``end``.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, start: Start, end: End, specials: Specials) -> None:
         self.tokenizer, self.specials = tokenizer, specials
@@ -72,8 +75,8 @@ class Reader:
             start = "bos" if tokenizer.adds_bos else "eos" if eos is not None else "none"
         if end == "auto":
             end = "eos" if eos is not None else "none"
-        self.of_label = start == "label"
-        self.before = [] if self.of_label else _token("start", start, {"bos": bos, "eos": eos})
+        self.starts_with_label = start == "label"
+        self.before = [] if self.starts_with_label else _token("start", start, {"bos": bos, "eos": eos})
         self.after = _token("end", end, {"eos": eos})
         self.start_name, self.end_name = ("no" if name == "none" else name for name in (start, end))
         self.byte_lengths = tokenizer.byte_lengths()
@@ -81,7 +84,7 @@ class Reader:
         self._hash = hashlib.sha256()
 
     def texts(self, documents: Iterable[Document | Piece | str | bytes]) -> Iterator[ReadText]:
-        """Yield each document as :meth:`read` gives it, without empty ones, which training drops too."""
+        """Yield each document as :meth:`read` returns it, without empty ones, which training also drops."""
         for document in documents:
             if document if isinstance(document, (str, bytes)) else document.text:
                 yield self.read(document)
@@ -94,10 +97,10 @@ class Reader:
         return (f"{some} left out, as in training",) if self.empty else ()
 
     def read(self, document: Document | Piece | str | bytes) -> ReadText:
-        """Tokenize a document; raises TokenizerError, with the document's name, for text it refuses."""
+        """Tokenize a document; raises TokenizerError, which names the document, for refused text."""
         text = document if isinstance(document, (str, bytes)) else document.text
-        prefix = str(getattr(document, "prefix", "")) if self.of_label else ""
-        before = self._label(prefix) if self.of_label else self.before
+        prefix = str(getattr(document, "prefix", "")) if self.starts_with_label else ""
+        before = self._label(prefix) if self.starts_with_label else self.before
         try:
             ids = self.tokenizer.encode_batch([text], specials=self.specials)[0]
         except TokenizerError as error:
@@ -106,10 +109,10 @@ class Reader:
             raise TokenizerError(f"{document.source}, document {document.index + 1}: {error}") from None
         if isinstance(text, bytes):
             raw, lines = text, text.count(b"\n")
-            back = recovered(text, self.tokenizer.decode_bytes(ids))
+            level = recovered(text, self.tokenizer.decode_bytes(ids))
         else:
             raw, lines = text.encode(), text.count("\n")
-            back = recovered(text, self.tokenizer.decode(ids))
+            level = recovered(text, self.tokenizer.decode(ids))
         words = raw.split() if isinstance(text, bytes) else [word.encode() for word in text.split()]
         read = prefix.encode() + raw
         self._hash.update(len(read).to_bytes(8, "little") + read)
@@ -125,20 +128,20 @@ class Reader:
             word_bytes=sum(map(len, words)) + len(words),
             lines=lines,
             unknown=0 if self.tokenizer.unk_id is None else int(np.sum(ids == self.tokenizer.unk_id)),
-            recovered=back,
+            recovered=level,
         )
 
     def _label(self, prefix: str) -> list[int]:
         label = self.tokenizer.token_to_id(prefix)
         if label is None:
             raise EvaluationError(
-                f"start 'label' needs texts behind a token of the tokenizer's, not {prefix!r}; allowed: "
+                f"start 'label' needs texts behind a token of the tokenizer, not behind {prefix!r}; allowed: "
                 "auto, bos, eos, none"
             )
         return [label]
 
     def digest(self) -> str:
-        """Eight hex digits of the SHA-256 of all documents read so far, lengths included."""
+        """Return eight hex digits of the SHA-256 of all documents read so far, lengths included."""
         return self._hash.hexdigest()[:8]
 
 
@@ -154,5 +157,5 @@ def _token(option: str, role: str, tokens: dict[str, int | None]) -> list[int]:
 
 
 def tokenizer_name(tokenizer: Tokenizer) -> str:
-    """kind-size-fingerprint, such as ``bpe-4096-ab12cd``."""
+    """Return kind, size and fingerprint of a tokenizer, such as ``bpe-4096-ab12cd``."""
     return f"{tokenizer.kind}-{tokenizer.vocab_size}-{tokenizer.fingerprint[:6]}"

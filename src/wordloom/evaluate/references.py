@@ -1,15 +1,14 @@
-"""Two honest references for a language model's bits per byte, measured on the same bytes.
+"""Two baselines for a language model's bits per byte, measured on the same bytes.
 
-- :func:`lzma_bits_per_byte`: what the standard library's strongest compressor still needs for the
-  held-out bytes once it has the training bytes.
-- :class:`KneserNey`: an interpolated n-gram model over bytes with modified Kneser-Ney smoothing,
-  the best of its kind (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for
-  Language Modeling", Harvard TR-10-98, section 3).
+- :func:`lzma_bits_per_byte`: the size of the held-out bytes after the training bytes, compressed with the
+  strongest compressor of the standard library.
+- :class:`KneserNey`: an interpolated n-gram model over bytes with modified Kneser-Ney smoothing, the best of
+  its kind (Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling", Harvard
+  TR-10-98, section 3).
 
-Both see a corpus as one byte string.  :func:`join_documents` makes it: UTF-8, each document ended
-by one zero byte, which English text never holds.  The zero bytes are scored like any other byte (a
-language model pays for its end-of-text tokens alike), and they count among the bytes that the bits
-are divided by.
+Both read a corpus as one byte string.  :func:`join_documents` makes it: UTF-8, with one zero byte, which
+English text never holds, after each document.  The zero bytes are scored like any other byte, as a language
+model's end-of-text tokens are, and the bits are divided by all bytes.
 """
 
 from __future__ import annotations
@@ -34,18 +33,17 @@ Floats = NDArray[np.float64]
 
 
 def join_documents(texts: Iterable[str]) -> bytes:
-    """The documents' UTF-8 bytes, each document ended by one zero byte."""
+    """Return the UTF-8 bytes of the documents, with one zero byte after each document."""
     return b"".join(text.encode() + b"\0" for text in texts)
 
 
 def lzma_bits_per_byte(train: bytes, heldout: bytes) -> float:
-    """Bits per held-out byte: 8 (|lzma(train + heldout)| - |lzma(train)|) / |heldout|.
+    """Return bits per held-out byte: 8 (|lzma(train + heldout)| - |lzma(train)|) / |heldout|.
 
-    Preset ``9 | EXTREME`` with a dictionary that spans all the bytes, as a raw LZMA stream, so that
-    no header, block size or checksum counts.  Two seconds for 2 MB, and 12 bytes of memory per byte.
+    The preset is ``9 | EXTREME`` with a dictionary that spans all bytes, and the stream is raw, so that no
+    header, block size or checksum counts.  It takes two seconds for 2 MB, and 12 bytes of memory per byte.
 
-    Raises :class:`~wordloom.errors.DataError` when ``heldout`` is empty, or when both together
-    exceed LZMA's largest dictionary, 1.5 GiB.
+    Raises DataError if ``heldout`` is empty, or if both together exceed LZMA's largest dictionary, 1.5 GiB.
     """
     _require_heldout(heldout)
     size = len(train) + len(heldout)
@@ -57,7 +55,7 @@ def lzma_bits_per_byte(train: bytes, heldout: bytes) -> float:
     options = {
         "id": lzma.FILTER_LZMA1,
         "preset": 9 | lzma.PRESET_EXTREME,
-        "dict_size": max(size, 4096),  # 4096 is the least that lzma takes
+        "dict_size": max(size, 4096),  # 4096 is the smallest size that lzma takes
     }
 
     def compressed(data: bytes) -> int:
@@ -70,8 +68,8 @@ def lzma_bits_per_byte(train: bytes, heldout: bytes) -> float:
 class _Level:
     """The n-grams of one order k.  All codes are sorted.
 
-    Where the order is the model's own, counts are how often a k-gram occurs; below it, how many
-    different bytes stand before it (continuation counts).
+    At the highest order a count is the number of occurrences of a k-gram. Below it, a count is the number of
+    different bytes that stand before the k-gram (continuation count).
     """
 
     grams: Codes  # [k-grams], the bytes of each as one big-endian integer
@@ -83,35 +81,32 @@ class _Level:
 class KneserNey:
     """Interpolated modified Kneser-Ney over bytes.
 
-    ``order`` n counts n-grams: order 5 predicts a byte from the four before it.  Orders 1 to 8.
-    With c_k the counts of order k and h' the context h without its first byte::
+    A model of order 5 predicts a byte from the four before it; the order is 1 to 8.  With c_k the counts of
+    order k and h' the context h without its first byte::
 
         p_k(w | h) = max(c_k(h w) - D_k(c_k(h w)), 0) / c_k(h .) + gamma_k(h) p_{k-1}(w | h')
         gamma_k(h) = sum over i = 1, 2, 3+ of D_k(i) N_i(h .) / c_k(h .)
 
-    and p_0 uniform over the 256 byte values, so that every byte has a probability above zero after
-    every context and the 256 sum to one.  A context never seen at order k takes p_{k-1} as it is.
-    The discounts D1, D2 and D3+ of each order come from its counts of counts (Chen and Goodman,
-    equation 26); an order where that is impossible (some count of counts is zero, or a discount
-    falls outside 0 < D_i <= i) takes 0.5, 1 and 1.5, as KenLM's ``--discount_fallback`` does.
+    and p_0 uniform over the 256 byte values, so that every byte has a probability above zero.  A context that
+    does not occur at order k takes p_{k-1} unchanged.  The discounts D1, D2 and D3+ of each order come from
+    its counts of counts (Chen and Goodman, equation 26). If a count of counts is zero or a discount falls
+    outside 0 < D_i <= i, they are 0.5, 1 and 1.5, as with KenLM's ``--discount_fallback``.
 
-    Training text is one stream without padding, and held-out text is another: its first n - 1
-    bytes are predicted from the shorter contexts there are.
+    Training text and held-out text are one stream each, without padding. The first n - 1 held-out bytes are
+    predicted from the shorter contexts.
     """
 
     def __init__(self, order: int = 5) -> None:
         if not 1 <= order <= _MAX_ORDER:
-            raise DataError(f"an n-gram order of {order} was asked for; allowed: 1 to {_MAX_ORDER}")
+            raise DataError(f"an n-gram order of {order} is not allowed; allowed: 1 to {_MAX_ORDER}")
         self.order = order
         self._levels: list[_Level] = []
 
     def fit(self, train: bytes) -> KneserNey:
-        """Count ``train``, replacing what was fitted before; returns the model itself.
+        """Count the n-grams of ``train``, in place of earlier counts, and return the model.
 
-        Sorts one 64-bit integer per byte.  For 2 MB, 0.2 s at order 5 and 1.2 s at order 8, and up
-        to 80 bytes of memory per byte.
-
-        Raises :class:`~wordloom.errors.DataError` when ``train`` is shorter than the order.
+        For 2 MB this takes 0.2 s at order 5 and 1.2 s at order 8, and up to 80 bytes of memory per byte.
+        Raises DataError if ``train`` is shorter than the order.
         """
         if len(train) < self.order:
             raise DataError(
@@ -125,8 +120,8 @@ class KneserNey:
         grams, counts = np.unique(codes, return_counts=True)
         levels = [_level(grams, counts)]
         for k in range(self.order - 1, 0, -1):
-            # Every type of k + 1 bytes gives its last k one more byte that stands before them.  The
-            # stream's first k + 1 bytes may have none before them, and are then no type of `grams`.
+            # Every type of k + 1 bytes adds one byte before its last k.  The first k + 1 bytes of the
+            # stream may have no byte before them, and are then not a type of `grams`.
             types = np.union1d(grams, np.uint64(int.from_bytes(train[: k + 1], "big")))
             grams, counts = np.unique(_last(types, k), return_counts=True)
             levels.append(_level(grams, counts))
@@ -134,7 +129,7 @@ class KneserNey:
         return self
 
     def bits_per_byte(self, heldout: bytes) -> float:
-        """Mean of -log2 p(byte | the order - 1 bytes before it) over ``heldout``."""
+        """Return the mean of -log2 p(byte | the order - 1 bytes before it) over ``heldout``."""
         _require_heldout(heldout)
         symbols = np.frombuffer(heldout, dtype=np.uint8).astype(np.uint64)
         history = np.zeros_like(symbols)  # the bytes before each position, the nearest lowest
@@ -144,14 +139,14 @@ class KneserNey:
         return float(-np.log2(self._probabilities(history, known, symbols)).mean())
 
     def distribution(self, context: bytes) -> Floats:
-        """p(byte | context) of all 256 byte values, from the last order - 1 bytes of ``context``."""
+        """Return p(byte | context) of all 256 byte values, from the last order - 1 bytes of ``context``."""
         known = min(len(context), self.order - 1)
         history = int.from_bytes(context[len(context) - known :], "big")
         symbols = np.arange(_BYTES, dtype=np.uint64)
         return self._probabilities(np.full_like(symbols, history), np.full(_BYTES, known), symbols)
 
     def _probabilities(self, history: Codes, known: NDArray[np.int64], symbols: Codes) -> Floats:
-        """p of each symbol after the last ``known`` bytes of its history; all arguments [N]."""
+        """Return p of each symbol after the last ``known`` bytes of its history; all arguments are [N]."""
         if not self._levels:
             raise DataError("the n-gram model has seen no text; call fit(train) first")
         p = np.full(len(symbols), 1 / _BYTES)
@@ -178,7 +173,7 @@ def _level(grams: Codes, counts: NDArray[np.int64]) -> _Level:
 
 
 def _discounts(counts: NDArray[np.int64]) -> Floats:
-    """[0, D1, D2, D3+] from how many n-grams have the count 1, 2, 3 and 4."""
+    """Return [0, D1, D2, D3+] from the number of n-grams with the counts 1, 2, 3 and 4."""
     n1, n2, n3, n4 = (int((counts == i).sum()) for i in (1, 2, 3, 4))
     if n1 and n2 and n3 and n4:
         y = n1 / (n1 + 2 * n2)
@@ -189,12 +184,12 @@ def _discounts(counts: NDArray[np.int64]) -> Floats:
 
 
 def _last(codes: Codes, k: int) -> Codes:
-    """The codes of the last ``k`` bytes of each, 0 <= k < 8."""
+    """Return the codes of the last ``k`` bytes of each, 0 <= k < 8."""
     return codes & np.uint64((1 << (8 * k)) - 1)
 
 
 def _look_up(keys: Codes, values: Floats, wanted: Codes, *, absent: float) -> Floats:
-    """``values`` where ``wanted`` is among the sorted ``keys``, else ``absent``."""
+    """Return ``values`` where ``wanted`` is among the sorted ``keys``, else ``absent``."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], absent)
 

@@ -1,6 +1,6 @@
-"""Scores: a number, how sure it is, and the settings that decide it.
+"""Scores: a number, its confidence interval, and a signature of the settings that decide it.
 
-Two scores may be compared when their signatures are equal but for the settings one means to compare.
+Two scores are comparable if their signatures differ only in the settings under comparison.
 """
 
 from __future__ import annotations
@@ -17,25 +17,37 @@ from wordloom.version import __version__
 
 __all__ = [
     "MIN_UNITS",
+    "RESAMPLES",
+    "Z95",
+    "Counts",
+    "Floats",
     "RatioStatistics",
     "Score",
     "Scores",
-    "perplexity_interval",
+    "loss_and_perplexity",
+    "percentile_interval",
     "perplexity_of",
+    "perplexity_score",
+    "resampled_counts",
     "share_interval",
     "signature",
 ]
 
-MIN_UNITS = 20  # a normal interval from fewer is not worth the name
-_Z95 = 1.959963984540054
+MIN_UNITS = 20  # fewer units give no useful normal or bootstrap interval
+RESAMPLES = 2000  # of a bootstrap interval, drawn with a fixed seed
+Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class Score:
-    """``value`` with its 95 % ``interval``; None where it is not defined, or 0 by convention alone, which
-    ``note`` then explains."""
+    """A value with its 95 % confidence interval.
+
+    ``value`` is None if the score is undefined. ``note`` explains an undefined value and one that is 0 by
+    convention.
+    """
 
     name: str
     value: float | None
@@ -49,7 +61,7 @@ class Score:
         return f"{self.name} {value}{interval} {self.signature}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``."""
+        """Return the values that JSON can hold."""
         return {
             "name": self.name,
             "value": self.value,
@@ -61,8 +73,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores(Mapping[str, Score]):
-    """Scores of one evaluation by name, the counts they were made from, what the reader must know, and
-    ``details`` in plain values, for programs and pictures."""
+    """The scores of one evaluation by name.
+
+    Attributes:
+        counts: the counts from which the scores were computed.
+        notes: facts that a reader of the scores must know.
+        details: further plain values, for programs and plots.
+    """
 
     scores: tuple[Score, ...]
     counts: Mapping[str, int | float]
@@ -79,7 +96,7 @@ class Scores(Mapping[str, Score]):
         return len(self.scores)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for ``--json``."""
+        """Return the values that JSON can hold."""
         return {
             "scores": [score.as_dict() for score in self.scores],
             "counts": dict(self.counts),
@@ -89,37 +106,73 @@ class Scores(Mapping[str, Score]):
 
 
 def signature(name: str, **settings: object) -> str:
-    """``name|key:value|...|v:version``, after sacreBLEU's (Post 2018, arXiv:1804.08771)."""
+    """Return ``name|key:value|...|v:version``, the form of sacreBLEU (Post 2018, arXiv:1804.08771)."""
     pairs = [f"{key}:{value}" for key, value in settings.items()] + [f"v:{__version__}"]
     return "|".join([name, *pairs])
 
 
 def perplexity_of(loss: float) -> float:
-    """Return e to the power of ``loss`` nats; infinity where that is above the largest float."""
+    """Return e to the power of ``loss`` nats; infinity if the power is above the largest float."""
     try:
         return math.exp(loss)
     except OverflowError:
         return math.inf
 
 
-def perplexity_interval(loss: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return the interval of a perplexity, given that of the loss in nats."""
-    return None if loss is None else (perplexity_of(loss[0]), perplexity_of(loss[1]))
+def perplexity_score(
+    name: str, loss: float | None, interval: tuple[float, float] | None, signed: str, note: str = ""
+) -> Score:
+    """Return a perplexity, from the ``loss`` in nats and its interval."""
+    bounds = None if interval is None else (perplexity_of(interval[0]), perplexity_of(interval[1]))
+    return Score(name, None if loss is None else perplexity_of(loss), bounds, signed, note)
+
+
+def loss_and_perplexity(
+    loss: float | None,
+    interval: tuple[float, float] | None,
+    settings: Mapping[str, object],
+    *,
+    prefix: str = "",
+    note: str = "",
+) -> tuple[Score, Score]:
+    """Return the scores ``loss`` and ``perplexity``, with ``prefix`` before their names."""
+    names = f"{prefix}loss", f"{prefix}perplexity"
+    first, second = (signature(name, **settings) for name in names)
+    return (
+        Score(names[0], loss, interval, first, note),
+        perplexity_score(names[1], loss, interval, second, note),
+    )
 
 
 def share_interval(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson 1927), which stays within 0 and 1 however few the hits."""
-    z2 = _Z95**2
+    """Return the 95 % score interval of ``hits`` / ``n`` (Wilson 1927), which stays between 0 and 1."""
+    z2 = Z95**2
     middle = (hits + z2 / 2) / (n + z2)
-    half = _Z95 / (n + z2) * math.sqrt(hits * (n - hits) / n + z2 / 4)
+    half = Z95 / (n + z2) * math.sqrt(hits * (n - hits) / n + z2 / 4)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def resampled_counts(counts: Counts) -> Counts:
+    """Draw bootstrap resamples (Efron 1979) of the units that ``counts`` [..] counts by kind.
+
+    Returns how many units of each kind each resample holds: [RESAMPLES, ..]. The seed is fixed.
+    """
+    n = int(counts.sum())
+    drawn = np.random.default_rng(0).multinomial(n, counts.ravel() / n, size=RESAMPLES)
+    return drawn.reshape(-1, *counts.shape)
+
+
+def percentile_interval(values: Floats) -> tuple[float, float]:
+    """Return the middle 95 % of the ``values`` of resamples; NaN values are left out."""
+    low, high = np.nanquantile(values, (0.025, 0.975))
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class RatioStatistics:
-    """Sums from which a ratio of totals, sum(x) / sum(y), and its interval come; they add up.
+    """Sums that give a ratio of totals, sum(x) / sum(y), and its interval. Two of them can be added.
 
-    A unit is what is drawn independently: a document, a block of text, a passage.
+    A unit is an independent draw: a document, a block of text, or a passage.
     """
 
     units: int = 0
@@ -131,8 +184,13 @@ class RatioStatistics:
 
     @classmethod
     def of(cls, x: Floats, y: Floats) -> RatioStatistics:
-        """The statistics of units with numerators ``x`` and denominators ``y``, both [units]."""
+        """Return the statistics of units with numerators ``x`` and denominators ``y``, both [units]."""
         return cls(len(x), float(x.sum()), float(y.sum()), float(x @ x), float(x @ y), float(y @ y))
+
+    @classmethod
+    def of_one(cls, x: float, y: float) -> RatioStatistics:
+        """Return the statistics of one unit."""
+        return cls(1, x, y, x * x, x * y, y * y)
 
     def __add__(self, other: RatioStatistics) -> RatioStatistics:
         return RatioStatistics(
@@ -150,13 +208,14 @@ class RatioStatistics:
         return self.x / self.y
 
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % normal interval of the ratio by linearisation (Cochran 1977, Sampling Techniques, 6.3).
+        """Return the 95 % normal interval of the ratio; None below MIN_UNITS units.
 
-        variance = n / (n - 1) * sum (x_i - ratio * y_i)^2 / (sum y_i)^2.  None below MIN_UNITS units.
+        Linearisation (Cochran 1977, Sampling Techniques, 6.3):
+        variance = n / (n - 1) * sum (x_i - ratio * y_i)^2 / (sum y_i)^2.
         """
         if self.units < MIN_UNITS:
             return None
         r = self.ratio
         squares = max(self.xx - 2 * r * self.xy + r * r * self.yy, 0.0)  # rounding can fall below zero
-        half = _Z95 * math.sqrt(self.units / (self.units - 1) * squares) / self.y
+        half = Z95 * math.sqrt(self.units / (self.units - 1) * squares) / self.y
         return r - half, r + half

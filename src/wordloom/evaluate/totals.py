@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from wordloom.evaluate.score import (
     RatioStatistics,
     Score,
     Scores,
-    perplexity_interval,
-    perplexity_of,
+    loss_and_perplexity,
+    perplexity_score,
     signature,
 )
 
@@ -28,10 +28,10 @@ Interval = tuple[float, float] | None
 
 
 class Totals:
-    """Sums over documents; :meth:`scores` computes the scores."""
+    """Sums over documents, from which :meth:`scores` computes the scores."""
 
     def __init__(self, *, vocab_size: int) -> None:
-        self.uniform = math.log(vocab_size)  # nats of a token that nothing predicts
+        self.uniform = math.log(vocab_size)  # nats of a token without a prediction
         self.documents = self.bytes = self.words = self.lines = 0
         self.tokens = self.unpredicted = self.unknown = self.lost = 0
         self.recovered = Recovered.TEXT
@@ -62,11 +62,11 @@ class Totals:
         self.lost += text.recovered < Recovered.TEXT
         self.recovered = min(self.recovered, text.recovered)
         self.nats += total
-        self.loss += _one(float(nats.sum()), len(nats))
-        self.rate += _one(total, text.bytes)
-        self.word += _one(total, text.words)
-        self.word_or_line += _one(total, text.words + text.lines)
-        self.word_rate += _one(total, text.word_bytes)
+        self.loss += RatioStatistics.of_one(float(nats.sum()), len(nats))
+        self.rate += RatioStatistics.of_one(total, text.bytes)
+        self.word += RatioStatistics.of_one(total, text.words)
+        self.word_or_line += RatioStatistics.of_one(total, text.words + text.lines)
+        self.word_rate += RatioStatistics.of_one(total, text.word_bytes)
         if len(nats):
             starts = np.arange(0, len(nats), BLOCK_TOKENS)
             block_nats = np.add.reduceat(nats, starts)
@@ -79,26 +79,18 @@ class Totals:
                 self.block_rate += RatioStatistics.of(block_nats, sizes)
 
     def scores(self, settings: dict[str, object], *, per_word: bool) -> Scores:
-        """The scores, signed with ``settings`` and what the intervals are over."""
+        """Return the scores; their signatures hold ``settings`` and the unit of the intervals."""
         by_document = self.documents >= MIN_UNITS
         enough = by_document or self.block_loss.units >= MIN_UNITS
         units = f"{self.documents}-documents" if by_document else f"{self.block_loss.units}-blocks"
         settings = {**settings, "ci": units if enough else "no"}
-        loss = self.loss.ratio
         interval = (self.loss if by_document else self.block_loss).interval()
-        found = [
-            Score("loss", loss, interval, signature("loss", **settings)),
-            Score(
-                "perplexity",
-                perplexity_of(loss),
-                perplexity_interval(interval),
-                signature("perplexity", **settings),
-            ),
+        scores = [
+            *loss_and_perplexity(self.loss.ratio, interval, settings),
             self._bits_per_byte(settings, (self.rate if by_document else self.block_rate).interval()),
         ]
         if per_word:
-            found.append(self._word_perplexity(settings))
-            found.append(self._word_bits_per_byte(settings))
+            scores += [self._word_perplexity(settings), self._word_bits_per_byte(settings)]
         counts = {
             "documents": self.documents,
             "bytes": self.bytes,
@@ -109,27 +101,24 @@ class Totals:
             "unknown_tokens": self.unknown,
             "nats": self.nats,
         }
-        return Scores(tuple(found), counts, tuple(self._notes()))
+        return Scores(tuple(scores), counts, tuple(self._notes()))
 
     def _bits_per_byte(self, settings: dict[str, object], interval: Interval) -> Score:
         name, signed = "bits_per_byte", signature("bits_per_byte", **settings)
         if self.recovered < Recovered.TEXT or self.bytes == 0:
             return Score(name, None, None, signed, self._why_undefined("bytes"))
-        bits = _mapped(lambda nats: nats / math.log(2), interval)
-        return Score(name, self.nats / math.log(2) / self.bytes, bits, signed)
+        return Score(name, self.nats / math.log(2) / self.bytes, _bits(interval), signed)
 
     def _word_perplexity(self, settings: dict[str, object]) -> Score:
         name, with_lines = "word_perplexity", self.recovered >= Recovered.LINES
         statistics = self.word_or_line if with_lines else self.word
         settings = {**settings, "per": "words+lines" if with_lines else "words"}
         if self.documents < MIN_UNITS:
-            settings["ci"] = "no"  # a block of tokens has no number of words
+            settings["ci"] = "no"  # the words of a block of tokens are not counted
         signed = signature(name, **settings)
         if self.recovered < Recovered.WORDS or statistics.y == 0:
             return Score(name, None, None, signed, self._why_undefined("words"))
-        return Score(
-            name, perplexity_of(statistics.ratio), perplexity_interval(statistics.interval()), signed
-        )
+        return perplexity_score(name, statistics.ratio, statistics.interval(), signed)
 
     def _word_bits_per_byte(self, settings: dict[str, object]) -> Score:
         name, rate = "word_bits_per_byte", self.word_rate
@@ -138,31 +127,27 @@ class Totals:
         signed = signature(name, **settings)
         if self.recovered < Recovered.WORDS or rate.y == 0:
             return Score(name, None, None, signed, self._why_undefined("words"))
-        bits = _mapped(lambda nats: nats / math.log(2), rate.interval())
-        return Score(name, rate.ratio / math.log(2), bits, signed)
+        return Score(name, rate.ratio / math.log(2), _bits(rate.interval()), signed)
 
     def _why_undefined(self, per: str) -> str:
         if not self.lost:
             return f"the text has no {per}"
         unknown = f" ({self.unknown:,} tokens are unknown)" if self.unknown else ""
-        return f"{self.lost:,} of {self.documents:,} documents cannot be had back from their tokens{unknown}"
+        return f"{self.lost:,} of {self.documents:,} documents do not decode to their text{unknown}"
 
     def _notes(self) -> Iterator[str]:
         if self.unknown:
             yield (
-                f"{self.unknown:,} tokens ({self.unknown / self.tokens:.2%}) are unknown, and guessing that "
-                "is right there: compare loss and perplexity with the same tokenizer only"
+                f"{self.unknown:,} tokens ({self.unknown / self.tokens:.2%}) are unknown, and the model is "
+                "right if it predicts the unknown token; compare loss and perplexity with the same tokenizer "
+                "only"
             )
         if self.unpredicted:
             yield (
-                f"{self.unpredicted:,} first tokens have nothing before them: not in loss and perplexity, "
-                f"{self.uniform / math.log(2):.2f} bits each in bits per byte"
+                f"{self.unpredicted:,} first tokens have nothing before them; loss and perplexity leave them "
+                f"out, and bits per byte count {self.uniform / math.log(2):.2f} bits for each"
             )
 
 
-def _one(x: float, y: float) -> RatioStatistics:
-    return RatioStatistics(1, x, y, x * x, x * y, y * y)
-
-
-def _mapped(function: Callable[[float], float], interval: Interval) -> Interval:
-    return None if interval is None else (function(interval[0]), function(interval[1]))
+def _bits(nats: Interval) -> Interval:
+    return None if nats is None else (nats[0] / math.log(2), nats[1] / math.log(2))

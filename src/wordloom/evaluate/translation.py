@@ -1,7 +1,7 @@
-"""Translations against references: BLEU and chrF, computed by sacrebleu and signed with its signature.
+"""BLEU and chrF of translations against references, computed by sacrebleu and signed with its signature.
 
-sacrebleu (Post 2018, arXiv:1804.08771) takes plain text, as a reader would see it, and tokenizes it itself;
-so figures with equal signatures compare.  It comes with the extra ``translation``.
+sacrebleu (Post 2018, arXiv:1804.08771) takes plain text, as a reader would see it, and tokenizes it itself.
+Scores with equal signatures are therefore comparable.  It comes with the extra ``translation``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from wordloom.evaluate.score import MIN_UNITS, Score
 
 __all__ = ["LengthBin", "bleu", "bleu_by_length", "chrf"]
 
-RESAMPLES = 1000  # of the sentences, for the interval; sacrebleu's own number
-_MOST = 10_000  # sentences, past which sacrebleu's resamples would take gigabytes
+RESAMPLES = 1000  # of the sentences, for the interval; sacrebleu's default
+_MOST = 10_000  # sentences; the resamples of more would take gigabytes
 
 
 def bleu(
@@ -26,21 +26,21 @@ def bleu(
     tokenize: str = "13a",
     resamples: int = RESAMPLES,
 ) -> Score:
-    """Corpus BLEU (Papineni et al. 2002), 0 to 100, of hypothesis n against reference n.
+    """Return corpus BLEU (Papineni et al. 2002), 0 to 100, of hypothesis n against reference n.
 
     If no hypothesis has four tokens, BLEU is 0 by definition, even for perfect translations.  The score then
     has a note that says so, and no interval.
 
     Args:
-        lowercase: compare without regard to case.
+        lowercase: ignore case.
         tokenize: sacrebleu's name of a tokenization: ``13a`` (WMT's), ``intl``, ``zh``, ``char``, ``none``.
-        resamples: of the sentences, for the 95 % interval as sacrebleu states it (the mean over resamples,
-            plus and minus half of their width, seed 12345); 0 for none.  There is none below 20 sentences,
-            nor above 10,000.
+        resamples: resamples of the sentences for sacrebleu's 95 % interval (the mean over resamples, plus and
+            minus half of their width, seed 12345); 0 for no interval.  Below 20 and above 10,000 sentences
+            there is no interval.
 
     Raises:
-        EvaluationError: unequal numbers, no sentence, a tokenization unknown or not installed, or sacrebleu
-            missing.
+        EvaluationError: unequal numbers of sentences, no sentence, a tokenization that is unknown or not
+            installed, or sacrebleu missing.
     """
     metrics = _metrics()
     if tokenize not in metrics.BLEU.TOKENIZERS:
@@ -63,9 +63,10 @@ def chrf(
     word_order: int = 0,
     resamples: int = RESAMPLES,
 ) -> Score:
-    """Corpus chrF2 (Popović 2015), 0 to 100: F-score of character n-grams up to 6, recall counted double.
+    """Return corpus chrF2 (Popović 2015), 0 to 100: the F2 score of character n-grams up to 6.
 
-    ``word_order`` 2 adds words and pairs of words: chrF2++ (Popović 2017).  Otherwise as :func:`bleu`.
+    ``word_order`` 2 adds words and pairs of words: chrF2++ (Popović 2017).  See :func:`bleu` for the other
+    arguments and the errors.
     """
     if word_order < 0:
         raise EvaluationError(f"word_order={word_order} is not allowed; 0 for chrF, 2 for chrF++")
@@ -89,22 +90,24 @@ def _score(
     n = len(hypotheses)
     if n != len(references):
         raise EvaluationError(
-            f"{n:,} hypotheses stand beside {len(references):,} references; give one of each per sentence"
+            f"{n:,} hypotheses have {len(references):,} references; give one of each per sentence"
         )
     if not n:
         raise EvaluationError("there is no translation to score; give at least one")
-    sure = resamples > 1 and MIN_UNITS <= n <= _MOST
-    found = metric.corpus_score(list(hypotheses), [list(references)], n_bootstrap=resamples if sure else 1)
-    note = _why_zero(name, found)
+    resampled = resamples > 1 and MIN_UNITS <= n <= _MOST
+    result = metric.corpus_score(
+        list(hypotheses), [list(references)], n_bootstrap=resamples if resampled else 1
+    )
+    note = _why_zero(name, result)
     interval = None
-    if sure and not note:
-        interval = float(found._mean - found._ci), float(found._mean + found._ci)
-    return Score(name, float(found.score), interval, f"{found.name}|{metric.get_signature()}", note)
+    if resampled and not note:
+        interval = float(result._mean - result._ci), float(result._mean + result._ci)
+    return Score(name, float(result.score), interval, f"{result.name}|{metric.get_signature()}", note)
 
 
-def _why_zero(name: str, found: Any) -> str:
-    """Explain a BLEU that is 0 because of the length of the translations, however good they are."""
-    totals: list[int] = getattr(found, "totals", [])  # n-grams of the translations, by n
+def _why_zero(name: str, result: Any) -> str:
+    """Explain a BLEU that is 0 because all translations are too short, however good they are."""
+    totals: list[int] = getattr(result, "totals", [])  # n-grams of the translations, by n
     if not totals or not totals[0] or totals[-1]:
         return ""
     n = len(totals)
@@ -115,7 +118,7 @@ def _why_zero(name: str, found: Any) -> str:
 
 
 class LengthBin(NamedTuple):
-    """Pairs whose source has ``first`` to ``last`` words between white space, and their score."""
+    """The score of the pairs whose source has ``first`` to ``last`` words between white space."""
 
     first: int
     last: int
@@ -124,7 +127,7 @@ class LengthBin(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The lengths: ``6–10``."""
+        """The range of lengths, such as ``6–10``."""
         return f"{self.first}–{self.last}"
 
 
@@ -136,21 +139,20 @@ def bleu_by_length(
     width: int = 5,
     **settings: Any,
 ) -> list[LengthBin]:
-    """:func:`bleu` of the pairs whose sources have 1 to ``width`` words, of those with as many more, ...
+    """Return :func:`bleu` by the number of words of the sources, in bins of ``width`` words.
 
-    Neighbours are joined until each has 20 pairs, from the shortest on; a rest joins the last.  ``settings``
-    are :func:`bleu`'s.
+    Starting with the shortest, bins are joined until each has 20 pairs; pairs left over join the last bin.
+    ``settings`` are those of :func:`bleu`.
     """
     if width < 1:
         raise EvaluationError(f"width={width} is not allowed; at least 1 word")
     if len(sources) != len(hypotheses):
         raise EvaluationError(
-            f"{len(hypotheses):,} hypotheses stand beside {len(sources):,} sources; give one of each per "
-            "sentence"
+            f"{len(hypotheses):,} hypotheses have {len(sources):,} sources; give one of each per sentence"
         )
     lengths = [max(1, len(source.split())) for source in sources]
     longest = max(lengths, default=0)
-    groups: list[tuple[int, int, list[int]]] = []  # the first and the last length, and which pairs
+    groups: list[tuple[int, int, list[int]]] = []  # the first and last length, and the numbers of the pairs
     first, group = 1, list[int]()
     for last in range(width, longest + width, width):
         group += [i for i, length in enumerate(lengths) if last - width < length <= last]

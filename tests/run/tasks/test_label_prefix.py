@@ -157,7 +157,7 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     assert "|start:label|" in bits["signature"]
     printed = CliRunner().invoke(app, ["evaluate", str(result.folder), "--start", "eos"])
     assert "start 'eos': nothing stands before a label; leave it out" in str(printed.exception)
-    with pytest.raises(WordloomError, match="start 'label' needs texts behind a token of the tokenizer's"):
+    with pytest.raises(WordloomError, match="start 'label' needs texts behind a token of the tokenizer, not"):
         perplexity(lm.model, lm.tokenizer, ["ax"], start="label")
 
 

@@ -7,8 +7,6 @@ not depend on batch size, gradient accumulation or ranks.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -17,7 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.order import Purpose, keyed, permute
+from wordloom.data.batches.order import Purpose, keyed
+from wordloom.data.batches.samples import (
+    check_seed,
+    document_names,
+    in_epochs,
+    sample_numbers,
+    settings_fingerprint,
+)
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError, did_you_mean
@@ -84,8 +89,7 @@ class CausalBatches:
             raise DataError(f"order='{order}' is not known; {did_you_mean(order, ORDERS)}")
         if seq_len < 1:
             raise DataError(f"seq_len={seq_len} is not allowed; at least 1")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        check_seed(seed)
         if stride is not None and (order != "sequential" or not 1 <= stride <= seq_len):
             raise DataError(f"stride={stride} needs order='sequential' and 1 <= stride <= seq_len={seq_len}")
         targets = len(shards) - 1
@@ -105,7 +109,7 @@ class CausalBatches:
         if order == "sequential":
             count = 1 + max(0, -(-(targets - seq_len) // self.stride))
         else:
-            # One window's worth is kept free for the phase, so that every epoch has the same count.
+            # The tokens of one window are kept free for the phase, so that every epoch has the same count.
             count = max(1, (targets + 1 - seq_len) // seq_len)
         self.samples_per_epoch: int = count
         self._phases = min(seq_len, targets - count * seq_len + 1) if order == "permutation" else 1
@@ -114,8 +118,6 @@ class CausalBatches:
 
     def batch(self, start: int, count: int) -> CausalBatch:
         """Return the samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
         begin = self._starts(start, count)
         T = self.seq_len
         offsets = begin[:, None] + np.arange(T + 1)
@@ -125,15 +127,15 @@ class CausalBatches:
         return self._batch(window[:, :-1].copy(), window[:, 1:].copy(), begin)
 
     def _starts(self, start: int, count: int) -> NDArray[np.int64]:
-        """Return the position of the first token of each sample."""
-        sample = np.arange(start, start + count, dtype=np.uint64)
+        """Return the position of the first token of each sample: [count]."""
+        sample = sample_numbers(start, count)
         if self.order == "random":
             choices = np.uint64(len(self.shards) - self.seq_len)
             return (keyed(self.seed, Purpose.START, sample) % choices).astype(np.int64)
-        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
-        if self.order == "sequential":
-            return index.astype(np.int64) * self.stride
-        window = permute(index, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
+        permuted = self.order == "permutation"
+        epoch, window = in_epochs(sample, self.samples_per_epoch, self.seed, permuted=permuted)
+        if not permuted:
+            return window.astype(np.int64) * self.stride
         phase = keyed(self.seed, Purpose.PHASE, epoch) % np.uint64(self._phases)
         return (window * np.uint64(self.seq_len) + phase).astype(np.int64)
 
@@ -161,7 +163,7 @@ class CausalBatches:
         counts = stop - first
         rows = np.repeat(np.arange(len(begin)), counts)
         nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        boundary = ends[np.repeat(first, counts) + nth] - begin[rows]  # in 1..T: the next one starts
+        boundary = ends[np.repeat(first, counts) + nth] - begin[rows]  # where the next one starts, 1..T
         if self.mask_document_starts:
             targets[rows, boundary - 1] = IGNORE
         if not self.document_mask:
@@ -184,24 +186,14 @@ class CausalBatches:
         """Return ``file#number`` of every document in these samples, for error messages."""
         begin = self._starts(start, count)
         last = np.minimum(begin + self.seq_len, len(self.shards) - 1)
-        firsts = np.searchsorted(self.shards.ends, begin, side="right")
-        lasts = np.searchsorted(self.shards.ends, last, side="right")
-        touched = {d for a, b in zip(firsts, lasts, strict=True) for d in range(int(a), int(b) + 1)}
-        return [self.shards.document_name(document) for document in sorted(touched)]
+        return document_names(self.shards, begin, last)
 
     @property
     def fingerprint(self) -> str:
         """The SHA-256 of the shards and all settings that decide the batches."""
-        settings: dict[str, Any] = {
-            "shards": self.shards.fingerprint,
-            "seq_len": self.seq_len,
-            "seed": self.seed,
-            "order": self.order,
-            "document_mask": self.document_mask,
-            "mask_document_starts": self.mask_document_starts,
-            "stride": self.stride,
-        }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        names = ("seq_len", "seed", "order", "document_mask", "mask_document_starts", "stride")
+        settings = {name: getattr(self, name) for name in names}
+        return settings_fingerprint({"shards": self.shards.fingerprint, **settings})
 
     @property
     def ledger(self) -> Ledger:

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import Frame, MarkedInputs, MarkedLabelBatches, MarkedRows, marked_rows
 from wordloom.data.batches.labelled import LabelBatches
+from wordloom.data.batches.sequences import padded_passes
 from wordloom.data.rows.choices import ChoiceRow
 
 __all__ = ["ChoiceBatches", "choice_tokens"]
-
-_PASS_TOKENS = 1 << 15  # padding included, of a pass over all questions; at most _PASS_ROWS
-_PASS_ROWS = 1 << 10
 
 
 def choice_tokens(
@@ -35,10 +33,10 @@ def choice_tokens(
     ``advice`` and the errors are those of :func:`marked_rows`.
     """
     pairs = [pair for question in questions for pair in question.pairs]
-    of = [(question, n) for question in questions for n in range(1, len(question.choices) + 1)]
+    choices = [(question, n) for question in questions for n in range(1, len(question.choices) + 1)]
 
     def place(row: int) -> str:
-        question, choice = of[row]
+        question, choice = choices[row]
         return f"{question.place}, choice {choice}"
 
     return marked_rows(tokenizer, pairs, frame, longest=longest, too_long=too_long, place=place, **advice)
@@ -81,8 +79,8 @@ class ChoiceBatches(LabelBatches):
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the question number of each sample: [count]."""
-        found = super().rows(start, count)
-        return self._shortest_first[found] if self.order == "length" else found
+        rows = super().rows(start, count)
+        return self._shortest_first[rows] if self.order == "length" else rows
 
     @cached_property
     def _shortest_first(self) -> NDArray[np.int64]:
@@ -91,22 +89,20 @@ class ChoiceBatches(LabelBatches):
     def _inputs(self, rows: NDArray[np.int64]) -> MarkedInputs:  # type: ignore[override]
         counts, begins = self._choices[rows][:, None], self._begins[rows][:, None]
         choice = np.arange(counts.max())  # [K]
-        there = choice < counts  # [B, K]
-        read = self._rows._inputs(np.where(there, begins + choice, begins).ravel())  # [B * K, T]
-        attend = read.attend & torch.from_numpy(there.ravel())[:, None]
-        tokens = read.tokens.masked_fill(~attend, self.pad_id)
-        segments = None if read.segments is None else (read.segments * attend).view(*there.shape, -1)
-        return MarkedInputs(tokens.view(*there.shape, -1), segments, attend.view(*there.shape, -1))
+        exists = choice < counts  # [B, K]
+        inputs = self._rows._inputs(np.where(exists, begins + choice, begins).ravel())  # [B * K, T]
+        attend = inputs.attend & torch.from_numpy(exists.ravel())[:, None]
+        tokens = inputs.tokens.masked_fill(~attend, self.pad_id)
+        segments = None if inputs.segments is None else (inputs.segments * attend).view(*exists.shape, -1)
+        return MarkedInputs(tokens.view(*exists.shape, -1), segments, attend.view(*exists.shape, -1))
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """Yield ``start, count`` of batches that cover all questions once, as large as a pass may be."""
-        n, start = self.samples_per_epoch, 0
-        while start < n:
-            rows = self.rows(start, min(_PASS_ROWS, n - start))
-            width = np.maximum.accumulate(self._longest[rows]) * np.maximum.accumulate(self._choices[rows])
-            count = max(1, int((np.arange(1, len(width) + 1) * width <= _PASS_TOKENS).sum()))
-            yield start, count
-            start += count
+        """Yield ``start, count`` of batches that cover all questions once; see :func:`padded_passes`."""
+
+        def widths(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.maximum.accumulate(self._longest[rows]) * np.maximum.accumulate(self._choices[rows])
+
+        return padded_passes(self, widths)
 
     def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
         settings, arrays = self._rows._identity()

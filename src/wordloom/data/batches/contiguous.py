@@ -1,15 +1,13 @@
-"""Batches for truncated back-propagation through time: each row reads a stretch of the text on and on.
+"""Batches for truncated back-propagation through time: each row reads one stream of text, window by window.
 
-The text is cut into as many streams of equal length as a batch has rows; row b of every batch is the next
-window of stream b, so what a recurrent model remembers of its row at the end of one batch is what it needs
-at the beginning of the next (Williams & Peng 1990; Mikolov et al. 2010).  A batch is still a pure function of
-its samples' global numbers: sample s is window s // rows of stream s % rows.
+The text is divided into as many streams of equal length as a batch has rows. Row b of every batch is the next
+window of stream b, so that the recurrent state at the end of a row is the state that the row needs in the
+next batch (Williams & Peng 1990; Mikolov et al. 2010).  A batch is a pure function of its samples' global
+numbers: sample s is window s // rows of stream s % rows.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 
 from wordloom.data.batches.causal import IGNORE
+from wordloom.data.batches.samples import document_names, settings_fingerprint
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
@@ -30,11 +29,11 @@ class ContiguousBatch(NamedTuple):
 
     Attributes:
         tokens: ``[B, T]`` inputs.
-        targets: ``[B, T]`` what follows each input; :data:`IGNORE` where nothing is scored.
-        positions: ``[B, T]`` position within the document, from 0; ``None``: documents are not kept apart.
-        documents: ``[B, T]`` number of the document each input belongs to; ``None`` as above.
+        targets: ``[B, T]`` the token after each input; :data:`IGNORE` where nothing is scored.
+        positions: ``[B, T]`` position within the document, from 0; None without a document mask.
+        documents: ``[B, T]`` number of the document of each input; None without a document mask.
         first_row: the stream of row 0; row b reads stream ``first_row + b``.
-        fresh: this is the first window of the streams: nothing came before.
+        fresh: whether this is the first window of the streams.
     """
 
     tokens: Tensor
@@ -46,22 +45,23 @@ class ContiguousBatch(NamedTuple):
 
 
 class ContiguousBatches:
-    """Windows of ``seq_len`` tokens over ``rows`` streams of ``shards``, numbered without end.
+    """An endless sequence of windows over ``rows`` streams of ``shards``, addressed by index.
 
-    An epoch reads every stream once, from its beginning.  The last window of the streams is padded where
-    ``seq_len`` does not divide their length; what is left over when the text is cut into streams, fewer than
-    ``rows`` targets, is not read, and stands in the ledger.
+    An epoch reads every stream once, from its beginning.  The last window is padded if ``seq_len`` does not
+    divide the length of the streams.  Fewer than ``rows`` targets at the end belong to no stream; the ledger
+    counts them.
 
     Args:
         shards: the tokens, one document after another.
-        seq_len: T, inputs per window: how many steps back a gradient reaches.
-        rows: B, streams read beside one another.
-        document_mask: give ``documents`` and ``positions``, so that a model begins anew with each document.
+        seq_len: T, inputs per window, which is how many steps back a gradient reaches.
+        rows: B, the number of streams.
+        document_mask: return ``documents`` and ``positions``, so that a model resets its state with each
+            document.
         mask_document_starts: do not score the prediction of a document's first token from the document
-            before it.  Default: as ``document_mask``.
+            before it.  Default: the value of ``document_mask``.
 
     Raises:
-        DataError: ``seq_len`` or ``rows`` below 1, or fewer tokens than each stream needs one of.
+        DataError: ``seq_len`` or ``rows`` below 1, or fewer tokens than streams.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ContiguousBatches:
     def batch(self, start: int, count: int) -> ContiguousBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence.
 
-        Raises DataError for samples that lie in two windows: rows of a batch read the same one.
+        Raises DataError for samples in two windows, because all rows of a batch read one window.
         """
         window, first = divmod(start, self.rows)
         if start < 0 or count < 1 or first + count > self.rows:
@@ -104,14 +104,13 @@ class ContiguousBatches:
             )
         at = window % self.windows * self.seq_len
         begin = (first + np.arange(count)) * self.length + at  # [B]
-        room = min(self.seq_len, self.length - at)  # the rest is padding
+        room = min(self.seq_len, self.length - at)  # positions behind are padding
         places = begin[:, None] + np.arange(self.seq_len + 1)
         ids = self._ids[np.minimum(places, (begin + room)[:, None])].astype(np.int64)
         tokens, targets = ids[:, :-1].copy(), ids[:, 1:].copy()
         targets[:, room:] = IGNORE
-        apart = self.document_mask or self.mask_document_starts
         documents = positions = None
-        if apart:
+        if self.document_mask or self.mask_document_starts:
             ends = self.shards.ends
             number = np.searchsorted(ends, places, side="right")  # [B, T + 1]
             if self.mask_document_starts:
@@ -134,31 +133,22 @@ class ContiguousBatches:
 
     def document_ids(self, start: int, count: int) -> list[str]:
         """``file#number`` of every document that these samples touch, for error reports."""
-        touched: set[int] = set()
-        for sample in range(start, start + count):
-            window, row = divmod(sample, self.rows)
-            begin = row * self.length + window % self.windows * self.seq_len
-            last = min(begin + self.seq_len, (row + 1) * self.length)
-            first, stop = np.searchsorted(self.shards.ends, [begin, last], side="right")
-            touched.update(range(int(first), int(stop) + 1))
-        return [self.shards.document_name(n) for n in sorted(touched) if n < len(self.shards.ends)]
+        window, row = np.divmod(np.arange(start, start + count), self.rows)
+        begin = row * self.length + window % self.windows * self.seq_len
+        last = np.minimum(begin + self.seq_len, (row + 1) * self.length)
+        return document_names(self.shards, begin, last)
 
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
-        settings = {
-            "shards": self.shards.fingerprint,
-            "order": "contiguous",
-            "seq_len": self.seq_len,
-            "rows": self.rows,
-            "document_mask": self.document_mask,
-            "mask_document_starts": self.mask_document_starts,
-        }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        names = ("seq_len", "rows", "document_mask", "mask_document_starts")
+        settings = {name: getattr(self, name) for name in names}
+        shards = self.shards.fingerprint
+        return settings_fingerprint({"shards": shards, "order": "contiguous", **settings})
 
     @property
     def ledger(self) -> Ledger:
-        """The shards' ledger, with what streams leave out and pad."""
+        """The ledger of the shards, with notes on what streams leave out and pad."""
         ledger = self.shards.ledger
         left = len(self.shards) - 1 - self.rows * self.length
         padded = self.windows * self.seq_len - self.length

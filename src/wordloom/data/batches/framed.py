@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.data.batches.masked import Marks
-from wordloom.data.batches.sequences import SequenceLabelBatches, TokenRows
+from wordloom.data.batches.sequences import SequenceLabelBatches, TokenRows, stacked_rows
 from wordloom.errors import DataError
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 #: Start, delimiter and extract, as the paper's own code calls them.
 TASK_TOKENS = ("_start_", "_delimiter_", "_classify_")
 
-_TEXTS = 1 << 12  # rows handed to the tokenizer at a time
+_TEXTS = 1 << 12  # rows for the tokenizer at a time
 _OF_RECIPE = (
     "train.seq_len allows {longest}; raise it as far as the model reads, or say "
     'data.too_long = "cut" (evaluate: --too-long cut) to leave out the end of its longer text'
@@ -140,7 +140,7 @@ def marked_rows(
     place: Callable[[int], str] | None = None,
     allowed: str = _OF_RECIPE,
 ) -> MarkedRows:
-    """Rows of one text or two by ``tokenizer``; special tokens written in them are ordinary text.
+    """Tokenize rows of one text or two; special tokens written in them are ordinary text.
 
     Args:
         longest: tokens of a row at most, marks included.
@@ -150,17 +150,17 @@ def marked_rows(
 
     Raises DataError for an empty text, one that is too long, and more than two.
     """
-    found: list[NDArray[np.int32]] = []
+    framed: list[NDArray[np.int32]] = []
     seconds: list[int] = []
-    cut: list[int] = []
+    truncated: list[int] = []
     unknown, rows = 0, iter(rows)
 
     def where() -> str:
-        return f"row {len(found)}" if place is None else place(len(found))
+        return f"row {len(framed)}" if place is None else place(len(framed))
 
-    while some := list(islice(rows, _TEXTS)):
-        encoded = iter(tokenizer.encode_batch([text for row in some for text in row], specials="text"))
-        for row in some:
+    while batch := list(islice(rows, _TEXTS)):
+        encoded = iter(tokenizer.encode_batch([text for row in batch for text in row], specials="text"))
+        for row in batch:
             texts = [np.asarray(next(encoded), np.int32) for _ in row]
             if not 1 <= len(row) <= 2:
                 raise DataError(f"{where()}: has {len(row)} texts; a row has one or two")
@@ -176,23 +176,20 @@ def marked_rows(
                         + allowed.format(longest=f"{longest:,}")
                     )
                 texts = _shortened(texts, max(room, 0))
-                cut.append(len(found))
+                truncated.append(len(framed))
             if tokenizer.unk_id is not None:
                 unknown += sum(int((text == tokenizer.unk_id).sum()) for text in texts)
             begin = len(frame.start) + len(texts[0]) + len(frame.between)
-            joined = frame.around(*texts)
-            found.append(joined)
-            seconds.append(begin if len(texts) == 2 else len(joined))
-    offsets = np.zeros(len(found) + 1, np.int64)
-    np.cumsum([len(ids) for ids in found], out=offsets[1:])
-    whole = np.concatenate([np.empty(0, np.int32), *found])
+            framed.append(frame.around(*texts))
+            seconds.append(begin if len(texts) == 2 else len(framed[-1]))
+    ids, offsets = stacked_rows(framed)
     return MarkedRows(
-        ids=whole,
+        ids=ids,
         offsets=offsets,
         unknown=unknown,
-        cut=len(cut),
+        cut=len(truncated),
         seconds=np.asarray(seconds, np.int64),
-        cut_rows=tuple(cut),
+        cut_rows=tuple(truncated),
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wordloom.data.batches.order import Purpose, keyed, permute
+from wordloom.data.batches.samples import check_seed, in_epochs, sample_numbers
 from wordloom.errors import DataError
 
 __all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches"]
@@ -58,7 +58,7 @@ class LabelBatches:
     Args:
         targets: [N] classes, or numbers (of a float dtype).
         places: of each row, for error reports.
-        seed: names the order; 0 <= seed < 2**63.
+        seed: decides the order; 0 <= seed < 2**63.
         order: ``"permutation"``: each epoch visits all rows once, in its own order.  ``"sequential"``: in
             the order of the rows.
 
@@ -76,8 +76,7 @@ class LabelBatches:
     ) -> None:
         if not len(targets):
             raise DataError("there is no row to make batches of; give at least one")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        check_seed(seed)
         self.samples_per_epoch: int = len(targets)
         self.seed, self.order, self.places = seed, order, places
         kind = np.float32 if np.issubdtype(targets.dtype, np.floating) else np.int64
@@ -90,16 +89,12 @@ class LabelBatches:
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the row number of each sample: [count]."""
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
-        return self._ordered(np.arange(start, start + count, dtype=np.uint64))
+        return self._ordered(sample_numbers(start, count))
 
     def _ordered(self, sample: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the row number of each of ``sample``, the numbers of samples."""
-        epoch, index = np.divmod(sample, np.uint64(self.samples_per_epoch))
-        if self.order == "permutation":
-            index = permute(index, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
-        return index.astype(np.int64)
+        permuted = self.order == "permutation"
+        return in_epochs(sample, self.samples_per_epoch, self.seed, permuted=permuted)[1].astype(np.int64)
 
     def passes(self) -> Iterator[tuple[int, int]]:
         """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be."""
@@ -133,7 +128,8 @@ class BagBatches(LabelBatches):
 
     Args:
         counts: scipy CSR [N, V], ids ascending within a row.
-        order: a batch of exactly one epoch holds all rows in their own order, whatever ``order`` says.
+        order: see :class:`LabelBatches`. A batch of exactly one epoch holds all rows in their own order,
+            whatever ``order`` is.
 
     Raises:
         DataError: as :class:`LabelBatches`; another number of targets.
@@ -159,11 +155,11 @@ class BagBatches(LabelBatches):
     def batch(self, start: int, count: int) -> LabelBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
         if start >= 0 and count == self.samples_per_epoch and start % count == 0:
-            return self._whole
+            return self._all_rows
         return super().batch(start, count)
 
     @cached_property
-    def _whole(self) -> LabelBatch:
+    def _all_rows(self) -> LabelBatch:
         bags = self._bags(self._ids, self._counts, self._offsets)
         return LabelBatch(bags, torch.from_numpy(self._targets))
 

@@ -1,13 +1,11 @@
 """Batches for masked language models: windows of running text between [CLS] and [SEP], by index.
 
-A batch is a pure function of (settings, seed, global sample numbers), as in
-:mod:`wordloom.data.batches.causal`; what is masked in a sample, too.
+A batch and its masks are a pure function of (settings, seed, global sample numbers), as in
+:mod:`wordloom.data.batches.causal`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -18,7 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wordloom.data.batches.masking import Masker
-from wordloom.data.batches.order import Purpose, keyed, permute
+from wordloom.data.batches.order import Purpose, keyed
+from wordloom.data.batches.samples import (
+    check_seed,
+    document_names,
+    in_epochs,
+    sample_numbers,
+    settings_fingerprint,
+)
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
@@ -32,14 +37,14 @@ Numbers: TypeAlias = NDArray[np.uint64]
 
 
 class MaskedBatch(NamedTuple):
-    """Texts with some tokens hidden.  B rows, T positions.
+    """Texts with some masked tokens.  B rows, T positions.
 
     Attributes:
         tokens: ``[B, T]`` int64 inputs, padded on the right.
         segments: ``[B, T]`` int64, 0 for the first text of a row and 1 for the second.
-        attend: ``[B, T]`` bool, True where there is a token; ``None``: everywhere.
-        targets: ``[B, T]`` int64, what stood there; :data:`~wordloom.data.IGNORE` where nothing is scored.
-        is_next: ``[B]`` bool, whether the second text follows the first; ``None``: there is one text.
+        attend: ``[B, T]`` bool, True where there is a token; None means everywhere.
+        targets: ``[B, T]`` int64, the original token; :data:`~wordloom.data.IGNORE` where nothing is scored.
+        is_next: ``[B]`` bool, whether the second text follows the first; None for rows of one text.
     """
 
     tokens: Tensor
@@ -50,7 +55,7 @@ class MaskedBatch(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The tokens that stand around texts: ``cls`` first [sep] second ``sep``, and ``pad`` behind."""
+    """The marks around texts: ``cls`` first [sep] second ``sep``, then ``pad``."""
 
     cls: int
     sep: int
@@ -80,7 +85,7 @@ def masked_batch(
     masker: Masker,
     is_next: NDArray[np.bool_] | None = None,
 ) -> MaskedBatch:
-    """Rows of one text or two, between their marks and masked by ``keys`` [B]."""
+    """Put rows of one text or two between their marks, and mask them by ``keys`` [B]."""
     lengths = [1 + sum(len(text) + 1 for text in row) for row in texts]
     B, T = len(texts), max(lengths)
     tokens = np.full((B, T), marks.pad, np.int64)
@@ -93,7 +98,7 @@ def masked_batch(
             stop = at + len(text)
             tokens[i, at:stop], tokens[i, stop] = text, marks.sep
             segments[i, at : stop + 1] = segment
-            candidates[i, at:stop] = text != marks.sep  # ends of documents within it
+            candidates[i, at:stop] = text != marks.sep  # the ends of documents are not masked
             at = stop + 1
     attend = np.arange(T) < np.array(lengths)[:, None]
     inputs, targets = masker(tokens, candidates, keys)
@@ -107,22 +112,22 @@ def masked_batch(
 
 
 class MaskedRows:
-    """Rows of texts between marks, masked, and numbered without end; what a row is, a subclass says.
+    """An endless sequence of masked rows of texts, addressed by index; a subclass defines the texts of a row.
 
     Args:
-        seq_len: T, tokens of a row at most, its marks included.
-        seed: names the order and the masks; 0 <= seed < 2**63.
-        order: ``"permutation"``: each epoch visits all rows once in an order of its own.  ``"sequential"``:
-            as they stand.
-        dynamic: a row is masked anew each time it comes (Liu et al. 2019, section 4.1); else, and always in
-            ``"sequential"`` order, as the first time.
+        seq_len: T, the largest number of tokens of a row, marks included.
+        seed: decides the order and the masks; 0 <= seed < 2**63.
+        order: ``"permutation"``: each epoch visits all rows once in its own order.  ``"sequential"``: in text
+            order.
+        dynamic: draw a new mask each time a row comes (Liu et al. 2019, section 4.1). Otherwise, and always
+            in ``"sequential"`` order, a row keeps its first mask.
 
     Raises:
         DataError: a setting out of range.
     """
 
     samples_per_epoch: int
-    least: ClassVar[int]  # tokens that a row has room for at least
+    least: ClassVar[int]  # the smallest seq_len
 
     def __init__(
         self,
@@ -137,8 +142,7 @@ class MaskedRows:
     ) -> None:
         if seq_len < self.least:
             raise DataError(f"seq_len={seq_len} has no room for text and marks; at least {self.least}")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        check_seed(seed)
         self.shards, self.seq_len, self.marks, self.masker = shards, seq_len, marks, masker
         self.seed, self.order = seed, order
         self.dynamic = dynamic and order == "permutation"
@@ -146,47 +150,42 @@ class MaskedRows:
 
     def batch(self, start: int, count: int) -> MaskedBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
         epoch, row = self._rows_of(start, count)
-        drawn = np.arange(start, start + count, dtype=np.uint64) if self.dynamic else row
+        drawn = sample_numbers(start, count) if self.dynamic else row
         texts, is_next = self._texts(epoch, row, drawn)
         return masked_batch(texts, keyed(self.seed, Purpose.MASK, drawn), self.marks, self.masker, is_next)
 
     def _rows_of(self, start: int, count: int) -> tuple[Numbers, Numbers]:
-        """The epoch of each sample, and which row of it the sample is."""
-        sample = np.arange(start, start + count, dtype=np.uint64)
-        epoch, row = np.divmod(sample, np.uint64(self.samples_per_epoch))
-        if self.order == "permutation":
-            row = permute(row, self.samples_per_epoch, keyed(self.seed, Purpose.PERMUTATION, epoch))
-        return epoch, row
+        """Return the epoch and the row of each sample."""
+        samples, permuted = sample_numbers(start, count), self.order == "permutation"
+        return in_epochs(samples, self.samples_per_epoch, self.seed, permuted=permuted)
 
     def _texts(
         self, epoch: Numbers, row: Numbers, drawn: Numbers
     ) -> tuple[list[tuple[Ids, ...]], NDArray[np.bool_] | None]:
-        """The texts of each row, and of two, whether the second follows; ``drawn`` names what is random."""
+        """Return the texts of each row, and for two texts whether the second follows.
+
+        ``drawn`` numbers the random draws.
+        """
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
-        settings: dict[str, Any] = {
+        settings = {name: getattr(self, name) for name in ("seq_len", "seed", "order", "dynamic")}
+        return settings_fingerprint({
             "rows": type(self).__name__,
             "shards": self.shards.fingerprint,
-            "seq_len": self.seq_len,
-            "seed": self.seed,
-            "order": self.order,
-            "dynamic": self.dynamic,
             "masker": self.masker.identity(),
-        }
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+            **settings,
+        })  # fmt: skip
 
 
 class MaskedBatches(MaskedRows):
-    """Windows of running text, as :class:`MaskedRows`.
+    """Masked windows of running text; see :class:`MaskedRows`.
 
-    Each epoch lays them from another starting phase, unless they are to be masked once and for all; in
-    ``"sequential"`` order every token is in one window, the last one shorter.
+    With ``dynamic``, each epoch starts the windows at another offset. In ``"sequential"`` order every token
+    is in one window, and the last window is shorter.
 
     Raises:
         DataError: also for fewer tokens than one window needs.
@@ -204,7 +203,7 @@ class MaskedBatches(MaskedRows):
                 f"{self.seq_len} needs {n}; lower seq_len or add text"
             )
         self.samples_per_epoch = -(-len(shards) // n) if sequential else len(shards) // n
-        if self.dynamic:  # room for other phases: a window to two are left over
+        if self.dynamic:  # one to two windows are left over, as room for other phases
             self.samples_per_epoch = max(1, (len(shards) + 1) // n - 1)
         left = len(shards) - self.samples_per_epoch * n
         self._phases = min(n, left + 1) if self.dynamic else 1
@@ -214,7 +213,7 @@ class MaskedBatches(MaskedRows):
         return [(self._ids[at : at + self.inner].astype(np.int64),) for at in begins], None
 
     def _begins(self, epoch: Numbers, row: Numbers) -> Ids:
-        """Where each window begins."""
+        """Return the position of the first token of each window: [count]."""
         phase = keyed(self.seed, Purpose.PHASE, epoch) % np.uint64(self._phases)
         return (row * np.uint64(self.inner) + phase).astype(np.int64)
 
@@ -222,13 +221,11 @@ class MaskedBatches(MaskedRows):
         """``file#number`` of every document that these samples touch, for error reports."""
         begin = self._begins(*self._rows_of(start, count))
         last = np.minimum(begin + self.inner, len(self.shards)) - 1
-        firsts, lasts = (np.searchsorted(self.shards.ends, at, side="right") for at in (begin, last))
-        touched = {d for a, b in zip(firsts, lasts, strict=True) for d in range(int(a), int(b) + 1)}
-        return [self.shards.document_name(document) for document in sorted(touched)]
+        return document_names(self.shards, begin, last)
 
     @property
     def ledger(self) -> Ledger:
-        """The shards' ledger, with what windows leave out and pad."""
+        """The ledger of the shards, with a note on what windows leave out and pad."""
         count, n = self.samples_per_epoch, self.inner
         windows = f"{count:,} windows of {n:,} tokens and two marks"
         if self.order == "sequential":

@@ -26,7 +26,7 @@ from wordloom.errors import DataError
 
 __all__ = ["EMPTY", "Masker", "Masking"]
 
-EMPTY = "[EMPTY]"  # the token that the placeholder "empty" is
+EMPTY = "[EMPTY]"  # the token of the placeholder "empty"
 
 _CHOICE, _FATE, _PIECE, _ROUND = (np.uint64(k * 0x9E3779B97F4A7C15 % 2**64) for k in (3, 5, 7, 11))
 
@@ -105,7 +105,7 @@ class Masker:
         continues = tokenizer.continuations()  # [V]
         self._continues: NDArray[np.bool_] = continues & ~special
         self._begins: NDArray[np.int64] = np.flatnonzero(~continues & ~special)
-        self._goes_on: NDArray[np.int64] = np.flatnonzero(self._continues)
+        self._inner: NDArray[np.int64] = np.flatnonzero(self._continues)
 
     def __call__(
         self, tokens: NDArray[np.int64], candidates: NDArray[np.bool_], keys: NDArray[np.uint64]
@@ -133,12 +133,13 @@ class Masker:
     def _pieces(self, tokens: NDArray[np.int64], noise: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return random tokens [n]: any for ``bert``, else with equal places in a word as ``tokens``."""
         draw = mix(noise ^ _PIECE)
-        if self.masking.kind == "bert" or not self._goes_on.size:
-            every = np.concatenate([self._begins, self._goes_on])
-            return every[(draw % np.uint64(len(every))).astype(np.int64)]
-        begins = self._begins[(draw % np.uint64(len(self._begins))).astype(np.int64)]
-        goes_on = self._goes_on[(draw % np.uint64(len(self._goes_on))).astype(np.int64)]
-        return np.where(self._continues[tokens], goes_on, begins)
+
+        def one_of(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+            return pieces[(draw % np.uint64(len(pieces))).astype(np.int64)]
+
+        if self.masking.kind == "bert" or not self._inner.size:
+            return one_of(np.concatenate([self._begins, self._inner]))
+        return np.where(self._continues[tokens], one_of(self._inner), one_of(self._begins))
 
     def _chosen(
         self,
@@ -220,13 +221,13 @@ def _whole_words(words: NDArray[np.int64], draw: NDArray[np.uint64], budget: int
         return words >= 0
     sizes = np.bincount(words[inside])
     starts = inside[np.unique(words[inside], return_index=True)[1]]
-    taken, left = np.zeros(len(sizes), bool), int(budget)
+    chosen, left = np.zeros(len(sizes), bool), int(budget)
     for word in np.argsort(draw[starts], kind="stable").tolist():
         if sizes[word] <= left:
-            taken[word] = True
+            chosen[word] = True
             left -= int(sizes[word])
         if not left:
             break
-    if not taken.any():  # every word is longer than the budget
-        taken[int(np.argmin(sizes))] = True
-    return (words >= 0) & taken[np.maximum(words, 0)]
+    if not chosen.any():  # every word is longer than the budget
+        chosen[int(np.argmin(sizes))] = True
+    return (words >= 0) & chosen[np.maximum(words, 0)]

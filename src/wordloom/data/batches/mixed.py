@@ -1,5 +1,6 @@
 """Batches from two sources: a new and an old task (Robins 1995, "Catastrophic forgetting, rehearsal and
-pseudorehearsal"), or short and long rows."""
+pseudorehearsal"), or short and long rows.
+"""
 
 from __future__ import annotations
 
@@ -87,14 +88,14 @@ class LengthSchedule:
         return batches.batch(start, count)
 
     def widest(self, count: int) -> Any:
-        """A batch of ``count`` of the longest rows, for the plan of a run's memory."""
+        """Return a batch of ``count`` of the longest rows, to plan a run's memory."""
         return self.long.batch(0, count)
 
     def document_ids(self, start: int, count: int) -> list[str]:
         """``file#number`` of every document that these samples touch, for error reports."""
         batches, start = self._at(start)
-        found: list[str] = batches.document_ids(start, count)
-        return found
+        names: list[str] = batches.document_ids(start, count)
+        return names
 
     def _at(self, start: int) -> tuple[Any, int]:
         return (self.short, start) if start < self.switch else (self.long, start - self.switch)

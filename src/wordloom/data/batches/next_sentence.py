@@ -1,15 +1,15 @@
-"""Batches for next-sentence prediction: pairs of stretches of sentences, half of which follow one another.
+"""Batches for next-sentence prediction: pairs of passages, in half of which the second follows the first.
 
-The procedure of BERT's own code (create_pretraining_data.py), by index: a document's sentences are gathered
-until they fill a row, or in a tenth of the rows, some random part of one; the row's first sentences, up to a
-random one, are the first text; the second is the rest, or half of the time, as many tokens from a random
-place of another document.  What is too long loses tokens at either end of the longer text.
+The procedure is that of BERT's own code (create_pretraining_data.py), by index. The sentences of a document
+are gathered until they fill a row; a tenth of the rows is shorter, by a random length. The first text of a
+row is its sentences up to a random one. The second text is the row's other sentences or, in half of the rows,
+as many tokens from a random place of another document.  A row that is too long loses tokens at either end of
+the longer text.
 
-Theirs draws once for a document whether its rows are short, and how short; of documents as long as books that
-would be whole ones, so it is drawn for each row.  Theirs puts the sentences that were replaced at the
-beginning of the next row, and so makes another number of rows for every copy of the corpus that it writes.
-Here a row's sentences are the same in every epoch, so that any row can be had by its number; where it is
-divided, and what the second text is, is drawn anew.
+There are two differences. The script draws the short length once for each document; here it is drawn for each
+row, because all rows of a book would be short.  The script puts replaced sentences at the beginning of the
+next row, so that every copy of the corpus has another number of rows. Here the sentences of a row are fixed,
+so that a row can be addressed by its number; its division and its second text are drawn each time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ALL = (1 << 64) - 1
 
 
 class SentencePairBatches(MaskedRows):
-    """Rows of two texts, as :class:`~wordloom.data.batches.masked.MaskedRows`.
+    """Masked rows of two texts; see :class:`~wordloom.data.batches.masked.MaskedRows`.
 
-    ``shards`` are of :class:`~wordloom.data.text.sentences.Sentences`: each document of theirs is a sentence.
-    Without ``dynamic`` a row is divided as the first time, too.
+    ``shards`` come from :class:`~wordloom.data.text.sentences.Sentences`, so that each document of the shards
+    is a sentence.  Without ``dynamic`` a row also keeps its first division.
 
     Raises:
         DataError: also for fewer than two documents.
@@ -54,12 +54,14 @@ class SentencePairBatches(MaskedRows):
                 f"the {shards.ledger.part} part is one document, and a sentence that does not follow comes "
                 "from another; say what stands between documents with data.separator, or take more files"
             )
-        self._rows = self._gathered()  # [rows, 3]: first sentence, the one past the last, tokens aimed at
+        self._rows = self._gathered()  # [rows, 3]: first sentence, the one after the last, target length
         self.samples_per_epoch = len(self._rows)
 
     def _sentences(self) -> tuple[Ids, Ids, int]:
-        """Ends of the sentences, the document of each, and how many were longer than a row and divided, into
-        parts of half of one, of which two can stand together."""
+        """Return the ends of the sentences, the document of each, and the number of divided sentences.
+
+        A sentence longer than a row is divided into parts of half a row, so that a row can hold two parts.
+        """
         ends, origins = self.shards.ends, self.shards.origins()
         starts = np.concatenate([[0], ends[:-1]])
         changes = np.any(origins[1:] != origins[:-1], axis=1)
@@ -68,16 +70,15 @@ class SentencePairBatches(MaskedRows):
         parts = np.where(ends - starts > self.longest, -(-(ends - starts) // half), 1)  # [sentences]
         nth = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         after = np.repeat(starts, parts) + (nth + 1) * half
-        cut = np.where(nth + 1 == np.repeat(parts, parts), np.repeat(ends, parts), after)
-        return cut, np.repeat(document, parts), int((parts > 1).sum())
+        part_ends = np.where(nth + 1 == np.repeat(parts, parts), np.repeat(ends, parts), after)
+        return part_ends, np.repeat(document, parts), int((parts > 1).sum())
 
     def _gathered(self) -> Ids:
-        """Sentences into rows, within each document."""
+        """Gather the sentences of each document into rows: [rows, 3]."""
         ends = self._ends
         rows: list[tuple[int, int, int]] = []
-        draw = keyed(
-            self.seed, Purpose.SHORT_ROW, np.arange(len(ends), dtype=np.uint64)
-        )  # of a row, by its first one
+        # one draw for each row, by its first sentence
+        draw = keyed(self.seed, Purpose.SHORT_ROW, np.arange(len(ends), dtype=np.uint64))
         short = (draw >> np.uint64(11)) * 2.0**-53 < _SHORT_SHARE
         aims = np.where(short, 2 + (mix(draw) % np.uint64(self.longest - 1)).astype(np.int64), self.longest)
         for first, stop in zip(self._firsts[:-1].tolist(), self._firsts[1:].tolist(), strict=True):
@@ -93,20 +94,20 @@ class SentencePairBatches(MaskedRows):
         self, epoch: Numbers, row: Numbers, drawn: Numbers
     ) -> tuple[list[tuple[Ids, ...]], NDArray[np.bool_]]:
         draws = _Draws(keyed(self.seed, Purpose.SENTENCE_PAIR, drawn))
-        made = [self._pair(number, i, draws) for i, number in enumerate(row.tolist())]
-        return [(one, two) for one, two, _ in made], np.array([follows for _, _, follows in made])
+        pairs = [self._pair(number, i, draws) for i, number in enumerate(row.tolist())]
+        return [(one, two) for one, two, _ in pairs], np.array([follows for _, _, follows in pairs])
 
     def _pair(self, row: int, i: int, draws: _Draws) -> tuple[Ids, Ids, bool]:
-        """The two texts of ``row``, sample ``i`` of its batch, and whether the second follows."""
+        """Return the two texts of ``row``, sample ``i`` of its batch, and whether the second follows."""
         first, stop, aim = self._rows[row].tolist()
         middle = first + 1 + (draws.below(stop - first - 1, i) if stop - first > 1 else 0)
         one = self._text(first, middle)
         following = stop - first > 1 and draws.below(2, i) == 0
         two = self._text(middle, stop) if following else self._other(first, aim - len(one), i, draws)
-        return (*_cut(one, two, self.longest, i, draws), following)
+        return (*_truncated(one, two, self.longest, i, draws), following)
 
     def _other(self, sentence: int, length: int, i: int, draws: _Draws) -> Ids:
-        """About ``length`` tokens, of a sentence at least, from a random place of another document."""
+        """Return about ``length`` tokens, at least a sentence, from a random place of another document."""
         own = int(self._document[sentence])
         other = draws.below(len(self._firsts) - 2, i)
         other += other >= own
@@ -130,7 +131,7 @@ class SentencePairBatches(MaskedRows):
 
     @property
     def ledger(self) -> Ledger:
-        """The shards' ledger, with what became of the sentences."""
+        """The ledger of the shards, with a note on the rows and the divided sentences."""
         ledger, rows = self.shards.ledger, self._rows
         single = int((rows[:, 1] - rows[:, 0] == 1).sum())
         several = len(rows) - single
@@ -146,38 +147,38 @@ class SentencePairBatches(MaskedRows):
 
 
 class _Draws:
-    """Random numbers, one stream (SplitMix64, Steele, Lea and Flood 2014) for each of ``keys`` [B]."""
+    """One sequence of random numbers (SplitMix64, Steele, Lea and Flood 2014) for each of ``keys`` [B]."""
 
     def __init__(self, keys: NDArray[np.uint64]) -> None:
         self._states: list[int] = keys.tolist()
 
     def bits(self, i: int) -> int:
-        """64 random bits from stream ``i``."""
+        """Draw 64 random bits from sequence ``i``."""
         self._states[i] = x = (self._states[i] + 0x9E3779B97F4A7C15) & _ALL
         x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _ALL
         x = (x ^ x >> 27) * 0x94D049BB133111EB & _ALL
         return x ^ x >> 31
 
     def below(self, n: int, i: int) -> int:
-        """One of 0 to n - 1 from stream ``i``."""
+        """Draw one of 0 to n - 1 from sequence ``i``."""
         return self.bits(i) % n
 
     def heads(self, n: int, i: int) -> int:
-        """Return how many of ``n`` fair coins from stream ``i`` show heads."""
+        """Toss ``n`` fair coins from sequence ``i`` and return how many show heads."""
         return sum((self.bits(i) & ((1 << min(64, n - at)) - 1)).bit_count() for at in range(0, n, 64))
 
 
-def _cut(one: Ids, two: Ids, longest: int, i: int, draws: _Draws) -> tuple[Ids, Ids]:
-    """Both, the longer losing a token at either end while they are together above ``longest``."""
+def _truncated(one: Ids, two: Ids, longest: int, i: int, draws: _Draws) -> tuple[Ids, Ids]:
+    """Remove tokens at random ends of the longer text until both have ``longest`` tokens together."""
     over = len(one) + len(two) - longest
     if over <= 0:
         return one, two
-    alone = min(over, abs(len(one) - len(two)))  # taken from the longer until they are equal; then in turns
-    both = over - alone
-    lost = [both // 2, both - both // 2]
-    lost[0 if len(one) > len(two) else 1] += alone
-    made = []
-    for text, n in zip((one, two), lost, strict=True):
+    first = min(over, abs(len(one) - len(two)))  # removed from the longer text until both are equal
+    in_turns = over - first
+    removed = [in_turns // 2, in_turns - in_turns // 2]
+    removed[0 if len(one) > len(two) else 1] += first
+    kept = []
+    for text, n in zip((one, two), removed, strict=True):
         front = draws.heads(n, i)
-        made.append(text[front : len(text) - (n - front)])
-    return made[0], made[1]
+        kept.append(text[front : len(text) - (n - front)])
+    return kept[0], kept[1]

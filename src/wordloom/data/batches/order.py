@@ -21,7 +21,7 @@ _ROUND_KEYS = np.arange(1, 9, dtype=np.uint64).reshape(4, 2) * np.uint64(0xD1342
 class Purpose(IntEnum):
     """The purposes of the random numbers drawn from one seed; each purpose has its own sequence.
 
-    A number is part of what a seed means: it never changes, and a new purpose takes a new one.
+    The numbers decide the sequences, so they never change, and a new purpose takes a new number.
     """
 
     PERMUTATION = 1  # order of the samples in an epoch
@@ -37,7 +37,7 @@ class Purpose(IntEnum):
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of each element (at least one-dimensional; arithmetic modulo 2**64)."""
+    """Return a hash of each element (at least one-dimensional; arithmetic modulo 2**64)."""
     x = x + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -45,13 +45,13 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def keyed(seed: int, purpose: Purpose, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of (``seed``, ``purpose``, counter) for each of ``counters``."""
+    """Return a hash of (``seed``, ``purpose``, counter) for each of ``counters``."""
     root = mix(mix(np.array([seed], np.uint64)) + np.uint64(purpose))
     return mix(root + counters)
 
 
 def permute(index: NDArray[np.uint64], count: int, key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Where each of ``index`` (all below ``count``) goes in the permutation of ``count`` that its key names.
+    """Return the place of each ``index`` below ``count`` in the permutation of ``count`` given by its key.
 
     ``index`` and ``key`` have one shape; equal keys mean the same permutation.
     """

@@ -1,14 +1,12 @@
-"""Batches of pairs for sequence-to-sequence models: texts of like lengths together, about so many tokens.
+"""Batches of pairs of similar length for sequence-to-sequence models, by a number of tokens.
 
-A sample is a whole batch: its rows are as many as ``batch_tokens`` allows at their lengths, so the trainer's
-batch size counts such batches.  As in :mod:`wordloom.data.batches.causal`, a sample is a pure function of
+A sample is a whole batch: it has as many rows as ``batch_tokens`` allows at their lengths, and the trainer's
+batch size counts these batches.  As in :mod:`wordloom.data.batches.causal`, a sample is a pure function of
 (settings, seed, its number).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -21,6 +19,7 @@ from torch import Tensor
 from wordloom.data.batches.buckets import make_buckets, runs
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.order import Purpose, keyed, permute
+from wordloom.data.batches.samples import check_seed, in_epochs, sample_numbers, settings_fingerprint
 from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.pairs import SIDES, PairShards
 from wordloom.data.shards.storage import TokenShards
@@ -35,12 +34,12 @@ Ints = NDArray[np.int64]
 
 
 class PairBatch(NamedTuple):
-    """Sources, and the targets that a decoder is to find one token at a time.  B rows, all padded right.
+    """Sources and targets of B pairs, all padded on the right.
 
     Attributes:
-        source: ``[B, S]`` int64, each with the end token, and what begins them where they begin with a token.
-        source_attend: ``[B, S]`` bool, True where a token is real.
-        prefix: ``[B, T]`` int64, the start token and the target: what the decoder has before each position.
+        source: ``[B, S]`` int64, each with its start token, if there is one, and its end token.
+        source_attend: ``[B, S]`` bool, True where there is a token.
+        prefix: ``[B, T]`` int64, the start token and the target, which the decoder reads.
         targets: ``[B, T]`` int64, the target and the end token; :data:`~wordloom.data.IGNORE` after it.
     """
 
@@ -51,23 +50,24 @@ class PairBatch(NamedTuple):
 
 
 class PairBatches:
-    """Batches of about ``batch_tokens`` target tokens over ``shards``, numbered without end.
+    """An endless sequence of batches of about ``batch_tokens`` target tokens, addressed by index.
 
-    Every epoch visits each pair once.  Pairs are kept in buckets of like lengths, fixed by ``shards``,
-    ``batch_tokens`` and ``padding`` alone, each with a fixed number of batches of equally many rows.
+    Every epoch visits each pair once.  Pairs lie in buckets of similar length, which depend on ``shards``,
+    ``batch_tokens`` and ``padding`` alone. Each bucket has a fixed number of batches of about equally many
+    rows.
 
     Args:
         shards: the pairs.
-        batch_tokens: target tokens of a batch, end tokens included, padding not; a batch with padding has at
-            most about twice as many.
-        seed: names the order; 0 <= seed < 2**63.
-        order: ``"permutation"``: each epoch goes through the batches in an order of its own, and puts the
-            pairs of a bucket together anew.  ``"sequential"``: the same batches every time, short ones first,
-            with as little padding as there can be; for evaluation.
-        padding: at most this share of the positions of both sides is empty, where batches of this size allow
-            it; 0 <= padding < 1.  More of it makes wider buckets, so pairs meet more others.
-        start_id: the token that begins a prefix.  Default: the target tokenizer's pad, as Marian has it.
-        source_start_id: the token that begins a source, as a BERT's [CLS]; None: none does.
+        batch_tokens: target tokens of a batch, end tokens included, padding excluded; with padding, a batch
+            has at most about twice as many.
+        seed: decides the order; 0 <= seed < 2**63.
+        order: ``"permutation"``: each epoch visits the batches in its own order, and mixes the pairs of each
+            bucket.  ``"sequential"``: fixed batches, short ones first, with as little padding as possible,
+            for evaluation.
+        padding: the largest share of padding among the positions of both sides, if batches of this size allow
+            it; 0 <= padding < 1.  A larger share makes wider buckets, in which pairs mix with more others.
+        start_id: the token that begins a prefix.  Default: the target tokenizer's pad, as in Marian.
+        source_start_id: the token that begins a source, such as BERT's [CLS]. Default: none.
 
     Raises:
         DataError: a setting out of range, or a tokenizer without end or start token.
@@ -88,8 +88,7 @@ class PairBatches:
             raise DataError(f"order='{order}' is not known; {did_you_mean(order, ORDERS)}")
         if batch_tokens < 1:
             raise DataError(f"batch_tokens={batch_tokens} is not allowed; at least 1")
-        if not 0 <= seed < 1 << 63:
-            raise DataError(f"seed={seed} is not allowed; 0 <= seed < 2**63")
+        check_seed(seed)
         if not 0 <= padding < 1:
             raise DataError(f"padding={padding} is not allowed; 0 <= padding < 1")
         self.shards, self.batch_tokens, self.seed = shards, batch_tokens, seed
@@ -116,13 +115,11 @@ class PairBatches:
     # ---------------------------------------------------------------------------------- batches
 
     def batch(self, start: int, count: int = 1) -> PairBatch:
-        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence, their rows in one.
+        """Samples ``start`` to ``start + count`` (excluded) of the endless sequence, joined to one batch.
 
-        Samples differ in length: together they are padded to the longest, so ask for one at a time where
-        that matters (``micro_batch_size`` 1 of the trainer).
+        Samples differ in length, and several are padded to the longest. Read them one at a time
+        (``micro_batch_size`` 1 of the trainer) to avoid this padding.
         """
-        if start < 0 or count < 1:
-            raise DataError(f"batch({start}, {count}) is not allowed; start >= 0 and count >= 1")
         pairs = self.pair_numbers(start, count)
         rows = np.arange(len(pairs))
         lengths = self.shards.lengths[:, pairs]  # [2, B]
@@ -147,13 +144,12 @@ class PairBatches:
 
     def pair_numbers(self, start: int, count: int = 1) -> Ints:
         """Return the pairs of the shards that are the rows of these samples."""
-        return np.concatenate([self._rows(sample) for sample in range(start, start + count)])
+        numbers, permuted = sample_numbers(start, count), self.order == "permutation"
+        epochs, indices = in_epochs(numbers, self.samples_per_epoch, self.seed, permuted=permuted)
+        return np.concatenate(list(map(self._rows, epochs.tolist(), indices.tolist())))
 
-    def _rows(self, sample: int) -> Ints:
-        epoch, index = divmod(sample, self.samples_per_epoch)
-        if self.order == "permutation":
-            key = keyed(self.seed, Purpose.PERMUTATION, _one(epoch))
-            index = int(permute(_one(index), self.samples_per_epoch, key)[0])
+    def _rows(self, epoch: int, index: int) -> Ints:
+        """Return the pairs of batch ``index`` of the buckets, in this epoch."""
         bucket = int(np.searchsorted(self._batch_ends, index, side="right"))
         first, stop = self._span(bucket)
         edges = self._edges(bucket)
@@ -162,11 +158,11 @@ class PairBatches:
         return self._pairs[first + places]
 
     def _span(self, bucket: int) -> tuple[int, int]:
-        """Where the pairs of ``bucket`` begin and end among all."""
+        """Return where the pairs of ``bucket`` begin and end among all pairs."""
         return (int(self._bucket_ends[bucket - 1]) if bucket else 0), int(self._bucket_ends[bucket])
 
     def _edges(self, bucket: int) -> Ints:
-        """Where each batch of ``bucket`` begins among its pairs, and the end."""
+        """Return where each batch of ``bucket`` begins among its pairs, and the end."""
         first, stop = self._span(bucket)
         m = int(self._batches[bucket])
         return np.arange(m + 1) * (stop - first) // m
@@ -175,7 +171,8 @@ class PairBatches:
         """Return which of the ``n`` pairs of ``bucket`` are at ``places`` of it in this epoch."""
         if self.order == "sequential":
             return places
-        key = keyed(self.seed, Purpose.GROUPS, _one(epoch * len(self._batches) + bucket))
+        number = np.array([epoch * len(self._batches) + bucket], np.uint64)
+        key = keyed(self.seed, Purpose.GROUPS, number)
         return permute(places.astype(np.uint64), n, np.repeat(key, len(places))).astype(np.int64)
 
     # ----------------------------------------------------------------------------------- account
@@ -195,7 +192,7 @@ class PairBatches:
 
     @cached_property
     def tokens_per_sample(self) -> tuple[float, float]:
-        """Source and target tokens of a batch, end tokens included, padding not; the mean over an epoch."""
+        """The mean source and target tokens of a batch, end tokens included, padding excluded."""
         source, target = self._sizes.sum(1) / self.samples_per_epoch
         return float(source), float(target)
 
@@ -206,21 +203,14 @@ class PairBatches:
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
-        settings: dict[str, Any] = {
-            "shards": self.shards.fingerprint,
-            "batch_tokens": self.batch_tokens,
-            "seed": self.seed,
-            "order": self.order,
-            "padding": self.padding,
-            "start_id": self.start_id,
-        }
-        if self.source_start_id is not None:
-            settings["source_start_id"] = self.source_start_id
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        names = ["batch_tokens", "seed", "order", "padding", "start_id"]
+        names += [] if self.source_start_id is None else ["source_start_id"]
+        settings = {name: getattr(self, name) for name in names}
+        return settings_fingerprint({"shards": self.shards.fingerprint, **settings})
 
     @property
     def ledger(self) -> Ledger:
-        """The shards' ledger, with what batches pad; of a permutation, in its first epoch."""
+        """The ledger of the shards, with notes on the batches; padding is that of the first epoch."""
         ledger = self.shards.ledger
         source, target = self.real_shares()
         tokens = self._sizes.sum(1)
@@ -242,9 +232,5 @@ def _end(side: TokenShards, name: str) -> int:
 
 
 def _tokens(side: TokenShards, pairs: Ints, lengths: Ints) -> NDArray[Any]:
-    """The ids of ``pairs``, one after another."""
+    """Return the ids of ``pairs``, one after another."""
     return side.tokens()[runs(side.ends[pairs] - lengths, lengths)]
-
-
-def _one(number: int) -> NDArray[np.uint64]:
-    return np.array([number], np.uint64)

@@ -17,12 +17,20 @@ from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.errors import DataError
 
-__all__ = ["SequenceLabelBatches", "Sequences", "TextGroupBatches", "TokenRows", "token_rows"]
+__all__ = [
+    "SequenceLabelBatches",
+    "Sequences",
+    "TextGroupBatches",
+    "TokenRows",
+    "padded_passes",
+    "stacked_rows",
+    "token_rows",
+]
 
 _POOL = 16  # groups of samples that are sorted by length together
-_TEXTS = 1 << 13  # handed to the tokenizer at a time
-_PASS_TOKENS = 1 << 15  # padding included, of a pass over all rows; at most _PASS_ROWS
-_PASS_ROWS = 1 << 10
+_TEXTS = 1 << 13  # texts for the tokenizer at a time
+_PASS_TOKENS = 1 << 15  # of a forward pass over all rows, padding included
+_PASS_ROWS = 1 << 10  # at most in a forward pass
 
 
 class Sequences(NamedTuple):
@@ -44,7 +52,7 @@ class TokenRows:
     Attributes:
         ids: [n] int32, the tokens of all rows, one row after another.
         offsets: [N + 1] int64, where each row begins, and the end.
-        unknown: tokens that stand for what the tokenizer lacks.
+        unknown: the number of unknown tokens.
         cut: rows that were truncated.
     """
 
@@ -66,7 +74,7 @@ def token_rows(
     too_long: Literal["error", "cut"] = "error",
     place: Callable[[int], str] | None = None,
 ) -> TokenRows:
-    """``texts`` by ``tokenizer``; special tokens written in them are ordinary text.
+    """Tokenize ``texts``; special tokens written in them are ordinary text.
 
     Args:
         longest: tokens of a row at most; None: any number.
@@ -75,24 +83,44 @@ def token_rows(
 
     Raises DataError for a text that is too long, TokenizerError for one that cannot be encoded.
     """
-    found: list[NDArray[np.int32]] = []
-    cut, texts = 0, iter(texts)
-    while some := list(islice(texts, _TEXTS)):
-        for ids in tokenizer.encode_batch(some, specials="text"):
+    rows: list[NDArray[np.int32]] = []
+    truncated, texts = 0, iter(texts)
+    while batch := list(islice(texts, _TEXTS)):
+        for ids in tokenizer.encode_batch(batch, specials="text"):
             if longest is not None and len(ids) > longest:
                 if too_long == "error":
-                    where = f"row {len(found)}" if place is None else place(len(found))
+                    where = f"row {len(rows)}" if place is None else place(len(rows))
                     raise DataError(
                         f"{where}: has {len(ids):,} tokens and train.seq_len allows {longest:,}; raise it, "
                         'or say data.too_long = "cut" to read the beginning alone'
                     )
-                ids, cut = ids[:longest], cut + 1
-            found.append(np.asarray(ids, np.int32))
-    offsets = np.zeros(len(found) + 1, np.int64)
-    np.cumsum([len(ids) for ids in found], out=offsets[1:])
-    whole = np.concatenate([np.empty(0, np.int32), *found])
-    unknown = 0 if tokenizer.unk_id is None else int((whole == tokenizer.unk_id).sum())
-    return TokenRows(ids=whole, offsets=offsets, unknown=unknown, cut=cut)
+                ids, truncated = ids[:longest], truncated + 1
+            rows.append(np.asarray(ids, np.int32))
+    ids, offsets = stacked_rows(rows)
+    unknown = 0 if tokenizer.unk_id is None else int((ids == tokenizer.unk_id).sum())
+    return TokenRows(ids=ids, offsets=offsets, unknown=unknown, cut=truncated)
+
+
+def stacked_rows(rows: Sequence[NDArray[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the ids of all rows, one row after another, and where each row begins, and the end."""
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return np.concatenate([np.empty(0, np.int32), *rows]).astype(np.int32, copy=False), offsets
+
+
+def padded_passes(
+    batches: LabelBatches, widths: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+) -> Iterator[tuple[int, int]]:
+    """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be.
+
+    ``widths`` returns, for row numbers [n], the padded tokens of each row in a batch of the first 1, 2, .. n.
+    """
+    n, start = batches.samples_per_epoch, 0
+    while start < n:
+        width = widths(batches.rows(start, min(_PASS_ROWS, n - start)))
+        count = max(1, int((np.arange(1, len(width) + 1) * width <= _PASS_TOKENS).sum()))
+        yield start, count
+        start += count
 
 
 class SequenceLabelBatches(LabelBatches):
@@ -129,15 +157,15 @@ class SequenceLabelBatches(LabelBatches):
         self.tokens_per_sample = float(rows.offsets[-1]) / len(targets)
         self._lengths = rows.lengths
         self._begins = rows.offsets[:-1]
-        self._ids = np.append(rows.ids, np.int32(pad_id))  # what padding reads
+        self._ids = np.append(rows.ids, np.int32(pad_id))  # padding reads the last id
 
     def rows(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the row number of each sample: [count]."""
-        found = super().rows(start, count)
+        rows = super().rows(start, count)
         if self.order == "length":
-            return self._shortest_first[found]
+            return self._shortest_first[rows]
         if self.order == "sequential" or self.alike == 1:
-            return found
+            return rows
         pool, stop = _POOL * self.alike, start + count
         parts = [self._pool(at, at + pool) for at in range(start - start % pool, stop, pool)]
         return np.concatenate(parts)[start % pool :][:count]
@@ -174,14 +202,8 @@ class SequenceLabelBatches(LabelBatches):
         return Sequences(torch.from_numpy(self._ids[at].astype(np.int64)), torch.from_numpy(attend))
 
     def passes(self) -> Iterator[tuple[int, int]]:
-        """Yield ``start, count`` of batches that cover all rows once, as large as a forward pass may be."""
-        n, start = self.samples_per_epoch, 0
-        while start < n:
-            longest = np.maximum.accumulate(self._lengths[self.rows(start, min(_PASS_ROWS, n - start))])
-            fits = np.arange(1, len(longest) + 1) * longest <= _PASS_TOKENS
-            count = max(1, int(fits.sum()))
-            yield start, count
-            start += count
+        """Yield ``start, count`` of batches that cover all rows once; see :func:`padded_passes`."""
+        return padded_passes(self, lambda rows: np.maximum.accumulate(self._lengths[rows]))
 
     def _identity(self) -> tuple[list[int], tuple[NDArray[Any], ...]]:
         return [self.pad_id, self.alike], (self._ids, self._begins)

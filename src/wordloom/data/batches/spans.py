@@ -1,10 +1,11 @@
 """Questions and their texts as rows of tokens: ``[CLS] question [SEP] part of the text [SEP]``.
 
-As BERT's own run_squad.py has it (Devlin et al. 2018, arXiv:1810.04805): a text too long for a row is read in
-windows whose beginnings are ``doc_stride`` tokens apart; the question is segment 0, the text 1; the targets
-are the answer's first and last token, or 0 and 0, the [CLS], in a window that does not hold all of it.
+As in BERT's run_squad.py (Devlin et al. 2018, arXiv:1810.04805), a text too long for a row is read in windows
+whose beginnings are ``doc_stride`` tokens apart. The question is segment 0 and the text is segment 1. The
+targets are the first and last token of the answer; in a window without the whole answer both are 0, the
+[CLS].
 
-The script splits a text at white space first and searches for the answer's tokens; here they are the tokens
+The script splits a text at white space first and searches for the answer's tokens. Here they are the tokens
 that the answer's characters touch.  Every token keeps the offsets of its characters in the original text.
 """
 
@@ -36,10 +37,10 @@ class AnswerWindow(NamedTuple):
     """One row: a question and P tokens of its text, T = ``passage`` + P + 1 tokens in all.
 
     Attributes:
-        question: its number among the questions.
+        question: the number of the question.
         ids: ``[T]`` int32.
-        passage: where the text's tokens begin; those before it are segment 0, the others 1.
-        first: which token of the whole text the first of them is.
+        passage: where the text's tokens begin; tokens before it are segment 0, the others segment 1.
+        first: the number of the passage's first token in the whole text.
         offsets: ``[P, 2]`` int64, the characters ``context[a:b]`` of each token of the text, without white
             space around them; ``a == b`` for a token without a character.
         best: ``[P]`` bool, True where no other window has more context for the token.
@@ -64,15 +65,15 @@ class AnswerWindow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerWindows:
-    """The rows of ``questions``, those of each one after another.
+    """The windows of questions, one question after another.
 
     Attributes:
-        questions: as they were given.
+        questions: the questions.
         windows: all rows.
-        begins: ``[questions + 1]`` int64: those of question i are ``begins[i]`` to ``begins[i + 1]``.
+        begins: ``[questions + 1]`` int64: question i has the windows ``begins[i]`` to ``begins[i + 1]``.
         frame: the marks around the texts, and the padding.
         ledger: the report on the questions.
-        shortened: the numbers of the questions that were truncated.
+        truncated: the numbers of the questions that were truncated.
     """
 
     questions: tuple[Question, ...]
@@ -80,22 +81,22 @@ class AnswerWindows:
     begins: Ints
     frame: Frame
     ledger: RowLedger
-    shortened: frozenset[int] = frozenset()
+    truncated: frozenset[int] = frozenset()
 
     def of(self, question: int) -> tuple[AnswerWindow, ...]:
-        """The windows of a question by its number."""
+        """Return the windows of a question, by its number."""
         begin, stop = self.begins[question : question + 2].tolist()
         return self.windows[begin:stop]
 
     @property
     def targets(self) -> Ints:
-        """``[windows, 2]`` int64: the start and end of each."""
+        """The start and end of each window: ``[windows, 2]`` int64."""
         return np.array([(window.start, window.end) for window in self.windows], np.int64)
 
     def batches(self, *, segments: bool = True, **settings: Any) -> MarkedLabelBatches:
-        """Batches of the windows, whose targets are ``[B, 2]``: first and last token of each answer.
+        """Return batches of the windows; the targets [B, 2] are the first and last token of each answer.
 
-        ``segments`` and ``settings`` (``seed``, ``order``, ``alike``) as for
+        ``segments`` and ``settings`` are those of
         :class:`~wordloom.data.batches.framed.MarkedLabelBatches`.
         """
         offsets = np.cumsum([0, *(len(window.ids) for window in self.windows)])
@@ -142,10 +143,57 @@ def question_windows(
             no question; a tokenizer without the marks.  Each names the question's file and field.
         TokenizerError: a text that cannot be encoded.
     """
-    if too_long not in ("error", "cut"):
-        raise DataError(f"too_long is {too_long!r}; {did_you_mean(too_long, ('error', 'cut'))}")
     if frame is None:
         frame = Frame.of_encoder(tokenizer)
+    _check_settings(frame, max_seq_len, doc_stride, max_query, too_long)
+    counts: Counter[str] = Counter()
+    rows: list[Question] = []
+    windows: list[AnswerWindow] = []
+    begins = [0]
+    truncated: set[int] = set()
+    text: _Text | None = None
+    for question in questions:
+        if text is None or text.context != question.context:
+            text = _Text.of(tokenizer, question)
+        query, too_many = _query(tokenizer, question, max_query, too_long)
+        if too_many:
+            truncated.add(len(rows))
+        target = _target(text, question, counts) if targets else None
+        windows += _windows(len(rows), query, text, frame, max_seq_len, doc_stride, target)
+        if question.answers and target is not None:
+            own = windows[begins[-1] :]
+            missed = sum(window.start == 0 for window in own)
+            counts["without_answer"] += missed
+            counts["never_whole"] += missed == len(own)
+        counts["impossible"] += question.is_impossible
+        rows.append(question)
+        begins.append(len(windows))
+    if not rows:
+        raise DataError("there is no question; give at least one")
+    settings = {"max_seq_len": max_seq_len, "doc_stride": doc_stride, "max_query": max_query}
+    ledger = RowLedger(
+        part=part,
+        rows=len(rows),
+        noun="questions",
+        terms=sum(len(window.ids) for window in windows),
+        unknown=sum(int((window.ids == tokenizer.unk_id).sum()) for window in windows),
+        cut=len(truncated),
+        counts={**{name: counts[name] for name in _COUNTED}, "windows": len(windows), **settings},
+        text=str(RowDigest(row._replace(place="") for row in rows)),
+    )
+    return AnswerWindows(
+        questions=tuple(rows),
+        windows=tuple(windows),
+        begins=np.array(begins, np.int64),
+        frame=frame,
+        ledger=ledger,
+        truncated=frozenset(truncated),
+    )
+
+
+def _check_settings(frame: Frame, max_seq_len: int, doc_stride: int, max_query: int, too_long: str) -> None:
+    if too_long not in ("error", "cut"):
+        raise DataError(f"too_long is {too_long!r}; {did_you_mean(too_long, ('error', 'cut'))}")
     most = max_seq_len - frame.marks(2) - 1
     if not 1 <= max_query <= most:
         raise DataError(
@@ -155,54 +203,6 @@ def question_windows(
         )
     if doc_stride < 1:
         raise DataError(f"doc_stride={doc_stride} is not allowed; at least 1")
-    counts: Counter[str] = Counter()
-    asked: list[Question] = []
-    windows: list[AnswerWindow] = []
-    begins = [0]
-    shortened: set[int] = set()
-    text: _Text | None = None
-    for question in questions:
-        if text is None or text.context != question.context:
-            text = _Text.of(tokenizer, question)
-        query, cut = _query(tokenizer, question, max_query, too_long)
-        if cut:
-            shortened.add(len(asked))
-        target = _target(text, question, counts) if targets else None
-        made = _rows(len(asked), query, text, frame, max_seq_len, doc_stride, target)
-        if question.answers and target is not None:
-            missed = sum(window.start == 0 for window in made)
-            counts["without_answer"] += missed
-            counts["never_whole"] += missed == len(made)
-        counts["impossible"] += question.is_impossible
-        asked.append(question)
-        windows += made
-        begins.append(len(windows))
-    if not asked:
-        raise DataError("there is no question; give at least one")
-    ledger = RowLedger(
-        part=part,
-        rows=len(asked),
-        noun="questions",
-        terms=sum(len(window.ids) for window in windows),
-        unknown=sum(int((window.ids == tokenizer.unk_id).sum()) for window in windows),
-        cut=len(shortened),
-        counts={
-            **{name: counts[name] for name in _COUNTED},
-            "windows": len(windows),
-            "max_seq_len": max_seq_len,
-            "doc_stride": doc_stride,
-            "max_query": max_query,
-        },
-        text=str(RowDigest(one._replace(place="") for one in asked)),
-    )
-    return AnswerWindows(
-        questions=tuple(asked),
-        windows=tuple(windows),
-        begins=np.array(begins, np.int64),
-        frame=frame,
-        ledger=ledger,
-        shortened=frozenset(shortened),
-    )
 
 
 _COUNTED = ("impossible", "answers", "misfits", "unseen", "without_answer", "never_whole")
@@ -229,7 +229,7 @@ class _Text(NamedTuple):
         return cls(context, np.array(encoding.ids, np.int32), np.array(offsets, np.int64))
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and last token that characters ``start`` to ``end`` touch."""
+        """Return the first and last token that characters ``start`` to ``end`` touch; None without one."""
         a, b = self.offsets.T
         touched = np.flatnonzero((a < end) & (b > start) & (a < b))
         return (int(touched[0]), int(touched[-1])) if len(touched) else None
@@ -248,14 +248,14 @@ def _trimmed(context: str, a: int, b: int) -> tuple[int, int]:
 def _with_accents(context: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Extend offsets over combining marks that are in no token, because a tokenizer may drop accents."""
     covered = {place for a, b in offsets for place in range(a, b)}
-    loose = {i for i, one in enumerate(context) if i not in covered and category(one).startswith("M")}
-    made = []
+    loose = {i for i, sign in enumerate(context) if i not in covered and category(sign).startswith("M")}
+    extended = []
     for a, b in offsets:
         stop = b
         while a < b and stop in loose:
             stop += 1
-        made.append((a, stop))
-    return made
+        extended.append((a, stop))
+    return extended
 
 
 def _query(tokenizer: Any, question: Question, longest: int, too_long: str) -> tuple[Ids, bool]:
@@ -277,8 +277,8 @@ def _target(text: _Text, question: Question, counts: Counter[str]) -> tuple[int,
 
     ``(-1, -1)`` means that there is no answer, None that the answer is in no token.
     """
-    found = [text.tokens_of(answer.start, answer.end) for answer in question.answers]
-    for answer, tokens in zip(question.answers, found, strict=True):
+    spans = [text.tokens_of(answer.start, answer.end) for answer in question.answers]
+    for answer, tokens in zip(question.answers, spans, strict=True):
         counts["answers"] += 1
         if tokens is None:
             counts["unseen"] += 1
@@ -286,11 +286,11 @@ def _target(text: _Text, question: Question, counts: Counter[str]) -> tuple[int,
             a, b = text.offsets[tokens[0], 0], text.offsets[tokens[1], 1]
             counts["misfits"] += text.context[a:b] != answer.text.strip()
     if question.answers:
-        return found[0]
+        return spans[0]
     return (-1, -1) if question.is_impossible else None
 
 
-def _rows(
+def _windows(
     number: int,
     query: Ids,
     text: _Text,
@@ -299,7 +299,7 @@ def _rows(
     doc_stride: int,
     target: tuple[int, int] | None,
 ) -> list[AnswerWindow]:
-    """The windows of one question; ``target`` as :func:`_target` gives it."""
+    """Return the windows of one question; ``target`` is the result of :func:`_target`."""
     passage = len(frame.start) + len(query) + len(frame.between)
     room, n = max_seq_len - len(query) - frame.marks(2), len(text.ids)
     firsts = [0]
@@ -307,14 +307,14 @@ def _rows(
         firsts.append(firsts[-1] + min(room, doc_stride))
     spans = [(first, min(first + room, n)) for first in firsts]
     best = _most_context(spans, n)
-    made = []
+    windows = []
     for i, (first, stop) in enumerate(spans):
         start, end = _UNKNOWN
         if target is not None:
-            whole = first <= target[0] and target[1] < stop
             shift = passage - first
-            start, end = (target[0] + shift, target[1] + shift) if whole else _NOWHERE
-        made.append(
+            inside = first <= target[0] and target[1] < stop
+            start, end = (target[0] + shift, target[1] + shift) if inside else _NOWHERE
+        windows.append(
             AnswerWindow(
                 question=number,
                 ids=frame.around(query, text.ids[first:stop]),
@@ -326,7 +326,7 @@ def _rows(
                 end=end,
             )
         )
-    return made
+    return windows
 
 
 def _most_context(spans: list[tuple[int, int]], n: int) -> Ints:

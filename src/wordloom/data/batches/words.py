@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.framed import MarkedLabelBatches, MarkedRows
 from wordloom.data.batches.labelled import LabelBatch
+from wordloom.data.batches.sequences import stacked_rows
 from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.tagged import TaggedText, unseen_tag
@@ -88,8 +89,8 @@ def tagged_rows(
         )
     numbers = {label: number for number, label in enumerate(labels)}
     rows: list[tuple[Numbers, Numbers, Numbers]] = []  # ids, targets, words
-    of_text: list[int] = []
-    cut: list[int] = []
+    text_numbers: list[int] = []
+    truncated: list[int] = []
     count, by_label, digest = Counter[str](), Counter[str](), RowDigest()
     before, behind = (np.asarray(marks, np.int64) for marks in (start, end))
     for number, text in enumerate(texts):
@@ -104,8 +105,8 @@ def tagged_rows(
         count["unknown"] += 0 if tokenizer.unk_id is None else int((ids == tokenizer.unk_id).sum())
         if room is not None and len(ids) > room:
             count["windowed" if too_long == "window" else "cut"] += 1
-            cut += [len(rows)] * (too_long == "cut")
-        for row in _cut_up(text, len(ids), first, room, too_long, context):
+            truncated += [len(rows)] * (too_long == "cut")
+        for row in _windows(text, len(ids), first, room, too_long, context):
             scored = np.where(np.arange(row.begin, row.end) < row.scored, NO_WORD, words[row.begin : row.end])
             targets = np.where(scored == NO_WORD, IGNORE, tags[scored])
             count["scored"] += int((scored != NO_WORD).sum())
@@ -114,7 +115,7 @@ def tagged_rows(
                 _framed(targets, before, behind, IGNORE),
                 _framed(scored, before, behind, NO_WORD),
             ))  # fmt: skip
-            of_text.append(number)
+            text_numbers.append(number)
     count["lost"] = count["words"] - count["silent"] - count["scored"]
     ledger = RowLedger(
         part=part,
@@ -131,7 +132,7 @@ def tagged_rows(
         },
         text=str(digest),
     )
-    return _joined(rows, of_text, tuple(cut), ledger)
+    return _joined(rows, text_numbers, tuple(truncated), ledger)
 
 
 def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> Numbers:
@@ -145,13 +146,13 @@ def first_tokens(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, 
     inside = (begins[word] < at[:, 1]) & (at[:, 0] < ends[word]) & (at[:, 0] < at[:, 1])
     word = np.where(inside, word, NO_WORD)
     known, first = np.unique(word, return_index=True)
-    found = np.full(len(at), NO_WORD, np.int64)
-    found[first] = known  # where this is NO_WORD, it stays
-    return found
+    numbers = np.full(len(at), NO_WORD, np.int64)
+    numbers[first] = known  # NO_WORD may be among these
+    return numbers
 
 
 def _tags(text: TaggedText, numbers: dict[str, int], labels: Sequence[str]) -> Numbers:
-    """[words]: the number of each word's label."""
+    """Return the number of each word's label: [words]."""
     if text.labels is None:
         return np.full(len(text.words), IGNORE, np.int64)
     for word, label in enumerate(text.labels):
@@ -160,7 +161,7 @@ def _tags(text: TaggedText, numbers: dict[str, int], labels: Sequence[str]) -> N
     return np.array([numbers[label] for label in text.labels], np.int64)
 
 
-def _cut_up(
+def _windows(
     text: TaggedText, tokens: int, first: Numbers, room: int | None, too_long: str, context: int
 ) -> Iterator[_Row]:
     """Yield the rows of a text of ``tokens`` tokens, of which ``first`` begin words."""
@@ -195,18 +196,17 @@ def _framed(values: Numbers, before: Numbers, behind: Numbers, fill: int) -> Num
 
 def _joined(
     rows: list[tuple[Numbers, Numbers, Numbers]],
-    of_text: list[int],
+    text_numbers: list[int],
     cut_rows: tuple[int, ...],
     ledger: RowLedger,
 ) -> TaggedRows:
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(ids) for ids, _, _ in rows], out=offsets[1:])
-    ids, targets, words = (
-        np.concatenate([np.empty(0, np.int64), *(row[part] for row in rows)]) for part in range(3)
+    ids, offsets = stacked_rows([row[0] for row in rows])
+    targets, words = (
+        np.concatenate([np.empty(0, np.int64), *(row[part] for row in rows)]) for part in (1, 2)
     )
     return TaggedRows(
-        ids=ids.astype(np.int32), offsets=offsets, unknown=ledger.unknown, cut=ledger.cut, targets=targets,
-        seconds=np.diff(offsets), cut_rows=cut_rows, words=words, texts=np.asarray(of_text, np.int64),
+        ids=ids, offsets=offsets, unknown=ledger.unknown, cut=ledger.cut, targets=targets,
+        seconds=np.diff(offsets), cut_rows=cut_rows, words=words, texts=np.asarray(text_numbers, np.int64),
         ledger=ledger,
     )  # fmt: skip
 
@@ -216,7 +216,7 @@ class WordLabelBatches(MarkedLabelBatches):
 
     def __init__(self, rows: TaggedRows, *, segments: bool = False, **settings: Any) -> None:
         super().__init__(rows, np.zeros(len(rows.lengths), np.int64), segments=segments, **settings)
-        self._labels = np.append(rows.targets, IGNORE)  # what padding has
+        self._labels = np.append(rows.targets, IGNORE)  # padding reads the last label
 
     def batch(self, start: int, count: int) -> LabelBatch:
         """Samples ``start`` to ``start + count`` (excluded) of the endless sequence."""

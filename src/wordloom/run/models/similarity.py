@@ -11,7 +11,7 @@ from wordloom.data import ScoredCorpus, ScoredRow
 from wordloom.data.rows.labelled import refuse_empty
 from wordloom.errors import DataError
 from wordloom.evaluate import Scores, number_agreement
-from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.run.models.embedder import Embedder
 
@@ -35,13 +35,12 @@ def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
     numbers = {text: number for number, text in enumerate(different)}
     pairs: Any = np.array([[numbers[text] for text in row.texts] for row in rows])
     cosines = (unit[pairs[:, 0]] * unit[pairs[:, 1]]).sum(axis=1)
-    kind = next(embedder.model.parameters()).dtype
     settings: dict[str, object] = {
         "by": "cosine",
         "pooling": embedder.pooling,
         "layer": "last" if embedder.layer is None else embedder.layer,
         "tok": tokenizer_name(embedder.tokenizer),
-        "dtype": DTYPE_NAMES.get(kind, "other"),
+        "dtype": dtype_name(embedder.model),
     }
     scores = number_agreement(
         [row.score for row in rows], cosines, metrics=("pearson", "spearman"), settings=settings

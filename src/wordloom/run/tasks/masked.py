@@ -21,7 +21,7 @@ from wordloom.data import (
 from wordloom.data.batches.masking import EMPTY
 from wordloom.data.batches.mixed import LengthSchedule
 from wordloom.errors import RecipeError
-from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import Scores
@@ -101,8 +101,7 @@ def validation_scores(encoder: Any) -> Scores:
     data = _prepared(recipe, encoder.folder, TrainingProgress())
     if data.validation is None:
         raise RecipeError(f"the recipe of {encoder.folder} holds nothing out; give a file")
-    kind = DTYPE_NAMES.get(next(encoder.model.parameters()).dtype, "other")
-    settings = {**_scored(recipe, data.validation, data.tokenizer), "dtype": kind}
+    settings = {**_scored(recipe, data.validation, data.tokenizer), "dtype": dtype_name(encoder.model)}
     return masked_scores(encoder.model, _validation_batches(recipe, data.validation), settings=settings)
 
 

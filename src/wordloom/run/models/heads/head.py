@@ -16,7 +16,7 @@ from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import DataTypeError
 from wordloom.evaluate import Scores
-from wordloom.evaluate.likelihood import DTYPE_NAMES
+from wordloom.evaluate.forward import dtype_name
 from wordloom.models import TaskConfig
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
@@ -147,7 +147,7 @@ class Head(Generic[Answer]):
     @property
     def dtype(self) -> str:
         """The dtype of the weights, as signatures name it."""
-        return DTYPE_NAMES.get(next(self.model.parameters()).dtype, "other")
+        return dtype_name(self.model)
 
     def predict(self, inputs: Iterable[Any], *, place: Place | None = None) -> list[Answer]:
         """Return the answer to each input, in order.

@@ -14,9 +14,9 @@ import numpy as np
 from wordloom.data import PairCorpus
 from wordloom.data.rows.pairs import Pair
 from wordloom.errors import CheckpointError, EvaluationError
-from wordloom.evaluate import Score, Scores, bleu, chrf, signature
-from wordloom.evaluate.likelihood import DTYPE_NAMES
-from wordloom.evaluate.score import RatioStatistics, perplexity_interval, perplexity_of
+from wordloom.evaluate import Score, Scores, bleu, chrf
+from wordloom.evaluate.forward import dtype_name
+from wordloom.evaluate.score import RatioStatistics, loss_and_perplexity
 from wordloom.generate import score_targets
 from wordloom.models import context_limit
 from wordloom.recipe import load_recipe
@@ -96,7 +96,7 @@ def translation_scores(
 def translated_by(translator: Translator, pairs: Sequence[Pair], score: Score, **search: Any) -> Score:
     """``score``, its signature followed by how the translations of ``pairs`` were made."""
     how = "|".join(f"{name}:{value}" for name, value in search.items() if value is not None)
-    how += f"|data:{_digest(pairs)}|dtype:{_dtype(translator)}|wordloom:{__version__}"
+    how += f"|data:{_digest(pairs)}|dtype:{dtype_name(translator.model)}|wordloom:{__version__}"
     return replace(score, signature=f"{score.signature}|{how}")
 
 
@@ -142,21 +142,12 @@ def _likelihood(
         "data": _digest(pairs),
         "tok": Vocabularies(translator.text_source_tokenizer, tokenizer).name,
         "pairs": len(scored_pairs),
-        "dtype": _dtype(translator),
+        "dtype": dtype_name(translator.model),
         "ci": f"{len(scored_pairs)}-pairs" if interval else "no",
     }
     loss = statistics.ratio if scored_pairs else None
     why = "" if scored_pairs else "no pair has two sides that the model takes"
-    scores = [
-        Score("loss", loss, interval, signature("loss", **settings), why),
-        Score(
-            "perplexity",
-            None if loss is None else perplexity_of(loss),
-            perplexity_interval(interval),
-            signature("perplexity", **settings),
-            why,
-        ),
-    ]
+    scores = list(loss_and_perplexity(loss, interval, settings, note=why))
     counts = {"pairs": len(pairs), "target_tokens": int(tokens.sum()), "nats": float(nats.sum())}
     return scores, counts, notes
 
@@ -165,7 +156,3 @@ def _digest(pairs: Sequence[Pair]) -> str:
     """Eight hex digits of the SHA-256 of the texts of both sides."""
     texts = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
     return hashlib.sha256(texts.encode()).hexdigest()[:8]
-
-
-def _dtype(translator: Translator) -> str:
-    return DTYPE_NAMES[next(translator.model.parameters()).dtype]
