@@ -338,7 +338,7 @@ def test_logits_of_others_are_refused(windows: AnswerWindows) -> None:
         find_answers(windows, rows[1:], rows)
     with pytest.raises(EvaluationError, match=r"a window of 11 tokens has logits of shape \(5,\)"):
         find_answers(windows, [rows[0][:5], *rows[1:]], rows)
-    with pytest.raises(NonFiniteError, match="no numbers"):
+    with pytest.raises(NonFiniteError, match="logits that are not finite"):
         find_answers(windows, [np.full(11, np.nan), *rows[1:]], rows)
     for settings in ({"n_best": 0}, {"max_answer_tokens": 0}):
         with pytest.raises(EvaluationError, match="at least 1 each"):

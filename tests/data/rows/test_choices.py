@@ -71,7 +71,7 @@ def test_letters_and_json_of_any_number_of_choices(tmp_path):
 
 
 BROKEN = [
-    ("s.csv", SWAG.replace(",2\n", "\n"), r"s\.csv:2: has 11 fields where the first line has 12"),
+    ("s.csv", SWAG.replace(",2\n", "\n"), r"s\.csv:2: has 11 fields but the first line has 12"),
     ("s.csv", SWAG.replace(",2\n", ",4\n"), r":2, field 'label': is '4'; of 4 .* from 0 to 3"),
     ("s.csv", SWAG.replace(",2\n", ",\n"), r":2, field 'label': is ''"),
     ("s.csv", SWAG.replace(",2\n", ",-1\n"), r":2, field 'label': is '-1'"),
@@ -79,8 +79,8 @@ BROKEN = [
     ("s.csv", SWAG.replace(",Snow falls.,", ",,"), r":3, field 'sent1': the question is empty"),
     ("s.csv", SWAG.replace("sent1", "sentence1"), r":1: 0 columns are called 'sent1'"),
     ("s.csv", SWAG + '"open,', r":4: not valid CSV"),
-    ("q.csv", "Who?,me,you,A\nWho?,me,A\n", r"q\.csv:2: has 3 fields where the first line has 4"),
-    ("q.csv", "Who?,me,you,A\n\n", r":2: has no field where the first line has 4"),
+    ("q.csv", "Who?,me,you,A\nWho?,me,A\n", r"q\.csv:2: has 3 fields but the first line has 4"),
+    ("q.csv", "Who?,me,you,A\n\n", r":2: has no field but the first line has 4"),
     ("q.csv", "Who?,me,you,C\n", r":1, field 4: the answer is 'C'; with 2 choices .* from A to B"),
     ("q.csv", "Who?,me,you,AB\n", r":1, field 4: the answer is 'AB'"),
     ("q.csv", "Who?,me,,A\n", r":1, field '3': the choice is empty"),
@@ -94,10 +94,10 @@ BROKEN = [
     (
         "j.jsonl",
         '{"query": "a", "choices": ["b", "b"]}',
-        r":1: its choices are all 'b', so none is right",
+        r":1: its choices are all 'b'; correct",
     ),
-    ("q.csv", "Who?,me,me,A\n", r":1: its choices are all 'me', so none is right; correct it"),
-    ("j.jsonl", '{"query": "a", "choices": ["b"]}', r"field 'choices': holds 1; .* two or more"),
+    ("q.csv", "Who?,me,me,A\n", r":1: its choices are all 'me'; correct the row"),
+    ("j.jsonl", '{"query": "a", "choices": ["b"]}', r"field 'choices': holds 1; give two choices or more"),
     ("j.jsonl", '{"query": "a", "choices": ["b", null]}', r"field 'choices\[1\]': holds a null, not text"),
     ("j.jsonl", '{"query": "a", "choices": ["b", ""]}', r"field 'choices\[1\]': the choice is empty"),
     ("j.jsonl", '{"query": "", "choices": ["b", "c"]}', r"field 'query': the question is empty"),

@@ -137,7 +137,7 @@ def test_labels_that_are_numbers_or_booleans_are_text(tmp_path):
             r"'label' is named for the text and for the label",
         ),
         ("r.jsonl", '{"text": "a", "label": null}\n', {}, r":1, column 'label': the label is empty"),
-        ("r.jsonl", '{"text": 7, "label": "x"}\n', {}, r":1, column 'text': the text is 7"),
+        ("r.jsonl", '{"text": 7, "label": "x"}\n', {}, r":1, column 'text': holds 7, which is not text"),
         (
             "r.jsonl",
             '{"text": "a", "label": 1}\n',
@@ -265,8 +265,8 @@ def test_a_table_may_have_a_column_called_file(tmp_path):
             r"Dutch\.txt' is a list of texts, .*r\.tsv' a table; give one kind",
         ),
         ("empty.txt", "a\n \nb\n", {}, r"empty\.txt:2: is empty where a text is expected"),
-        ("x.txt", "a\n", {"text": 1}, "it has neither columns nor a header to name"),
-        ("x.txt", "a\n", {"header": True}, "it has neither columns nor a header to name"),
+        ("x.txt", "a\n", {"text": 1}, "without columns or a header"),
+        ("x.txt", "a\n", {"header": True}, "without columns or a header"),
         ("x.txt", "a\n", {"label": None}, r"holds no table.*\.txt files .* take label_column \"file\""),
     ],
 )
@@ -278,7 +278,7 @@ def test_a_list_that_is_none_is_one_clear_line(names, name, content, settings, s
 
 
 def test_standard_input_has_no_name():
-    with pytest.raises(DataError, match="standard input has no name to be the label"):
+    with pytest.raises(DataError, match="standard input has no file name to label"):
         list(labelled_rows("-.txt", label="file"))
 
 

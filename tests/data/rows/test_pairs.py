@@ -64,9 +64,7 @@ def test_several_files_stand_beside_each_other_in_order(tmp_path: Path) -> None:
         write(tmp_path / name, list(lines))
     corpus = PairCorpus(sources=[tmp_path / "a.de", tmp_path / "b.de"], targets=tmp_path / "*.en")
     assert texts(corpus) == [("1", "x"), ("2", "y"), ("3", "z")]
-    with pytest.raises(
-        DataError, match=r"1 source file\(s\) .* beside 2 target file\(s\) .*give one for each"
-    ):
+    with pytest.raises(DataError, match=r"1 source file\(s\) .* have 2 target file\(s\) .*give one for each"):
         texts(PairCorpus(sources=tmp_path / "a.de", targets=tmp_path / "*.en"))
 
 
@@ -111,11 +109,11 @@ def test_a_named_set_by_its_languages(data_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"sources": "multi30k/train"}, r"holds the languages en, de, not 'source'; say which is the source"),
+        ({"sources": "multi30k/train"}, r"holds the languages en, de, not 'source'; name the language"),
         ({"sources": "multi30k/train.de"}, r"one side of the pairs; give the other as targets, or name"),
         ({"sources": "multi30k"}, r"'multi30k' has not both sides; name one of multi30k/train, multi30k/val"),
         ({"sources": "a.de"}, r"'a\.de' holds one side of the pairs; give the other as targets"),
-        ({"sources": "p.jsonl", "targets": "a.en"}, r"p\.jsonl: is no text of one side"),
+        ({"sources": "p.jsonl", "targets": "a.en"}, r"p\.jsonl: is not a file of one text per line"),
         ({"sources": "p.jsonl", "source_column": "src"}, r":1: no column 'src'.* holds the source and"
                                                          r" which the target .*data\.source_column"),
         ({"sources": "-", "targets": "a.en"}, r"standard input can be read once"),
@@ -143,7 +141,7 @@ def test_sources_that_are_no_pairs(
         ({"split": "files"}, "needs validation_sources"),
         ({"validation_sources": "c.de"}, "need split='files'"),
         ({"encoding_errors": "bytes"}, "pairs take 'strict' or 'replace'"),
-        ({"source_column": "de"}, "leave them out where targets are files of their own"),
+        ({"source_column": "de"}, "leave them out with separate target files"),
     ],
 )
 def test_settings_that_contradict(settings: dict, says: str) -> None:

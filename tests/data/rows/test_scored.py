@@ -42,7 +42,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         (
             "r.tsv",
             "text\tscore\na\t1\nb\tmuch\n",
-            r"r\.tsv:3, column 'score': the score is 'much'; it is",
+            r"r\.tsv:3, column 'score': the score is 'much'; give",
         ),
         ("r.tsv", "text\tscore\na\t\n", r":2, column 'score': the score is empty"),
         ("r.tsv", "text\tscore\na\tnan\n", r":2, column 'score': the score is 'nan'"),
@@ -52,7 +52,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         ("r.jsonl", '{"text": "a", "score": [1]}\n', r"the score is \[1\]"),
         ("r.jsonl", '{"text": "a", "score": 1' + "0" * 400 + "}\n", r"the score is 10"),
         ("r.jsonl", '{"text": "a", "score": 1e39}\n', r"the score is 1e\+39"),  # of float32 none
-        ("r.jsonl", '{"text": 1, "score": 1}\n', r":1, column 'text': the text is 1, which is no text"),
+        ("r.jsonl", '{"text": 1, "score": 1}\n', r":1, column 'text': holds 1, which is not text"),
     ],
 )
 def test_a_row_that_is_none_is_one_clear_line(tmp_path, name, content, says):

@@ -1,12 +1,13 @@
 """Multiple-choice questions: a question, its choices, and the number of the right choice.
 
-Three layouts are read; the content of a file decides which one it has:
+The content of a file decides which of three layouts it has:
 
 - the official SWAG .csv, by its header: ``sent1`` is the context, ``sent2`` begins the sentence that
-  ``ending0`` ... go on with, ``label`` is the number of the right one (``test.csv`` has none);
-- other .csv files, without a header: question, choices, and the right one's letter (``A`` is the first);
+  ``ending0`` ... continue, ``label`` is the number of the right ending (``test.csv`` has none);
+- other .csv files, without a header: question, choices, and the letter of the right choice (``A`` is the
+  first);
 - .jsonl, or .json with a list: ``query``, ``choices`` and ``gold`` (a number from 0), or, as in WinoGrande,
-  ``context_options`` to choose from, which one ``continuation`` follows, and ``gold``.
+  the choices ``context_options``, their common ``continuation``, and ``gold``.
 
 Rows of one set may differ in the number of choices; each has at least two.
 """
@@ -21,7 +22,7 @@ from wordloom.data.files.json import json_objects, json_type, missing_field, val
 from wordloom.data.files.source import Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
 from wordloom.data.files.table import csv_rows
-from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.rows.task_files import JSON, check_errors, task_files
 from wordloom.errors import DataError, position
 
 __all__ = ["ChoiceRow", "choice_rows"]
@@ -35,13 +36,13 @@ class ChoiceRow(NamedTuple):
     """One question.
 
     Attributes:
-        context: what is read before each choice: the question, or the sentence before; ``""`` where the
-            choices themselves come first.
-        beginning: what each choice goes on from, ``""`` where it stands alone.
-        choices: at least two; as many as the row has, which others of its set need not have.
-        answer: the number of the right one, from 0; None where none is given.
-        source, line: the file, and the line there, from 1 (of a .json the number of the item).
-        continuation: the text that follows each choice, ``""`` for nothing.
+        context: the text before each choice: the question, or the sentence before; ``""`` if the choices come
+            first.
+        beginning: the words that each choice continues; ``""`` for none.
+        choices: two choices or more.
+        answer: the number of the right choice, from 0; None if it is not given.
+        source, line: the file and the line, from 1 (in a .json the number of the item).
+        continuation: the text after each choice; ``""`` for none.
     """
 
     context: str
@@ -57,42 +58,38 @@ class ChoiceRow(NamedTuple):
         """The two texts that a model reads for each choice."""
         if self.continuation:
             return tuple((choice, self.continuation) for choice in self.choices)
-        begun = f"{self.beginning} " if self.beginning else ""
-        return tuple((self.context, begun + choice) for choice in self.choices)
+        beginning = f"{self.beginning} " if self.beginning else ""
+        return tuple((self.context, beginning + choice) for choice in self.choices)
 
     @property
     def place(self) -> str:
-        """The row for an error message."""
+        """The position of the row, for error messages."""
         return position(self.source, self.line)
 
 
 def choice_rows(
     sources: Sources, *, answered: bool = False, encoding_errors: EncodingErrors = "strict"
 ) -> Iterator[ChoiceRow]:
-    """Every question of ``sources``, in order.
+    """Yield every question of ``sources``, in order.
 
     Args:
         sources: files, folders (their .csv, .jsonl and .json, sorted), globs, ``"-"`` for .jsonl on standard
-            input (``"-.csv"`` ...), or named sets such as ``arc-easy/train``; compressed ones (.gz, .xz,
-            .bz2, .zst) are read as they are.
-        answered: each row must have its answer, as training and scoring need.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+            input (``"-.csv"`` ...), or named sets such as ``arc-easy/train``.  Files may be compressed (.gz,
+            .xz, .bz2, .zst).
+        answered: require an answer in each row, for training and scoring.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
 
-    Raises DataError: a missing file or field, another number of fields than before, an empty question or
-    choice, fewer than two choices or all of them alike, an answer that is none of them; each names file,
-    line and field.
+    Raises DataError, which names file, line and field: a missing file or field, another number of fields than
+    before, an empty question or choice, fewer than two choices, equal choices, an answer that is no choice.
     """
-    if encoding_errors not in ("strict", "replace"):
-        raise DataError(f"encoding_errors is {encoding_errors!r}; questions take 'strict' or 'replace'")
+    check_errors(encoding_errors, "questions")
     for file in task_files(sources, _FORMATS, task="multiple choice", stdin=".jsonl"):
         rows = (_csv if file.format == "csv" else _json)(file, encoding_errors)
         for row in rows:
             if answered and row.answer is None:
                 raise DataError(f"{row.place}: has no answer, which training and scoring need; give it one")
             if len(set(row.choices)) == 1:
-                raise DataError(
-                    f"{row.place}: its choices are all {row.choices[0][:40]!r}, so none is right; correct it"
-                )
+                raise DataError(f"{row.place}: its choices are all {row.choices[0][:40]!r}; correct the row")
             yield row
 
 
@@ -162,9 +159,9 @@ def _lettered(file: Source, line: int, row: list[str], errors: EncodingErrors) -
 
 def _same_width(file: Source, line: int, row: list[str], first: list[str]) -> None:
     if len(row) != len(first):
-        found = f"{len(row)} field{'s' * (len(row) != 1)}" if row else "no field"
+        fields = f"{len(row)} field{'s' * (len(row) != 1)}" if row else "no field"
         raise DataError(
-            f"{position(file.name, line)}: has {found} where the first line has {len(first)}; mend the file"
+            f"{position(file.name, line)}: has {fields} but the first line has {len(first)}; correct the file"
         )
 
 
@@ -174,25 +171,24 @@ def _same_width(file: Source, line: int, row: list[str], first: list[str]) -> No
 def _json(file: Source, errors: EncodingErrors) -> Iterator[ChoiceRow]:
     for record in json_objects(file, errors, Meter()):
         value, place = record.value, position(file.name, record.line)
-        turned = "context_options" in value
-        asked, offered = ("continuation", "context_options") if turned else ("query", "choices")
-        for name in (asked, offered):
+        choices_first = "context_options" in value
+        question, listed = ("continuation", "context_options") if choices_first else ("query", "choices")
+        for name in (question, listed):
             if name not in value:
                 raise DataError(missing_field(place, name, value).partition(" Say which one:")[0])
-        text = _text(value[asked], place, asked, errors)
-        _filled(text, place, asked, "question")
-        choices = _offered(value[offered], place, offered, errors)
+        text = _text(value[question], place, question, errors)
+        _filled(text, place, question, "question")
+        choices = _choices(value[listed], place, listed, errors)
         answer = _number(value.get("gold"), len(choices), place, "gold")
-        yield ChoiceRow(
-            "" if turned else text, "", choices, answer, file.name, record.line, text if turned else ""
-        )
+        before, behind = ("", text) if choices_first else (text, "")
+        yield ChoiceRow(before, "", choices, answer, file.name, record.line, behind)
 
 
-def _offered(value: Any, place: str, field: str, errors: EncodingErrors) -> tuple[str, ...]:
+def _choices(value: Any, place: str, field: str, errors: EncodingErrors) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise DataError(f"{place}, field '{field}': holds a {json_type(value)}; it is a list of texts")
     if len(value) < 2:
-        raise DataError(f"{place}, field '{field}': holds {len(value)}; a choice is among two or more")
+        raise DataError(f"{place}, field '{field}': holds {len(value)}; give two choices or more")
     return tuple(_choice(text, place, f"{field}[{n}]", errors) for n, text in enumerate(value))
 
 
@@ -213,11 +209,11 @@ def _choice(value: Any, place: str, field: str, errors: EncodingErrors) -> str:
 
 def _filled(text: str, place: str, field: str, what: str) -> None:
     if not text.strip():
-        raise DataError(f"{place}, field '{field}': the {what} is empty; give the row one, or take it out")
+        raise DataError(f"{place}, field '{field}': the {what} is empty; fill it in, or remove the row")
 
 
 def _number(value: Any, choices: int, place: str, field: str) -> int | None:
-    """The number of the right choice; a cell of a table is text."""
+    """Return the number of the right choice, which is text in a cell of a table."""
     if value is None:
         return None
     number: Any = int(value) if isinstance(value, str) and value.strip().isdecimal() else value

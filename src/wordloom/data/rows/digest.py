@@ -1,4 +1,4 @@
-"""A hash of rows that does not depend on the tokenizer: scores on different rows are not comparable."""
+"""Hashes of rows, which do not depend on the tokenizer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-__all__ = ["RowDigest"]
+__all__ = ["RowDigest", "hash_position"]
+
+
+def hash_position(text: str) -> float:
+    """Map a text to a number in [0, 1) by its hash, which divides rows into parts."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 class RowDigest:
-    """SHA-256 of the texts and answers of rows, in order; ``str`` gives its first 8 digits."""
+    """SHA-256 of the texts and answers of rows, in order; ``str`` gives its first 8 digits.
+
+    Scores are comparable only if the hashes of their rows are equal.
+    """
 
     def __init__(self, rows: Iterable[object] = ()) -> None:
         self._hash = hashlib.sha256()
@@ -18,7 +26,7 @@ class RowDigest:
             self.add(row)
 
     def add(self, row: object) -> None:
-        """One more row, of plain values."""
+        """Add a row of plain values."""
         self._hash.update(json.dumps(row).encode() + b"\n")
 
     def __str__(self) -> str:

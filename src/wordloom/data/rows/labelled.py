@@ -8,7 +8,6 @@ skipped.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +20,8 @@ from wordloom.data.files.json import valid_text
 from wordloom.data.files.source import Columns, Format, Source, Sources, is_stdin, suffixes
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.files.table import LISTS, cells_of
+from wordloom.data.rows.digest import hash_position
+from wordloom.data.rows.task_files import check_errors
 from wordloom.data.sets.expand import Accepts, expand
 from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError, did_you_mean, position
@@ -48,7 +49,7 @@ TABLES: dict[str, Format] = {
     ".json": "json",
     ".parquet": "parquet",
 }
-FILE = "file"  # the label that a .txt has: its name
+FILE = "file"  # the label column of a .txt file, whose name is the label
 REPEATED = "row(s) with text and label of an earlier one"
 DEFAULT_COLUMNS = Columns(("text",), "label")
 
@@ -59,12 +60,12 @@ class LabelledRow(NamedTuple):
     texts: tuple[str, ...]
     label: str | None
     source: str
-    line: int  # of a .jsonl, .csv or .tsv, from 1; elsewhere the number of the row, from 1
-    columns: tuple[Column, ...] = ()  # of the texts, and of the label
+    line: int  # from 1, in a .jsonl, .csv or .tsv; the number of the row, from 1, in other files
+    columns: tuple[Column, ...] = ()  # those of the texts, and of the label
 
     @property
     def place(self) -> str:
-        """The row for an error message."""
+        """The position of the row, for error messages."""
         return position(self.source, self.line)
 
 
@@ -103,8 +104,7 @@ def labelled_rows(
             a label that is neither text nor a whole number; the message names file and line.  Also for tables
             among .txt files.
     """
-    if encoding_errors not in ("strict", "replace"):
-        raise DataError(f"encoding_errors is {encoding_errors!r}; labelled rows take 'strict' or 'replace'")
+    check_errors(encoding_errors, "labelled rows")
     choice = ColumnChoice(text=text, answer=label, header=header)
     for file, columns in labelled_files(sources, choice, default, labels=labels):
         yield from table_rows(file, columns, encoding_errors)
@@ -123,8 +123,8 @@ class ColumnChoice:
         texts = known.texts if self.text is None else columns_in(self.text)
         if self.header is not None:
             return texts, self.header
-        given = (*(() if self.text is None else texts), *(() if self.answer is None else (self.answer,)))
-        return texts, None if any(isinstance(column, str) for column in given) else known.header
+        named = (*(() if self.text is None else texts), *(() if self.answer is None else (self.answer,)))
+        return texts, None if any(isinstance(column, str) for column in named) else known.header
 
 
 def columns_in(text: Column | Sequence[Column]) -> tuple[Column, ...]:
@@ -140,22 +140,22 @@ def labelled_files(
     for file in _of_one_kind(tables(sources, lists=lists, scored=not labels)):
         known = columns_of(file, default)
         if file.format == "text" and (choice.text is not None or choice.header is not None):
-            raise DataError(f"{file.name}: each line is a text; it has neither columns nor a header to name")
-        texts, headed = choice.among(known)
+            raise DataError(f"{file.name}: each line is a text, without columns or a header; leave them out")
+        texts, header = choice.among(known)
         column = known.label if choice.answer is None else choice.answer
         if labels and column is None:
-            raise DataError(f"{file.name}: its labels are in no column that is known; say which")
-        yield file, Columns(texts, column if labels else None, headed)
+            raise DataError(f"{file.name}: the column of its labels is not known; name it")
+        yield file, Columns(texts, column if labels else None, header)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledCorpus:
     """Labelled rows and the rule that divides them into parts.
 
-    ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation.  ``"hash"``: by a hash of
-    each row's texts, so that equal texts fall on one side.  ``"files"``: validation is
-    ``validation_sources``.  ``unique``: of rows with equal texts and labels keep the first one.  The
-    other arguments are those of :func:`labelled_rows`.
+    ``split`` is ``"tail"``: the last ``int(rows * validation_fraction)`` rows are validation; ``"hash"``: a
+    hash of the texts decides, so that equal texts are in one part; or ``"files"``: validation is
+    ``validation_sources``.  ``unique`` keeps the first of the rows with equal texts and labels.  The other
+    arguments are those of :func:`labelled_rows`.
     """
 
     sources: Sources
@@ -202,7 +202,9 @@ class LabelledCorpus:
             return
         rows = self._read(self.sources)
         if self.split == "hash":
-            yield from (row for row in rows if (_position(row) < self.validation_fraction) == held_out)
+            for row in rows:
+                if (hash_position("\x1f".join(row.texts)) < self.validation_fraction) == held_out:
+                    yield row
             return
         n = sum(1 for _ in self._read(self.sources)) if self.validation_fraction else 0
         edge = n - int(n * self.validation_fraction)
@@ -211,7 +213,7 @@ class LabelledCorpus:
                 yield row
 
     def undivided(self) -> Self:
-        """The same sources, none of whose rows is held out."""
+        """Return the corpus without a validation part."""
         return replace(self, split="files", validation_sources=())
 
     def describe_split(self) -> str:
@@ -220,8 +222,8 @@ class LabelledCorpus:
             return "files: validation is a source of its own"
         if not self.validation_fraction:
             return "everything is training"
-        what = "last rows" if self.split == "tail" else "hash of each row's text"
-        return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {what}"
+        rule = "last rows" if self.split == "tail" else "hash of each row's text"
+        return f"{self.split}: {self.validation_fraction:g} of the rows are validation, by the {rule}"
 
     def no_rows(self, part: Literal["train", "validation"]) -> DataError:
         """Return the error that ``part`` holds no rows, which names the sources."""
@@ -263,11 +265,11 @@ class LabelledCorpus:
 
 @dataclass(frozen=True)
 class CorpusPart:
-    """The rows of one part of a corpus, each time anew.
+    """The rows of one part of a corpus; each iteration reads the files.
 
     Attributes:
         corpus, name: the corpus, and the name of the part.
-        dropped: rows that the last pass left out, by description.
+        dropped: rows that the last iteration left out, by description.
     """
 
     corpus: LabelledCorpus
@@ -284,12 +286,12 @@ def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
     Raises DataError for fewer than two labels.
     """
-    found = set(labels)
-    if len(found) < 2:
-        only = f"only the label {next(iter(found))!r}" if found else "no row"
+    known = set(labels)
+    if len(known) < 2:
+        only = f"only the label {next(iter(known))!r}" if known else "no row"
         raise DataError(f"the training rows hold {only}; classification takes two labels or more")
-    whole = all(label.isascii() and label.removeprefix("-").isdigit() for label in found)
-    return tuple(sorted(found, key=lambda label: (int(label) if whole else 0, label)))
+    numbers = all(label.isascii() and label.removeprefix("-").isdigit() for label in known)
+    return tuple(sorted(known, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def unseen_label(row: LabelledRow, known: Sequence[str]) -> DataError:
@@ -309,12 +311,6 @@ def refuse_empty(row: Any) -> None:
             )
 
 
-def _position(row: LabelledRow) -> float:
-    """Map a row to a number in [0, 1) by the hash of its texts."""
-    digest = hashlib.sha256("\x1f".join(row.texts).encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
-
-
 # ----------------------------------------------------------------------------------------------- files
 
 
@@ -330,13 +326,13 @@ def _of_one_kind(files: list[Source]) -> list[Source]:
 
 
 def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> list[Source]:
-    """The tables that ``sources`` stand for.
+    """Return the tables of ``sources``.
 
-    ``lists``: .txt files too; ``scored``: a named set may have scores in place of labels.
+    ``lists`` includes .txt files, ``scored`` named sets with scores in place of labels.
     """
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    if any(is_stdin(item) and suffixes(os.fspath(item))[0] in LISTS for item in given):
-        raise DataError("standard input has no name to be the label of its lines; name a .txt file")
+    items = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    if any(is_stdin(item) and suffixes(os.fspath(item))[0] in LISTS for item in items):
+        raise DataError("standard input has no file name to label its lines with; name a .txt file")
     accepts = Accepts(
         formats={**TABLES, **dict.fromkeys(LISTS if lists else (), "text")},
         noun="table",
@@ -344,7 +340,7 @@ def tables(sources: Sources, *, lists: bool = False, scored: bool = False) -> li
         stdin=".tsv",
         named=partial(_named_tables, scored=scored),
     )
-    return expand(given, accepts)
+    return expand(items, accepts)
 
 
 def columns_of(file: Source, default: ColumnChoice | None = None) -> Columns:
@@ -378,6 +374,7 @@ def _named_tables(item: str, *, scored: bool) -> list[Source]:
 
 
 def table_rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterator[LabelledRow]:
+    """Yield the rows of one table."""
     n = len(columns.texts)
     named = columns.texts if columns.label is None else (*columns.texts, columns.label)
     for line, values in cells_of(file, columns, errors):
@@ -388,15 +385,16 @@ def table_rows(file: Source, columns: Columns, errors: EncodingErrors) -> Iterat
 
 
 def cell_places(place: str, columns: Sequence[Column]) -> list[str]:
-    """Each of the columns of the row at ``place``, for an error message."""
+    """Return the position of each column in the row at ``place``, for error messages."""
     return [f"{place}, column {column!r}" for column in columns]
 
 
 def cell_text(value: Any, place: str, errors: EncodingErrors) -> str:
+    """Return the text of a cell; raises DataError for another value."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{place}: the text is {value!r}, which is no text")
+        raise DataError(f"{place}: holds {value!r}, which is not text")
     return valid_text(value, errors, place)
 
 
@@ -409,5 +407,5 @@ def _label(value: Any, place: str) -> str:
         raise DataError(f"{place}: the label is {value!r}; a label is text or a whole number")
     label = (value or "").strip()
     if not label:
-        raise DataError(f"{place}: the label is empty; give the row one, or take it out")
+        raise DataError(f"{place}: the label is empty; give the row one, or remove the row")
     return str(label)

@@ -1,7 +1,7 @@
 """Pairs of texts, such as sentences and their translations, and the rule that divides them.
 
-They lie in parallel files (line n of one translates line n of the other), in the columns of a table (.tsv,
-.csv, .jsonl, .json, .parquet), or in a named set such as ``multi30k/train``.
+Sources are parallel files (line n of one translates line n of the other), the columns of a table (.tsv, .csv,
+.jsonl, .json, .parquet), or a named set such as ``multi30k/train``.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from wordloom.data.files.source import Columns, Source, Sources, suffixes
 from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.rows.digest import hash_position
 from wordloom.data.rows.labelled import TABLES, Column, table_rows, tables
+from wordloom.data.rows.task_files import check_errors
 from wordloom.data.sets.catalogue import DATASETS
 from wordloom.data.sets.expand import expand, report_repeated
 from wordloom.data.sets.fetch import names_dataset
 from wordloom.data.text.corpus import PARTS, Part
-from wordloom.data.text.documents import Piece, read_pieces
+from wordloom.data.text.documents import read_pieces
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["Pair", "PairCorpus"]
 
 PairSplit: TypeAlias = Literal["hash", "files"]
 SPLITS = ("hash", "files")
-_COLUMNS = ("source", "target")  # what a table's columns are called where nothing else is said
+_COLUMNS = ("source", "target")  # the default columns of a table
 
 
 class Pair(NamedTuple):
@@ -42,7 +44,7 @@ class Pair(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The pair for an error message."""
+        """The position of the pair, for error messages."""
         return position(self.file, self.line)
 
 
@@ -62,20 +64,19 @@ class PairCorpus:
     """Pairs from ``sources``, and the rule that divides them.
 
     Args:
-        sources: text files (or folders, globs, sets such as ``multi30k/train.de``) of what is read, a text a
-            line; or, without ``targets``, tables that hold both sides, or sets such as ``multi30k/train``.
-            Compressed files (.gz, .xz, .bz2, .zst) are read as they are.
+        sources: text files of the source side, one text per line (or folders, globs, sets such as
+            ``multi30k/train.de``). Without ``targets``: tables with both sides, or sets such as
+            ``multi30k/train``.  Files may be compressed (.gz, .xz, .bz2, .zst).
         targets: as many text files; line n of each is the translation of line n of its source file.
-        source_column, target_column: of tables, columns by name or by number from 1; of a named set, its
-            languages (``"de"``, ``"en"``).  Default: ``"source"`` and ``"target"``.
+        source_column, target_column: columns of tables by name or by number from 1, or the languages of a
+            named set (``"de"``, ``"en"``).  Default: ``"source"`` and ``"target"``.
         header: whether a .csv or .tsv begins with the names of its columns.  Default: it does where a column
             is given by name.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
-        split: ``"hash"``: by a hash of the source text, so that all translations of one text fall into one
-            part.  ``"files"``: validation is
-            ``validation_sources``.
-        validation_fraction: share of the hashes that are validation, 0 <= fraction < 1; for ``"hash"`` alone.
-        validation_sources, validation_targets: as ``sources`` and ``targets``, for ``split="files"``.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
+        split: ``"hash"``: a hash of the source text decides, so that all translations of one text are in one
+            part.  ``"files"``: validation is ``validation_sources``.
+        validation_fraction: share of the hashes that are validation, 0 <= fraction < 1; for ``"hash"`` only.
+        validation_sources, validation_targets: the validation part for ``split="files"``.
 
     Raises:
         DataError: a setting that is not allowed, or (found when first read) files that do not exist.
@@ -94,17 +95,16 @@ class PairCorpus:
 
     def __post_init__(self) -> None:
         for name in ("sources", "targets", "validation_sources", "validation_targets"):
-            given = getattr(self, name)
-            many = given if isinstance(given, (list, tuple)) else (given,)
-            object.__setattr__(self, name, tuple(os.fspath(item) for item in many))
+            value = getattr(self, name)
+            items = value if isinstance(value, (list, tuple)) else (value,)
+            object.__setattr__(self, name, tuple(os.fspath(item) for item in items))
         if not self.sources:
             raise DataError("no source of pairs given; name at least one file, table or data set")
         if self.source_column == self.target_column:
             raise DataError(f"both sides of the pairs are column {self.source_column!r}; name two")
         if self.split not in SPLITS:
             raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
-        if self.encoding_errors not in ("strict", "replace"):
-            raise DataError(f"encoding_errors is {self.encoding_errors!r}; pairs take 'strict' or 'replace'")
+        check_errors(self.encoding_errors, "pairs")
         if not 0 <= self.validation_fraction < 1:
             raise DataError(
                 f"validation_fraction={self.validation_fraction} is not allowed; 0 <= fraction < 1"
@@ -118,22 +118,24 @@ class PairCorpus:
         parallel = self.targets and (self.validation_targets or not self.validation_sources)
         if parallel and (self.source_column, self.target_column, self.header) != (*_COLUMNS, None):
             raise DataError(
-                "source_column, target_column and header are of tables that hold both sides; leave them out "
-                "where targets are files of their own"
+                "source_column, target_column and header are settings of tables with both sides; leave them "
+                "out with separate target files"
             )
 
     # ------------------------------------------------------------------------------------- reading
 
     def pairs(self, part: Part = "all", *, meter: Meter | None = None) -> Iterator[Pair]:
-        """The pairs of ``part``, in order, those with an empty side too; ``meter`` counts bytes read.
+        """Yield the pairs of ``part``, in order, also those with an empty side; ``meter`` counts bytes read.
 
-        Raises DataError for parallel files of unequal length, naming both counts, and as the readers do.
+        Raises DataError for parallel files of unequal length, with both counts, and as the readers do.
         """
         meter = meter or Meter()
-        whole = part == "all" or self.split == "files"
+        undivided = part == "all" or self.split == "files"
         for files in self._of(part):
             for pair in self._read(files, meter):
-                if whole or (_position(pair.source) < self.validation_fraction) == (part == "validation"):
+                if undivided or (hash_position(pair.source) < self.validation_fraction) == (
+                    part == "validation"
+                ):
                     yield pair
 
     def _read(self, files: _Files, meter: Meter) -> Iterator[Pair]:
@@ -151,13 +153,13 @@ class PairCorpus:
     # --------------------------------------------------------------------------------------- files
 
     def files(self, part: Part = "all") -> list[Source]:
-        """The files that hold ``part``, of both sides."""
+        """Return the files of both sides that hold ``part``."""
         return [source for files in self._of(part) for source in files.both]
 
     def sides(self, part: Part = "all") -> tuple[list[Source], list[Source]]:
-        """The files that hold the sources of ``part``, and those that hold the targets, in one order."""
-        found = self._of(part)
-        return [files.source for files in found], [files.target or files.source for files in found]
+        """Return the files with the sources of ``part``, and those with the targets, in one order."""
+        both = self._of(part)
+        return [files.source for files in both], [files.target or files.source for files in both]
 
     def _of(self, part: Part) -> list[_Files]:
         if part not in PARTS:
@@ -180,14 +182,14 @@ class PairCorpus:
 
     def _open(self, sources: Any, targets: Any) -> list[_Files]:
         if targets:
-            found = _side_by_side(sources, targets)
+            opened = _side_by_side(sources, targets)
         else:
-            found = [files for item in sources for files in self._without_targets(item)]
-            report_repeated(files.source for files in found)
-        for source in (source for files in found for source in files.both):
+            opened = [files for item in sources for files in self._without_targets(item)]
+            report_repeated(files.source for files in opened)
+        for source in (source for files in opened for source in files.both):
             if source.is_stdin:
                 raise DataError("pairs are read twice, standard input can be read once; write it to a file")
-        return found
+        return opened
 
     def _without_targets(self, item: str) -> list[_Files]:
         if names_dataset(item) and (languages := _translations(item)):
@@ -206,8 +208,8 @@ class PairCorpus:
         for side, language in zip(_COLUMNS, chosen, strict=True):
             if language not in languages:
                 raise DataError(
-                    f"'{item}' holds the languages {', '.join(languages)}, not {language!r}; say which is "
-                    f"the {side} ({side}_column)"
+                    f"'{item}' holds the languages {', '.join(languages)}, not {language!r}; name the "
+                    f"language of the {side} ({side}_column)"
                 )
         return _side_by_side(*((f"{item}.{language}",) for language in chosen))
 
@@ -219,7 +221,7 @@ class PairCorpus:
         return self.part_fingerprint("all")
 
     def part_fingerprint(self, part: Part) -> str:
-        """sha256 over what decides the pairs of ``part``: the files in their order, but not their names."""
+        """Return the SHA-256 of the files of ``part``, in order and without names, and of its settings."""
         settings: dict[str, Any] = {
             "encoding_errors": self.encoding_errors,
             "files": [
@@ -258,17 +260,17 @@ def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:
     if len(left) != len(right):
         named = [", ".join(source.name for source in side[:3]) for side in (left, right)]
         raise DataError(
-            f"{len(left)} source file(s) ({named[0]}) stand beside {len(right)} target file(s) ({named[1]}); "
-            "give one for each"
+            f"{len(left)} source file(s) ({named[0]}) have {len(right)} target file(s) ({named[1]}); give "
+            "one for each"
         )
     for source, target in zip(left, right, strict=True):
         if os.path.realpath(source.path) == os.path.realpath(target.path):
-            raise DataError(f"{source.name}: is given for both sides; name what it becomes as targets")
+            raise DataError(f"{source.name}: is given for both sides; name the translations as targets")
     for source in (*left, *right):
         if source.format != "text":
             raise DataError(
-                f"{source.name}: is no text of one side, a line each; a table of both sides is given alone, "
-                "without targets"
+                f"{source.name}: is not a file of one text per line; give a table of both sides without "
+                "targets"
             )
     return [_Files(*both) for both in zip(left, right, strict=True)]
 
@@ -293,10 +295,6 @@ def _translations(item: str) -> list[str]:
     return languages[part]
 
 
-def _text(piece: Piece) -> str:
-    return str(piece.text)
-
-
 def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Meter) -> Iterator[Pair]:
     """Yield the pairs of lines of two files."""
     left, right = (
@@ -309,16 +307,11 @@ def _parallel(source: Source, target: Source, errors: EncodingErrors, meter: Met
     for line, (text, other) in enumerate(zip_longest(left, right), 1):
         if text is None or other is None:
             counts = [
-                line - 1 + (first is not None) + sum(1 for _ in rest)
-                for first, rest in ((text, left), (other, right))
+                line - 1 + (first is not None) + sum(1 for _ in further)
+                for first, further in ((text, left), (other, right))
             ]
             raise DataError(
-                f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}; each line must "
-                "translate the one of its number: mend the files"
+                f"{source.name} has {counts[0]:,} lines and {target.name} has {counts[1]:,}; line n of one "
+                "must translate line n of the other: correct the files"
             )
         yield Pair(text, other, source.name, line)
-
-
-def _position(text: str) -> float:
-    """Map a text to a number in [0, 1) by its hash."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64

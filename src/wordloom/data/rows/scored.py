@@ -20,6 +20,7 @@ from wordloom.data.rows.labelled import (
     columns_of,
     tables,
 )
+from wordloom.data.rows.task_files import check_errors
 from wordloom.errors import DataError, position
 
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
@@ -29,7 +30,7 @@ _LARGEST = 3.4028234e38  # the largest float32, the type of targets
 
 
 class ScoredRow(NamedTuple):
-    """One row: its texts, its score and its place; lines count as in :class:`~wordloom.data.LabelledRow`."""
+    """One row: its texts, its score and its place; see :class:`~wordloom.data.LabelledRow` for ``line``."""
 
     texts: tuple[str, ...]
     score: float
@@ -39,12 +40,12 @@ class ScoredRow(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The row for an error message."""
+        """The position of the row, for error messages."""
         return position(self.source, self.line)
 
     @property
     def label(self) -> float:
-        """The score, under the name that the answer of a labelled row has."""
+        """The score; labelled rows have their answer under this name."""
         return self.score
 
 
@@ -57,43 +58,43 @@ def scored_rows(
     encoding_errors: EncodingErrors = "strict",
     default: ColumnChoice | None = None,
 ) -> Iterator[ScoredRow]:
-    """Every row of ``sources``, in order, out of the files that :func:`~wordloom.data.labelled_rows` reads.
+    """Yield every row of ``sources``, in order.
 
     Args:
-        sources, text, header, encoding_errors, default: those of :func:`~wordloom.data.labelled_rows`; the
-            named sets are those with scores, such as ``glue-stsb/train``.
-        score: the column of the score.  Default: what a named set says, else ``"score"``.
+        sources, text, header, encoding_errors, default: those of :func:`~wordloom.data.labelled_rows`; named
+            sets must have scores, such as ``glue-stsb/train``.
+        score: the column of the score.  Default: the column of a named set, else ``"score"``.
 
-    Raises DataError as :func:`~wordloom.data.labelled_rows`, and for a score that is no finite number.
+    Raises DataError as :func:`~wordloom.data.labelled_rows`, and for a score that is not a finite number.
     """
-    if encoding_errors not in ("strict", "replace"):
-        raise DataError(f"encoding_errors is {encoding_errors!r}; scored rows take 'strict' or 'replace'")
+    check_errors(encoding_errors, "scored rows")
     choice = ColumnChoice(text=text, answer=score, header=header)
     for file, columns in scored_files(sources, choice, default):
         named = (*columns.texts, columns.score or _SCORE)
         for line, values in cells_of(file, columns, encoding_errors):
             place = position(file.name, line)
-            read = tuple(
-                map(cell_text, values[:-1], cell_places(place, columns.texts), repeat(encoding_errors))
-            )
-            yield ScoredRow(read, _score(values[-1], place, named[-1]), file.name, line, named)
+            places = cell_places(place, columns.texts)
+            texts = tuple(map(cell_text, values[:-1], places, repeat(encoding_errors)))
+            yield ScoredRow(texts, _score(values[-1], place, named[-1]), file.name, line, named)
 
 
 def scored_files(
     sources: Sources, choice: ColumnChoice, default: ColumnChoice | None = None
 ) -> Iterator[tuple[Source, Columns]]:
-    """Every file of ``sources`` and the columns that :func:`scored_rows` reads there."""
+    """Yield every file of ``sources`` with the columns that :func:`scored_rows` reads there."""
     for file in tables(sources, scored=True):
         known = columns_of(file, default)
-        texts, headed = choice.among(known)
+        texts, header = choice.among(known)
         score = (known.score or _SCORE) if choice.answer is None else choice.answer
-        yield file, Columns(texts, None, headed, score)
+        yield file, Columns(texts, None, header, score)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCorpus(LabelledCorpus):
-    """Scored rows and the rule that divides them, as :class:`~wordloom.data.LabelledCorpus`; ``label`` is the
-    column of the score."""
+    """Scored rows and the rule that divides them; see :class:`~wordloom.data.LabelledCorpus`.
+
+    ``label`` is the column of the score.
+    """
 
     def _files(self, sources: Sources) -> Iterator[tuple[Source, Columns]]:
         return scored_files(sources, self._choice, self.default)
@@ -117,6 +118,8 @@ def _score(value: Any, place: str, column: Column) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if not abs(number) <= _LARGEST:
-        what = "is empty" if value is None or value == "" else f"is {value!r}"
-        raise DataError(f"{place}, column {column!r}: the score {what}; it is a finite number, such as 3.75")
+        shown = "empty" if value is None or value == "" else repr(value)
+        raise DataError(
+            f"{place}, column {column!r}: the score is {shown}; give a finite number such as 3.75"
+        )
     return number

@@ -7,7 +7,7 @@ Three layouts are read:
 - .jsonl, or .json with a list: an object for each text, with a list of words and one of labels;
 - the Brown corpus (the named set ``brown``): a sentence on each line, of ``word/tag``.
 
-A text is its words joined by one space each, and every word knows where it stands there.
+A text is its words joined by single spaces, and keeps the offsets of every word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wordloom.data.files.json import json_objects, text_list
 from wordloom.data.files.source import COMPRESSIONS, Columns, Format, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines
 from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted_labels
-from wordloom.data.rows.task_files import JSON, task_files
+from wordloom.data.rows.task_files import JSON, check_errors, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
 __all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
@@ -38,10 +38,10 @@ class TaggedText(NamedTuple):
     """One text.
 
     Attributes:
-        words: at least one; none is empty.
-        labels: of each word; None where none were read.
+        words: one word or more; no word is empty.
+        labels: the label of each word; None if labels are not read.
         source: the file.
-        line: of the first word, from 1 (of a .json the number of the item); 0 where ``source`` says all.
+        line: the line of the first word, from 1 (in a .json the number of the item); 0 for no line.
         column: whether each word has a line of its own.
     """
 
@@ -53,20 +53,20 @@ class TaggedText(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The words, one space between two."""
+        """The words, joined by single spaces."""
         return " ".join(self.words)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """The offsets of each word in :attr:`text`: its first character, and the one behind its last."""
-        found, at = [], 0
+        """The offsets of each word in :attr:`text`: its first character, and the one after its last."""
+        offsets, at = [], 0
         for word in self.words:
-            found.append((at, at + len(word)))
+            offsets.append((at, at + len(word)))
             at += len(word) + 1
-        return found
+        return offsets
 
     def place(self, word: int | None = None) -> str:
-        """The text, or its ``word`` (from 0), for an error message."""
+        """Return the position of the text, or of its ``word`` (from 0), for error messages."""
         if word is None:
             return position(self.source, self.line) if self.line else self.source
         if self.column:
@@ -84,25 +84,23 @@ def tagged_texts(
     dropped: Counter[str] | None = None,
     default: ColumnChoice | None = None,
 ) -> Iterator[TaggedText]:
-    """Every text of ``sources``, in order.
+    """Yield every text of ``sources``, in order.
 
     Args:
         sources: files, folders (their .conll, .iob, .iob2, .bio, .txt, .tsv, .jsonl and .json, sorted),
-            globs, ``"-"`` for CoNLL's layout on standard input (``"-.jsonl"`` ...), or ``brown``; compressed
-            ones (.gz, .xz, .bz2, .zst) are read as they are.
-        word, label: where they stand: in CoNLL's layout the column by number from 1 (default: the first and
-            the last), in .jsonl the field (default: ``tokens`` and ``labels``).
-        labels: read labels at all; else each text's are None.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+            globs, ``"-"`` for CoNLL's layout on standard input (``"-.jsonl"`` ...), or ``brown``.  Files may
+            be compressed (.gz, .xz, .bz2, .zst).
+        word, label: the columns of words and labels: numbers from 1 in CoNLL's layout (default: the first and
+            the last), names of fields in .jsonl (default: ``tokens`` and ``labels``).
+        labels: read labels; without, the labels of each text are None.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
         dropped: counts the lines left out, under :data:`DOCSTART`.
-        default: the columns where ``word`` and ``label`` leave them open: numbers in CoNLL's layout, names in
-            .jsonl.
+        default: the columns if ``word`` and ``label`` are None: numbers in CoNLL's layout, names in .jsonl.
 
-    Raises DataError: a missing file, column or field, another number of columns than before, as many labels
-    as not words, an empty text, word or label; each names file and line.
+    Raises DataError, which names file and line: a missing file, column or field, another number of columns
+    than before, unequal numbers of labels and words, an empty text, word or label.
     """
-    if encoding_errors not in ("strict", "replace"):
-        raise DataError(f"encoding_errors is {encoding_errors!r}; tagged texts take 'strict' or 'replace'")
+    check_errors(encoding_errors, "tagged texts")
     dropped = Counter() if dropped is None else dropped
     for file in task_files(sources, {**_CONLL, **JSON}, task="tagging", stdin=".conll"):
         if file.format == "brown":
