@@ -263,8 +263,8 @@ def test_settings_of_a_text_that_is_replaced_are_reported():
 
     _, lines = said("quickstart", "data.train=my.txt")
     assert len(lines) == 1
-    assert "data.train is another text, without the recipe's data.validation = " in lines[0]
-    assert lines[0].endswith("0.1 of the text is held out for validation (data.validation_fraction)")
+    assert "because data.train is another text: data.validation = " in lines[0]
+    assert lines[0].endswith("a share of 0.1 of the text is for validation (data.validation_fraction)")
     assert said("quickstart", "data.train=my.txt", "data.validation=yours.txt")[1] == []
     assert said("quickstart", "train.steps=5")[1] == []
     pairs = load_recipe("transformer-multi30k").model_copy(
@@ -280,7 +280,7 @@ def test_settings_of_a_text_that_is_replaced_are_reported():
     data, lines = said(pairs, "data.train=c.en", "data.targets=c.de", "data.validation=d.en")
     assert data.targets == "c.de"
     assert "data.validation_targets = 'b.de'" in lines[0]
-    assert "held out" not in lines[0]
+    assert "for validation" not in lines[0]
 
 
 def test_settings_without_effect_are_refused():

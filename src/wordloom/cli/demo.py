@@ -65,7 +65,7 @@ def _print_comparison(out: Console, lm: LanguageModel, minutes: float) -> None:
     if models[0].name != "this model":
         longer = next((option for option in (10, 30, 60) if option > minutes), minutes * 2)
         out.print(
-            f"{minutes:g} minutes are not enough to beat {models[0].name}; train longer: "
+            f"the training was too short to beat {models[0].name}; train longer: "
             f"make demo MINUTES={longer:g}",
             soft_wrap=True,
         )

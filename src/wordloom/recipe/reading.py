@@ -179,7 +179,10 @@ def _find(source: str, shipped: dict[str, Path]) -> Path:
     if path.is_dir() and (path / "recipe.toml").is_file():
         return path / "recipe.toml"
     if source.endswith(".toml") or "/" in source:
-        raise RecipeError(f"no recipe file {source}; give a .toml file, or one of: {', '.join(shipped)}")
+        raise RecipeError(
+            f"no recipe file {source}; give a .toml file, the folder of a run, or a shipped recipe such as "
+            "quickstart"
+        )
     for folder, command in _COMMANDS.items():
         if source in shipped_recipes(folder):
             raise RecipeError(f"the recipe {source!r} is for {command}")
@@ -229,10 +232,10 @@ def _dropped_lines(recipe: Table, dropped: dict[str, Any]) -> Iterator[str]:
         names = [f"{key} = {value!r}" for key, value in dropped.items() if key.startswith(f"{table}.")]
         if not names:
             continue
-        line = f"{table}.train is another text, without the recipe's {', '.join(names)}: set what fits it"
+        line = f"left out of the recipe, because {table}.train is another text: {', '.join(names)}"
         share = getattr(getattr(recipe, table), "validation_fraction", None)
         if f"{table}.validation" in dropped and share is not None:
-            line += f". {share:g} of the text is held out for validation ({table}.validation_fraction)"
+            line += f"; a share of {share:g} of the text is for validation ({table}.validation_fraction)"
         yield line
 
 
