@@ -172,7 +172,7 @@ def test_a_loaded_model_takes_ids(
         return
     with pytest.raises(GenerationError, match="stop 'a' is text"):
         lm.generate([1, 2], stop="a")
-    with pytest.raises(CheckpointError, match="has no tokenizer; give token ids"):
+    with pytest.raises(CheckpointError, match="has no tokenizer, which text needs; give token ids, or put"):
         lm.next_tokens("abc", 3)
 
 

@@ -109,4 +109,5 @@ def test_every_kernel_is_kept_by_this_key_and_names_its_files():
     names = {path.name for path in machine_code.inlined_files(source / "kernels" / "attention.py")}
     inlined = "arithmetic attention machine_code memory parallel products registers"
     assert names == {f"{name}.py" for name in inlined.split()}
-    assert np.all([path.is_file() for path in machine_code.inlined_files(source / "kernels" / "vectors.py")])
+    words = machine_code.inlined_files(source / "vectors/word2vec/kernels.py")
+    assert np.all([path.is_file() for path in words])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from wordloom.errors import GenerationError
 from wordloom.generate import (
@@ -41,6 +41,7 @@ class LanguageModel(ReadsText):
     settings are given by name (``temperature=0.8, top_k=50, seed=1``) or as ``Sampling(...)``.
     """
 
+    takes_ids: ClassVar[bool] = True
     model: Any
     tokenizer: Tokenizer | None
     config: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from wordloom.errors import CheckpointError
 from wordloom.text import Tokenizer
@@ -32,24 +32,29 @@ def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     return tokenizer
 
 
-def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None) -> Tokenizer:
-    """Return ``tokenizer``; raises CheckpointError if it is None."""
+def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None, *, ids: bool = False) -> Tokenizer:
+    """Return ``tokenizer``; raises CheckpointError if it is None.
+
+    ``ids`` says whether the caller also takes token ids in place of text.
+    """
     if tokenizer is None:
         where = "the model" if folder is None else folder
-        raise CheckpointError(f"{where} has no tokenizer, which text needs; put its tokenizer.json there")
+        advice = "give token ids, or put its tokenizer.json there" if ids else "put its tokenizer.json there"
+        raise CheckpointError(f"{where} has no tokenizer, which text needs; {advice}")
     return tokenizer
 
 
 class ReadsText:
     """A loaded model with a ``tokenizer``, which is None if its folder has none."""
 
+    takes_ids: ClassVar[bool] = False  # in place of text
     tokenizer: Tokenizer | None
     folder: Path | None
 
     @property
     def text_tokenizer(self) -> Tokenizer:
         """The tokenizer; raises CheckpointError if the folder has none."""
-        return required_tokenizer(self.tokenizer, self.folder)
+        return required_tokenizer(self.tokenizer, self.folder, ids=self.takes_ids)
 
 
 def check_vocabulary(

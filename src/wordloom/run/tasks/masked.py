@@ -141,11 +141,12 @@ def masked_part(
         end: Any = "none" if pairs else "sep" if tokenizer.eos_id is None else "eos"
         shards = prepare(source, tokenizer, part=part, specials=d.specials, end=end, progress=show)
     kind = SentencePairBatches if pairs else MaskedBatches
+    masker = Masker(masking, tokenizer, empty_id=tokenizer.token_to_id(EMPTY))
     return kind(
         shards,
         seq_len=seq_len,
         marks=Marks.of(tokenizer),
-        masker=Masker(masking, tokenizer, empty_id=tokenizer.token_to_id(EMPTY)),
+        masker=masker,
         seed=recipe.seed,
         order="permutation" if part == "train" else "sequential",
         dynamic=recipe.masking.dynamic,
