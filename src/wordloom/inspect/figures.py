@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, WordloomError, did_you_mean
 from wordloom.inspect.fonts import cannot_be_drawn, fonts_for, without_font_warnings
 from wordloom.inspect.labels import leader_line, place_labels
-from wordloom.vectors.files.whole_files import new_file
+from wordloom.vectors.whole_files import new_file
 
 __all__ = [
     "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "SHADES", "add_colour_bar", "axis_labels",

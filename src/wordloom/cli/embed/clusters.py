@@ -112,7 +112,7 @@ class Grouping:
 
     def _write(self, out: Path, clusters: Clusters) -> None:
         """Write a row for each text: its number and its cluster, both from 1, and its distance."""
-        from wordloom.vectors.files.whole_files import new_file
+        from wordloom.vectors.whole_files import new_file
 
         rows = zip(clusters.assigned.tolist(), clusters.distances.tolist(), strict=True)
         with new_file(out) as file:

@@ -171,7 +171,7 @@ def output_file(out: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    from wordloom.vectors.files.whole_files import new_file
+    from wordloom.vectors.whole_files import new_file
 
     with new_file(out) as file:
         yield file

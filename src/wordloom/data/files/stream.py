@@ -254,3 +254,9 @@ def numbered_lines(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, 
         held = line
     if held:
         yield number + 1, held
+
+
+def check_errors(encoding_errors: str, rows: str) -> None:
+    """Raise DataError for an ``encoding_errors`` that the reader of ``rows`` does not take."""
+    if encoding_errors not in ("strict", "replace"):
+        raise DataError(f"encoding_errors is {encoding_errors!r}; {rows} take 'strict' or 'replace'")

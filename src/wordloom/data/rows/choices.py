@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from wordloom.data.files.json import json_objects, json_type, missing_field, valid_text
 from wordloom.data.files.source import Format, Source, Sources
-from wordloom.data.files.stream import EncodingErrors, Meter
+from wordloom.data.files.stream import EncodingErrors, Meter, check_errors
 from wordloom.data.files.table import csv_rows
-from wordloom.data.rows.task_files import JSON, check_errors, task_files
+from wordloom.data.rows.task_files import JSON, task_files
 from wordloom.errors import DataError, position
 
 __all__ = ["ChoiceRow", "choice_rows"]

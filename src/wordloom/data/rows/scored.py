@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from wordloom.data.files.source import Columns, Source, Sources
-from wordloom.data.files.stream import EncodingErrors
+from wordloom.data.files.stream import EncodingErrors, check_errors
 from wordloom.data.files.table import cells_of
 from wordloom.data.rows.labelled import (
     Column,
@@ -20,7 +20,6 @@ from wordloom.data.rows.labelled import (
     columns_of,
     tables,
 )
-from wordloom.data.rows.task_files import check_errors
 from wordloom.errors import DataError, position
 
 __all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]

@@ -9,7 +9,7 @@ from wordloom.data.sets.expand import Accepts, expand
 from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError
 
-__all__ = ["JSON", "check_errors", "task_files"]
+__all__ = ["JSON", "task_files"]
 
 JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
@@ -33,9 +33,3 @@ def task_files(sources: Sources, formats: Mapping[str, Format], *, task: str, st
         return [known.source(str(path)) for path in local_files(item)]
 
     return expand(sources, Accepts(formats=formats, stdin=stdin, named=named))
-
-
-def check_errors(encoding_errors: str, rows: str) -> None:
-    """Raise DataError for an ``encoding_errors`` that the reader of ``rows`` does not take."""
-    if encoding_errors not in ("strict", "replace"):
-        raise DataError(f"encoding_errors is {encoding_errors!r}; {rows} take 'strict' or 'replace'")

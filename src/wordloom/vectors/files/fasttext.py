@@ -25,7 +25,7 @@ from wordloom.errors import VectorError
 from wordloom.vectors.fasttext.model import LOSSES, MODELS, FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.subwords import word_bytes
 from wordloom.vectors.fasttext.vectors import broken_row
-from wordloom.vectors.files.whole_files import naming, new_file, opened, reading
+from wordloom.vectors.whole_files import naming, new_file, opened, reading
 
 __all__ = [
     "BEFORE_MAGIC", "begins_as_fasttext", "begins_before_magic", "is_fasttext", "load_fasttext",

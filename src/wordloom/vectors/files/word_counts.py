@@ -9,7 +9,7 @@ from typing import Any
 
 from wordloom.errors import VectorError, position
 from wordloom.vectors.files.embedded_texts import read_texts
-from wordloom.vectors.files.whole_files import encoded, new_file
+from wordloom.vectors.whole_files import encoded, new_file
 
 __all__ = ["read_word_counts", "write_word_counts"]
 

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean, position
-from wordloom.vectors.files.whole_files import opened, reading
 from wordloom.vectors.store.questions import Questions, searched_rows
 from wordloom.vectors.store.refusals import QuestionError
 from wordloom.vectors.store.word_store import Vector, nonzero
+from wordloom.vectors.whole_files import opened, reading
 
 __all__ = [
     "Agreement", "Analogies", "Correlation", "Section", "evaluate_word_analogies",
