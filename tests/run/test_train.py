@@ -60,7 +60,8 @@ def test_a_finished_folder(recipe, tmp_path, family):
     )
     assert averaged.keys() == last.keys()
     assert any(not torch.equal(averaged[key], last[key]) for key in last)
-    assert wordloom.load(run / "checkpoints" / "step-20").generate("The cat", max_new_tokens=4)
+    # ids, because a first token that ends the text would leave an empty text
+    assert wordloom.load(run / "checkpoints" / "step-20").generate([5, 6], max_new_tokens=4)
 
 
 def test_transformers_reads_the_folder(recipe, tmp_path):

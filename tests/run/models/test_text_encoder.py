@@ -314,7 +314,7 @@ def test_pseudo_perplexity_hides_each_token_in_turn(masked: Path) -> None:
     assert scores.counts["tokens"] == len(nats)
     with pytest.raises(EvaluationError, match="3 to its max_seq_len 12"):
         encoder.pseudo_perplexity(texts, window=13)
-    with pytest.raises(EvaluationError, match="no head"):
+    with pytest.raises(EvaluationError, match="saved without its head"):
         load_as(TextEncoder, minilm.MODEL_DIR).pseudo_perplexity(texts)
 
 
