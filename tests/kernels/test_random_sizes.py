@@ -22,10 +22,12 @@ sys.path.insert(0, sys.argv[1])
 from tests.kernels import cases
 from tests.kernels.guarded import guarded_programs
 seed, seen = int(sys.argv[2]), set()
+variants = len(cases.VARIANTS)  # each is run with guard pages behind and before its tensors
 for name in cases.CASES:
-    for n in range(12):
+    for n in range(2 * variants if name == "recurrence" else 12):
+        at_end = n < variants if name == "recurrence" else n % 2 == 0
         print("next:", name, "seed", seed + n, flush=True)
-        with guarded_programs(at_end=n % 2 == 0) as names:
+        with guarded_programs(at_end=at_end) as names:
             cases.run(name, seed + n)
         seen |= set(names)
 print("ran:", *sorted(seen))
