@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_sq
 from wordloom.cli.evaluate.scores import print_scores
 from wordloom.data import DATASETS
 from wordloom.errors import EvaluationError
-from wordloom.evaluate import agreement
+from wordloom.evaluate import GLUE, agreement, glue_task
 from wordloom.evaluate.agreement import (
     CLASS_METRICS,
     NUMBER_METRICS,
@@ -29,7 +29,6 @@ from wordloom.evaluate.agreement import (
     mean_ranks,
     number_agreement,
 )
-from wordloom.evaluate.glue import GLUE, glue_task
 
 LABELS = ("a", "b", "c", "d")
 number = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6, allow_subnormal=False))

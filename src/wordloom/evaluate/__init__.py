@@ -10,7 +10,14 @@
 - :mod:`wordloom.evaluate.references` computes two baselines for bits per byte.
 """
 
-from wordloom.evaluate.agreement import class_agreement, confusion_of, number_agreement
+from wordloom.evaluate.agreement import (
+    GLUE,
+    GlueTask,
+    class_agreement,
+    confusion_of,
+    glue_task,
+    number_agreement,
+)
 from wordloom.evaluate.answers import (
     Found,
     Span,
@@ -20,9 +27,8 @@ from wordloom.evaluate.answers import (
     find_answers,
     normalize_answer,
 )
-from wordloom.evaluate.batches import evaluate_batches
 from wordloom.evaluate.classification import classification, judge
-from wordloom.evaluate.glue import GLUE, GlueTask, glue_task
+from wordloom.evaluate.forward import evaluate_batches
 from wordloom.evaluate.lambada import Passage, lambada, passages
 from wordloom.evaluate.perplexity import perplexity, strided_windows
 from wordloom.evaluate.score import RatioStatistics, Score, Scores, signature
@@ -30,36 +36,9 @@ from wordloom.evaluate.tags import Entity, entities, tag_agreement
 from wordloom.evaluate.translation import LengthBin, bleu, bleu_by_length, chrf
 
 __all__ = [
-    "GLUE",
-    "Entity",
-    "Found",
-    "GlueTask",
-    "LengthBin",
-    "Passage",
-    "RatioStatistics",
-    "Score",
-    "Scores",
-    "Span",
-    "answer_scores",
-    "bleu",
-    "bleu_by_length",
-    "chrf",
-    "class_agreement",
-    "classification",
-    "confusion_of",
-    "entities",
-    "evaluate_batches",
-    "exact_match",
-    "f1_score",
-    "find_answers",
-    "glue_task",
-    "judge",
-    "lambada",
-    "normalize_answer",
-    "number_agreement",
-    "passages",
-    "perplexity",
-    "signature",
-    "strided_windows",
-    "tag_agreement",
-]
+    "GLUE", "Entity", "Found", "GlueTask", "LengthBin", "Passage", "RatioStatistics", "Score", "Scores",
+    "Span", "answer_scores", "bleu", "bleu_by_length", "chrf", "class_agreement", "classification",
+    "confusion_of", "entities", "evaluate_batches", "exact_match", "f1_score", "find_answers", "glue_task",
+    "judge", "lambada", "normalize_answer", "number_agreement", "passages", "perplexity", "signature",
+    "strided_windows", "tag_agreement",
+]  # fmt: skip

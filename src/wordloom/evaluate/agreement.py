@@ -8,7 +8,7 @@ Numbers      Pearson's correlation; Spearman's, which is Pearson's of ranks, tie
 
 If a denominator is 0, F1 and Matthews' correlation are 0 without an interval, as in scikit-learn and GLUE.
 Other correlations with a constant side are undefined (NaN in scipy), and their value is None. A note says
-why.
+why. :data:`GLUE` names the metrics of the GLUE tasks (Wang et al. 2018, arXiv:1804.07461, table 1).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wordloom.errors import EvaluationError, did_you_mean
 from wordloom.evaluate.score import (
-    MIN_UNITS,
     RESAMPLES,
     Z95,
     Counts,
@@ -30,22 +30,16 @@ from wordloom.evaluate.score import (
     RatioStatistics,
     Score,
     Scores,
-    percentile_interval,
+    bootstrap_score,
     resampled_counts,
-    share_interval,
-    signature,
+    share_score,
+    signed_score,
 )
 
 __all__ = [
-    "CLASS_METRICS",
-    "NUMBER_METRICS",
-    "class_agreement",
-    "class_values",
-    "confusion_of",
-    "macro_f1",
-    "metrics_of",
-    "number_agreement",
-]
+    "CLASS_METRICS", "GLUE", "NUMBER_METRICS", "GlueTask", "class_agreement", "class_values", "confusion_of",
+    "glue_task", "macro_f1", "metrics_of", "number_agreement",
+]  # fmt: skip
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 NUMBER_METRICS = ("pearson", "spearman", "mean_squared_error")
@@ -94,7 +88,7 @@ def class_agreement(
     scores = []
     for name in metrics:
         if name == "accuracy":
-            scores.append(_accuracy(confusion, signed, n))
+            scores.append(share_score(name, int(np.trace(confusion)), n, signed))
         elif name == "f1":
             which = _positive(labels, positive)
             occurs = confusion[which].any() or confusion[:, which].any()
@@ -138,12 +132,6 @@ def _positive(labels: Sequence[str], positive: str | None) -> int:
     return labels.index(positive)
 
 
-def _accuracy(confusion: Counts, signed: Mapping[str, object], n: int) -> Score:
-    hits = int(np.trace(confusion))
-    sign = signature("accuracy", **{**signed, "ci": f"{n}-rows-wilson"})
-    return Score("accuracy", hits / n, share_interval(hits, n), sign)
-
-
 def _constant(confusion: Counts, labels: Sequence[str]) -> str:
     """Describe the side that is constant; empty if neither is."""
     for side, what in ((confusion.sum(1), "is"), (confusion.sum(0), "was predicted as")):
@@ -159,16 +147,10 @@ def _resampled(
     signed: Mapping[str, object],
     why_zero: str = "",
 ) -> Score:
-    """Return the score of the confusion matrix, with the interval of its resamples.
-
-    ``score`` maps [K, C, C] to [K]. ``why_zero`` says why the score is 0 by convention; then there is no
-    interval, because all resamples would be 0.
-    """
+    """Return the score of the confusion matrix; ``score`` maps [K, C, C] to [K]."""
     value, n = float(score(confusion[None])[0]), int(confusion.sum())
-    enough = n >= MIN_UNITS and not why_zero
-    sign = signature(name, **{**signed, "ci": f"{n}-rows-bootstrap{RESAMPLES}" if enough else "no"})
-    interval = percentile_interval(score(resampled_counts(confusion))) if enough else None
-    return Score(name, value, interval, sign, why_zero and f"{name} is 0 by convention: {why_zero}")
+    note = why_zero and f"{name} is 0 by convention: {why_zero}"
+    return bootstrap_score(name, value, lambda: score(resampled_counts(confusion)), n, "rows", signed, note)
 
 
 def _f1(confusions: Counts, which: int) -> Floats:
@@ -232,33 +214,27 @@ def number_agreement(
 
 
 def _pearson(name: str, x: Floats, y: Floats, settings: Mapping[str, object]) -> Score:
-    r, n = _correlation(x, y), len(x)
-    signed = signature(name, **{**settings, "ci": f"{n}-rows-fisher" if n >= 4 and r is not None else "no"})
-    if r is None:
-        return Score(name, None, None, signed, _undefined(name, x))
-    if n < 4:
-        return Score(name, r, None, signed)
-    with np.errstate(divide="ignore"):  # the interval of a perfect correlation is that point
-        z, half = np.arctanh(r), Z95 / math.sqrt(n - 3)
-    return Score(name, r, (float(np.tanh(z - half)), float(np.tanh(z + half))), signed)
+    r, n, interval = _correlation(x, y), len(x), None
+    if r is not None and n >= 4:
+        with np.errstate(divide="ignore"):  # the interval of a perfect correlation is that point
+            z, half = np.arctanh(r), Z95 / math.sqrt(n - 3)
+        interval = float(np.tanh(z - half)), float(np.tanh(z + half))
+    return signed_score(name, r, interval, settings, f"{n}-rows-fisher", _why_undefined(name, r, x))
 
 
 def _spearman(name: str, x: Floats, y: Floats, settings: Mapping[str, object]) -> Score:
-    r, n = _correlation(mean_ranks(x), mean_ranks(y)), len(x)
-    enough = n >= MIN_UNITS and r is not None
-    signed = signature(name, **{**settings, "ci": f"{n}-rows-bootstrap{RESAMPLES}" if enough else "no"})
-    if r is None:
-        return Score(name, None, None, signed, _undefined(name, x))
-    return Score(name, r, percentile_interval(_spearman_of_resamples(x, y)) if enough else None, signed)
+    r = _correlation(mean_ranks(x), mean_ranks(y))
+    note = _why_undefined(name, r, x)
+    return bootstrap_score(name, r, lambda: _spearman_of_resamples(x, y), len(x), "rows", settings, note)
 
 
 def _squared(name: str, x: Floats, y: Floats, settings: Mapping[str, object]) -> Score:
-    errors, n = RatioStatistics.of((x - y) ** 2, np.ones(len(x))), len(x)
-    signed = signature(name, **{**settings, "ci": f"{n}-rows" if n >= MIN_UNITS else "no"})
-    return Score(name, errors.ratio, errors.interval(), signed)
+    return RatioStatistics.of((x - y) ** 2, np.ones(len(x))).score(name, settings, "rows")
 
 
-def _undefined(name: str, x: Floats) -> str:
+def _why_undefined(name: str, r: float | None, x: Floats) -> str:
+    if r is not None:
+        return ""
     sides = "targets" if x.min() == x.max() else "predictions"
     return f"{name} is undefined: " + (f"all {sides} are equal" if len(x) > 1 else "there is only one row")
 
@@ -323,3 +299,27 @@ def _refuse_unknown(metrics: Sequence[str], known: Sequence[str]) -> None:
     for name in metrics:
         if name not in known:
             raise EvaluationError(f"no metric is called '{name}'; {did_you_mean(name, known)}")
+
+
+# ------------------------------------------------------------------------------------------------ GLUE
+
+
+class GlueTask(NamedTuple):
+    """The metrics of a task, the leading one first, and the label that F1 scores."""
+
+    metrics: tuple[str, ...]
+    positive: str | None = None
+
+
+GLUE: Mapping[str, GlueTask] = {
+    "glue-cola": GlueTask(("matthews", "accuracy")),
+    "glue-mrpc": GlueTask(("f1", "accuracy"), positive="1"),
+    "glue-rte": GlueTask(("accuracy",)),
+    "glue-sst2": GlueTask(("accuracy",)),
+    "glue-stsb": GlueTask(("pearson", "spearman")),
+}
+
+
+def glue_task(source: str) -> GlueTask | None:
+    """Return the task of a named set, or of a part such as ``glue-mrpc/dev``; None outside GLUE."""
+    return GLUE.get(source.partition("/")[0])

@@ -16,6 +16,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,17 +26,9 @@ from numpy.typing import ArrayLike, NDArray
 from wordloom.data.batches.spans import AnswerWindow, AnswerWindows
 from wordloom.data.rows.squad import Question
 from wordloom.errors import EvaluationError, NonFiniteError
-from wordloom.evaluate.score import Floats, RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.score import Floats, RatioStatistics, Score, Scores, signed_score
 
-__all__ = [
-    "Found",
-    "Span",
-    "answer_scores",
-    "exact_match",
-    "f1_score",
-    "find_answers",
-    "normalize_answer",
-]
+__all__ = ["Found", "Span", "answer_scores", "exact_match", "f1_score", "find_answers", "normalize_answer"]
 
 Version = Literal["1.1", "2.0"]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -201,11 +194,11 @@ def _mean(name: str, values: Floats, texts: Ints, signed: Mapping[str, object]) 
     _, unit = np.unique(texts, return_inverse=True)
     total = np.bincount(unit, weights=100.0 * values).astype(np.float64)
     statistics = RatioStatistics.of(total, np.bincount(unit).astype(np.float64))
-    interval = statistics.interval()
-    ci = "no" if interval is None else f"{statistics.units}-texts"
-    if interval is not None:
-        interval = max(0.0, interval[0]), min(100.0, interval[1])
-    return Score(name, statistics.ratio, interval, signature(name, **{**signed, "ci": ci}))
+    score = statistics.score(name, signed, "texts")
+    if score.interval is None:
+        return score
+    low, high = score.interval
+    return replace(score, interval=(max(0.0, low), min(100.0, high)))
 
 
 def _best(
@@ -229,9 +222,8 @@ def _best(
         total = np.cumsum(np.concatenate([[float((~answerable).sum())], gain]))
         at = int(total.argmax())  # the first of equal ones
         name, threshold = f"best_{metric}", 0.0 if at == 0 else float(no_answer[ids[at - 1]])
-        sign = signature(name, **{**signed, "threshold": "best", "ci": "no"})
-        value = float(100.0 * total[at] / len(rows))
-        scores.append(Score(name, value, None, sign, f"{name} is at threshold {threshold:g}"))
+        value, note = float(100.0 * total[at] / len(rows)), f"{name} is at threshold {threshold:g}"
+        scores.append(signed_score(name, value, None, {**signed, "threshold": "best"}, "", note))
         thresholds[name] = threshold
     return scores, thresholds
 

@@ -14,7 +14,7 @@ from wordloom.data.batches.causal import IGNORE
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.agreement import class_agreement, confusion_of, metrics_of
 from wordloom.evaluate.forward import check_finite, outputs
-from wordloom.evaluate.score import MIN_UNITS, Floats, RatioStatistics, Score, Scores, signature
+from wordloom.evaluate.score import Floats, RatioStatistics, Scores
 
 __all__ = ["Judged", "classification", "judge"]
 
@@ -72,18 +72,16 @@ def classification(
     :func:`~wordloom.evaluate.agreement.class_agreement`.
     """
     judged = judge(model, batches)
-    confusion, n = judged.confusion, int(judged.confusion.sum())
+    confusion = judged.confusion
     metrics = ("accuracy", "macro_f1", *metrics_of(labels))
     agreement = class_agreement(
         confusion, labels=labels, metrics=metrics, positive=positive, settings=settings
     )
-    loss = RatioStatistics.of(judged.nats, np.ones(n))
-    ci = f"{n}-rows" if n >= MIN_UNITS else "no"
-    sign = signature("loss", **{**settings, "labels": len(labels), "ci": ci})
-    scores = (*agreement.scores, Score("loss", loss.ratio, loss.interval(), sign))
+    signed = {**settings, "labels": len(labels)}
+    loss = RatioStatistics.of(judged.nats, np.ones(len(judged.nats))).score("loss", signed, "rows")
     recall = [
         f"{label}: {confusion[i, i]:,} of {confusion[i].sum():,} found, {confusion[:, i].sum():,} predicted"
         for i, label in enumerate(labels)
     ]
     counts = {**agreement.counts, "nats": float(judged.nats.sum())}
-    return replace(agreement, scores=scores, counts=counts, notes=tuple(recall))
+    return replace(agreement, scores=(*agreement.scores, loss), counts=counts, notes=tuple(recall))

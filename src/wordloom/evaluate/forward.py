@@ -1,8 +1,9 @@
-"""Run a model over batches: the loop of every evaluation."""
+"""Run a model over batches: the loop of every evaluation, and the loss of an objective."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from wordloom.data.batches.causal import to_device
 from wordloom.data.batches.labelled import LabelBatch, LabelBatches
-from wordloom.errors import NonFiniteError
+from wordloom.errors import EvaluationError, NonFiniteError
+from wordloom.evaluate.score import RatioStatistics, Score
 from wordloom.nn.evaluating import evaluating
+from wordloom.objectives import Objective
 
-__all__ = ["check_finite", "dtype_name", "forward_passes", "outputs", "row_outputs"]
+__all__ = ["check_finite", "dtype_name", "evaluate_batches", "forward_passes", "outputs", "row_outputs"]
 
 Result = TypeVar("Result")
 
@@ -60,3 +63,31 @@ def check_finite(values: Tensor | NDArray[Any], name: str = "probability") -> No
     """Raise NonFiniteError unless all ``values`` are finite; ``name`` is the quantity in the message."""
     if not (torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)).all():
         raise NonFiniteError(f"the model gives no finite {name}; its weights are damaged")
+
+
+def evaluate_batches(
+    model: Any,
+    objective: Objective,
+    batches: Iterable[Any],
+    *,
+    name: str = "loss",
+    settings: Mapping[str, object] | None = None,
+    reduce: Callable[[Tensor], Tensor] | None = None,
+) -> Score:
+    """Return the total of the objective over its count, each summed over ``batches``.
+
+    From 20 batches on, the score has an interval over batches.  ``settings`` go into the signature.
+    ``reduce`` sums a float64 tensor over ranks that each hold a part of the batches (an all-reduce).  The
+    caller's autocast sets the precision.
+
+    Raises EvaluationError if nothing is scored.
+    """
+    statistics = RatioStatistics()
+    for _, loss in forward_passes(model, batches, lambda batch: objective(model, batch)):
+        statistics += RatioStatistics.of_one(float(loss.total), float(loss.count))
+    if reduce is not None:
+        sums = reduce(torch.tensor(astuple(statistics), dtype=torch.float64))
+        statistics = RatioStatistics(int(sums[0]), *sums[1:].tolist())
+    if not statistics.y:
+        raise EvaluationError("no item of the batches is scored; give at least one batch with targets")
+    return statistics.score(name, settings or {}, "batches")

@@ -21,6 +21,8 @@ The rules of scoring:
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -28,12 +30,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wordloom.errors import EvaluationError
+from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.likelihood import BATCH_TOKENS, Stretch, likelihoods
-from wordloom.evaluate.reading import End, Reader, ReadText, Start, tokenizer_name
-from wordloom.evaluate.score import Floats, Scores
-from wordloom.evaluate.totals import Totals
+from wordloom.evaluate.reading import End, Reader, ReadText, Recovered, Start, tokenizer_name
+from wordloom.evaluate.score import (
+    MIN_UNITS,
+    Floats,
+    RatioStatistics,
+    Score,
+    Scores,
+    loss_and_perplexity,
+    perplexity_score,
+    signature,
+)
 from wordloom.models import context_limit
 
 if TYPE_CHECKING:
@@ -43,6 +53,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Window", "perplexity", "strided_windows"]
 
+BLOCK_TOKENS = 256
+
+Interval = tuple[float, float] | None
 Progress = Callable[[float, int, float], None]
 
 
@@ -131,9 +144,9 @@ def perplexity(
                 progress(share * passage.bytes, len(likelihood.nats), float(likelihood.nats.sum()))
         for text, nats in passage.divided(np.concatenate(parts)):
             totals.add(text, nats)
-    if reader.empty and not totals.tokens:
+    if reader.empty and not totals.counts["tokens"]:
         raise EvaluationError("the text is empty; give a text of at least one byte")
-    if not totals.tokens:
+    if not totals.counts["tokens"]:
         raise EvaluationError("there is no token to score; give a text of at least two tokens")
     settings: dict[str, object] = {
         "text": reader.digest(),
@@ -200,3 +213,118 @@ def _window(model: Any, window: int | None, stride: int | None) -> tuple[int | N
     if not 1 <= stride <= window:
         raise EvaluationError(f"stride {stride} would leave tokens out; allowed: 1 to the window, {window}")
     return window, stride
+
+
+class Totals:
+    """Sums over documents, from which :meth:`scores` computes the scores."""
+
+    def __init__(self, *, vocab_size: int) -> None:
+        self.uniform = math.log(vocab_size)  # nats of a token without a prediction
+        names = ("documents", "bytes", "words", "lines", "tokens", "tokens_not_predicted", "unknown_tokens")
+        self.counts = Counter(dict.fromkeys(names, 0))
+        self.lost = 0  # documents that do not decode to their text
+        self.recovered = Recovered.TEXT  # at least, of every document
+        self.nats = 0.0  # of the whole text, unpredicted tokens included
+        zero = RatioStatistics()
+        # nats over tokens and over bytes, with documents and with blocks of tokens as units
+        self.loss, self.rate, self.block_loss, self.block_rate = zero, zero, zero, zero
+        # nats over words, over words and line ends, and over their bytes, with documents as units
+        self.word, self.word_or_line, self.word_rate = zero, zero, zero
+
+    def add(self, text: ReadText, nats: Floats) -> None:
+        """Count one document: ``nats`` [n] of all its tokens but the first.  Raises NonFiniteError."""
+        if not np.isfinite(nats).all():
+            at = int(np.argmin(np.isfinite(nats)))
+            raise NonFiniteError(
+                f"document {self.loss.units + 1}, token {at + 1}: the model gives no finite probability; "
+                "its weights are damaged, or its precision is too low"
+            )
+        unpredicted = int(not text.has_start and len(text.sequence) > 0)
+        total = float(nats.sum()) + unpredicted * self.uniform
+        self.counts.update(
+            documents=1,
+            bytes=text.bytes,
+            words=text.words,
+            lines=text.lines,
+            tokens=len(nats),
+            tokens_not_predicted=unpredicted,
+            unknown_tokens=text.unknown,
+        )
+        self.lost += text.recovered < Recovered.TEXT
+        self.recovered = min(self.recovered, text.recovered)
+        self.nats += total
+        self.loss += RatioStatistics.of_one(float(nats.sum()), len(nats))
+        self.rate += RatioStatistics.of_one(total, text.bytes)
+        self.word += RatioStatistics.of_one(total, text.words)
+        self.word_or_line += RatioStatistics.of_one(total, text.words + text.lines)
+        self.word_rate += RatioStatistics.of_one(total, text.word_bytes)
+        if len(nats):
+            starts = np.arange(0, len(nats), BLOCK_TOKENS)
+            block_nats = np.add.reduceat(nats, starts)
+            self.block_loss += RatioStatistics.of(block_nats, np.diff(starts, append=len(nats)).astype(float))
+            if text.token_bytes is not None:
+                sizes = np.add.reduceat(text.token_bytes[1:].astype(float), starts)
+                if unpredicted:
+                    sizes[0] += text.token_bytes[0]
+                    block_nats[0] += self.uniform
+                self.block_rate += RatioStatistics.of(block_nats, sizes)
+
+    def scores(self, settings: dict[str, object], *, per_word: bool) -> Scores:
+        """Return the scores; their signatures hold ``settings`` and the unit of the intervals."""
+        by_document = self.loss.units >= MIN_UNITS
+        loss, rate = (self.loss, self.rate) if by_document else (self.block_loss, self.block_rate)
+        interval, units = loss.interval(), "documents" if by_document else "blocks"
+        settings = {**settings, "ci": f"{loss.units}-{units}" if interval else "no"}
+        scores = [
+            *loss_and_perplexity(self.loss.ratio, interval, settings),
+            self._bits_per_byte(settings, rate.interval()),
+        ]
+        if per_word:
+            settings["ci"] = settings["ci"] if by_document else "no"  # blocks of tokens have no words
+            scores += [self._word_perplexity(settings), self._word_bits_per_byte(settings)]
+        return Scores(tuple(scores), {**self.counts, "nats": self.nats}, tuple(self._notes()))
+
+    def _bits_per_byte(self, settings: dict[str, object], interval: Interval) -> Score:
+        name, signed = "bits_per_byte", signature("bits_per_byte", **settings)
+        if self.recovered < Recovered.TEXT or not self.counts["bytes"]:
+            return Score(name, None, None, signed, self._why_undefined("bytes"))
+        return Score(name, self.nats / math.log(2) / self.counts["bytes"], _bits(interval), signed)
+
+    def _word_perplexity(self, settings: dict[str, object]) -> Score:
+        name, with_lines = "word_perplexity", self.recovered >= Recovered.LINES
+        statistics = self.word_or_line if with_lines else self.word
+        signed = signature(name, **settings, per="words+lines" if with_lines else "words")
+        if self.recovered < Recovered.WORDS or statistics.y == 0:
+            return Score(name, None, None, signed, self._why_undefined("words"))
+        return perplexity_score(name, statistics.ratio, statistics.interval(), signed)
+
+    def _word_bits_per_byte(self, settings: dict[str, object]) -> Score:
+        name, rate = "word_bits_per_byte", self.word_rate
+        signed = signature(name, **settings)
+        if self.recovered < Recovered.WORDS or rate.y == 0:
+            return Score(name, None, None, signed, self._why_undefined("words"))
+        return Score(name, rate.ratio / math.log(2), _bits(rate.interval()), signed)
+
+    def _why_undefined(self, per: str) -> str:
+        if not self.lost:
+            return f"the text has no {per}"
+        n, unknown = self.counts["documents"], self.counts["unknown_tokens"]
+        tokens = f" ({unknown:,} tokens are unknown)" if unknown else ""
+        return f"{self.lost:,} of {n:,} documents do not decode to their text{tokens}"
+
+    def _notes(self) -> Iterator[str]:
+        if unknown := self.counts["unknown_tokens"]:
+            yield (
+                f"{unknown:,} tokens ({unknown / self.counts['tokens']:.2%}) are unknown, and the model is "
+                "right if it predicts the unknown token; compare loss and perplexity with the same tokenizer "
+                "only"
+            )
+        if unpredicted := self.counts["tokens_not_predicted"]:
+            yield (
+                f"{unpredicted:,} first tokens have nothing before them; loss and perplexity leave them "
+                f"out, and bits per byte count {self.uniform / math.log(2):.2f} bits for each"
+            )
+
+
+def _bits(nats: Interval) -> Interval:
+    return None if nats is None else (nats[0] / math.log(2), nats[1] / math.log(2))

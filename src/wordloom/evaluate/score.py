@@ -6,8 +6,9 @@ Two scores are comparable if their signatures differ only in the settings under 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import astuple, dataclass, field
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,10 @@ from numpy.typing import NDArray
 from wordloom.version import __version__
 
 __all__ = [
-    "MIN_UNITS",
-    "RESAMPLES",
-    "Z95",
-    "Counts",
-    "Floats",
-    "RatioStatistics",
-    "Score",
-    "Scores",
-    "loss_and_perplexity",
-    "percentile_interval",
-    "perplexity_of",
-    "perplexity_score",
-    "resampled_counts",
-    "share_interval",
-    "signature",
-]
+    "MIN_UNITS", "Z95", "Counts", "Floats", "RatioStatistics", "Score", "Scores", "bootstrap_score",
+    "loss_and_perplexity", "perplexity_of", "perplexity_score", "resampled_counts", "share_interval",
+    "share_score", "signature", "signed_score",
+]  # fmt: skip
 
 MIN_UNITS = 20  # fewer units give no useful normal or bootstrap interval
 RESAMPLES = 2000  # of a bootstrap interval, drawn with a fixed seed
@@ -111,6 +100,19 @@ def signature(name: str, **settings: object) -> str:
     return "|".join([name, *pairs])
 
 
+def signed_score(
+    name: str,
+    value: float | None,
+    interval: tuple[float, float] | None,
+    settings: Mapping[str, object],
+    method: str,
+    note: str = "",
+) -> Score:
+    """Return a score; its signature holds ``settings`` and the ``method`` of the interval, "no" if None."""
+    signed = signature(name, **{**settings, "ci": "no" if interval is None else method})
+    return Score(name, value, interval, signed, note)
+
+
 def perplexity_of(loss: float) -> float:
     """Return e to the power of ``loss`` nats; infinity if the power is above the largest float."""
     try:
@@ -150,6 +152,28 @@ def share_interval(hits: int, n: int) -> tuple[float, float]:
     middle = (hits + z2 / 2) / (n + z2)
     half = Z95 / (n + z2) * math.sqrt(hits * (n - hits) / n + z2 / 4)
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share_score(name: str, hits: int, n: int, settings: Mapping[str, object]) -> Score:
+    """Return the share of ``hits`` among ``n`` rows, with its :func:`share_interval`."""
+    return signed_score(name, hits / n, share_interval(hits, n), settings, f"{n}-rows-wilson")
+
+
+def bootstrap_score(
+    name: str,
+    value: float | None,
+    resampled: Callable[[], Floats],
+    n: int,
+    units: str,
+    settings: Mapping[str, object],
+    note: str = "",
+) -> Score:
+    """Return a score of ``n`` units, such as "rows", with the percentiles of its ``resampled`` values.
+
+    Below MIN_UNITS units and with a note there is no interval: the score is undefined or 0 by convention.
+    """
+    interval = None if n < MIN_UNITS or note else percentile_interval(resampled())
+    return signed_score(name, value, interval, settings, f"{n}-{units}-bootstrap{RESAMPLES}", note)
 
 
 def resampled_counts(counts: Counts) -> Counts:
@@ -193,14 +217,7 @@ class RatioStatistics:
         return cls(1, x, y, x * x, x * y, y * y)
 
     def __add__(self, other: RatioStatistics) -> RatioStatistics:
-        return RatioStatistics(
-            self.units + other.units,
-            self.x + other.x,
-            self.y + other.y,
-            self.xx + other.xx,
-            self.xy + other.xy,
-            self.yy + other.yy,
-        )
+        return RatioStatistics(*map(add, astuple(self), astuple(other)))
 
     @property
     def ratio(self) -> float:
@@ -219,3 +236,7 @@ class RatioStatistics:
         squares = max(self.xx - 2 * r * self.xy + r * r * self.yy, 0.0)  # rounding can fall below zero
         half = Z95 * math.sqrt(self.units / (self.units - 1) * squares) / self.y
         return r - half, r + half
+
+    def score(self, name: str, settings: Mapping[str, object], units: str) -> Score:
+        """Return the ratio as a score with its interval over ``units``, such as "rows"."""
+        return signed_score(name, self.ratio, self.interval(), settings, f"{self.units}-{units}")

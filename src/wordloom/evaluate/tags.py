@@ -15,17 +15,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from wordloom.errors import EvaluationError
-from wordloom.evaluate.score import (
-    MIN_UNITS,
-    RESAMPLES,
-    Counts,
-    Floats,
-    Score,
-    Scores,
-    percentile_interval,
-    resampled_counts,
-    signature,
-)
+from wordloom.evaluate.score import Counts, Floats, Score, Scores, bootstrap_score, resampled_counts
 
 __all__ = ["Entity", "entities", "is_bio", "tag_agreement"]
 
@@ -136,13 +126,11 @@ def _score(
     def ratio(sums: Counts) -> Floats:  # [K, 5] -> [K]
         return sums[:, above].sum(1) / np.maximum(sums[:, below].sum(1), 1)
 
-    n, sums = len(counts), counts.sum(0)
-    defined = bool(sums[list(below)].sum())
-    enough = n >= MIN_UNITS and defined
-    sign = signature(name, **{**settings, "ci": f"{n}-texts-bootstrap{RESAMPLES}" if enough else "no"})
-    interval = None
-    if enough:
+    def resampled() -> Floats:
         kinds, often = np.unique(counts, axis=0, return_counts=True)  # texts with equal counts are one kind
-        interval = percentile_interval(ratio(resampled_counts(often) @ kinds))
-    note = "" if defined else f"{name} is 0 by convention: no entity is {kind}"
-    return Score(name, float(ratio(sums[None])[0]), interval, sign, note)
+        return ratio(resampled_counts(often) @ kinds)
+
+    sums = counts.sum(0)
+    note = "" if sums[list(below)].any() else f"{name} is 0 by convention: no entity is {kind}"
+    value = float(ratio(sums[None])[0])
+    return bootstrap_score(name, value, resampled, len(counts), "texts", settings, note)

@@ -19,10 +19,9 @@ from wordloom.data.files.source import Sources
 from wordloom.data.rows.labelled import CorpusPart, LabelledCorpus, sorted_labels
 from wordloom.errors import CheckpointError, ConfigError, DataError
 from wordloom.evaluate import Scores, classification
-from wordloom.evaluate.agreement import class_values, macro_f1
+from wordloom.evaluate.agreement import class_values, glue_task, macro_f1
 from wordloom.evaluate.classification import judge
 from wordloom.evaluate.forward import check_finite, row_outputs
-from wordloom.evaluate.glue import glue_task
 from wordloom.models import TaskConfig, family_of
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths

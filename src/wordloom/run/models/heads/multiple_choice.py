@@ -19,9 +19,9 @@ from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import EvaluationError
-from wordloom.evaluate import RatioStatistics, Score, Scores, signature
+from wordloom.evaluate import RatioStatistics, Scores
 from wordloom.evaluate.forward import check_finite, row_outputs
-from wordloom.evaluate.score import MIN_UNITS, share_interval
+from wordloom.evaluate.score import share_score
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead
 from wordloom.run.recipe_rows import divided
@@ -137,13 +137,8 @@ class MultipleChoice(TokenizedHead[Choice]):
             )
         nats, right = self._nats(read)
         n, hits = len(nats), int(right.sum())
-        loss = RatioStatistics.of(nats, np.ones(n))
-        by = {"accuracy": f"{n}-rows-wilson", "loss": f"{n}-rows" if n >= MIN_UNITS else "no"}
-        signed = {name: signature(name, **settings, ci=ci) for name, ci in by.items()}
-        scores = (
-            Score("accuracy", hits / n, share_interval(hits, n), signed["accuracy"]),
-            Score("loss", loss.ratio, loss.interval(), signed["loss"]),
-        )
+        loss = RatioStatistics.of(nats, np.ones(n)).score("loss", settings, "rows")
+        scores = (share_score("accuracy", hits, n, settings), loss)
         counts = {"rows": n, "right": hits, "nats": float(nats.sum()), "tokens": read.ledger.terms}
         by_chance = float(np.mean([1 / len(row.choices) for row in answered]))
         return Scores(scores, counts, (f"by chance: {by_chance:.4f} of the questions",))

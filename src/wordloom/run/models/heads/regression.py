@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from wordloom.data.rows.labelled import CorpusPart, LabelledCorpus
 from wordloom.data.rows.scored import ScoredCorpus
-from wordloom.evaluate import RatioStatistics, Score, Scores, number_agreement, signature
+from wordloom.evaluate import RatioStatistics, Scores, number_agreement
 from wordloom.evaluate.forward import check_finite, row_outputs
-from wordloom.evaluate.score import MIN_UNITS
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
 from wordloom.run.models.heads.labelled_rows import read_part, read_texts, rows_of_parts, texts_in
@@ -69,11 +68,9 @@ class TextRegressor(TokenizedHead[ScoredText]):
     def scores(self, read: ReadRows, settings: dict[str, object]) -> Scores:
         """Return ``loss`` (the mean squared error) and the correlations with the scores of the rows."""
         targets, numbers = self._numbers(read)
-        n = len(numbers)
-        errors = RatioStatistics.of((targets - numbers).astype(np.float64) ** 2, np.ones(n))
-        signed = signature("loss", **settings, ci=f"{n}-rows" if n >= MIN_UNITS else "no")
+        errors = RatioStatistics.of((targets - numbers).astype(np.float64) ** 2, np.ones(len(numbers)))
+        loss = errors.score("loss", settings, "rows")
         agreement = number_agreement(targets, numbers, metrics=_METRICS, settings=settings)
-        loss = Score("loss", errors.ratio, errors.interval(), signed)
         counts = {**agreement.counts, "tokens": read.ledger.terms, "unknown_tokens": read.ledger.unknown}
         return replace(agreement, scores=(loss, *agreement.scores), counts=counts)
 

@@ -20,7 +20,7 @@ from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.words import NO_WORD, TaggedRows, WordLabelBatches, tagged_rows
 from wordloom.data.rows.tagged import TaggedText, tag_labels, tagged_texts
 from wordloom.errors import DataError, RecipeError
-from wordloom.evaluate import RatioStatistics, Score, Scores, signature, tag_agreement
+from wordloom.evaluate import RatioStatistics, Score, Scores, tag_agreement
 from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.evaluate.tags import is_bio
 from wordloom.recipe import Recipe
@@ -216,10 +216,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
         known = ~np.isnan(answers.nats)
         nats = np.bincount(answers.texts[known], answers.nats[known], n_texts).astype(np.float64)
         words = np.bincount(answers.texts[known], minlength=n_texts).astype(np.float64)
-        errors = RatioStatistics.of(nats, words)
-        interval = errors.interval()
-        signed = signature("loss", **settings, ci="no" if interval is None else f"{n_texts}-texts")
-        return Score("loss", errors.ratio, interval, signed)
+        return RatioStatistics.of(nats, words).score("loss", settings, "texts")
 
     def _words(self, read: ReadRows) -> _WordAnswers:
         """Return the model's answer for each word that it has read."""
