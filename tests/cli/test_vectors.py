@@ -413,7 +413,7 @@ def test_mistakes_in_embedding(vectors, lines, tmp_path):
     with pytest.raises(WordloomError, match="exists; choose another name, or replace it with --force"):
         run("embed", vectors, lines, "--out", lines)
     assert lines.read_text().startswith("The king")
-    with pytest.raises(VectorError, match=r"is not a format of vectors"):
+    with pytest.raises(VectorError, match=r"cannot hold vectors"):
         run("embed", vectors, lines, "--out", tmp_path / "e.csv")
     with pytest.raises(DataError, match=r"no file or named data set '.*none.txt'"):
         run("embed", vectors, tmp_path / "none.txt", "--out", tmp_path / "e.npy")

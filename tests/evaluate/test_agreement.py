@@ -16,7 +16,7 @@ from rich.console import Console
 from scipy import stats
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
 
-from wordloom.cli.evaluate.scores import print_scores
+from wordloom.cli.evaluate import print_scores
 from wordloom.data import DATASETS
 from wordloom.errors import EvaluationError
 from wordloom.evaluate import GLUE, agreement, glue_task

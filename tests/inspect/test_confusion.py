@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wordloom.errors import WordloomError
-from wordloom.inspect.confusion import confusion_figure, draw_confusion
+from wordloom.inspect.score_plots import confusion_figure, draw_confusion
 
 COUNTS = [[8, 2, 0], [1, 3, 0], [0, 0, 0]]
 LABELS = ["low", "middle", "high"]

@@ -102,10 +102,10 @@ def gradients(path):
 
 
 def forgetting(path):
-    from wordloom.inspect.forgetting import draw_forgetting
+    from wordloom.inspect.score_plots import draw_forgetting
 
-    run = SimpleNamespace(remedy="a", label="b", after=2.0, before=1.0, score=0.5, metric="accuracy")
-    draw_forgetting(path, [run], ["a", "c"], title="国王")
+    run = SimpleNamespace(remedy="国王", label="b", after=2.0, before=1.0, score=0.5, metric="accuracy")
+    draw_forgetting(path, [run], ["国王", "c"])
 
 
 def lengths(path):
@@ -116,7 +116,7 @@ def lengths(path):
 
 
 def confusion(path):
-    from wordloom.inspect.confusion import draw_confusion
+    from wordloom.inspect.score_plots import draw_confusion
 
     draw_confusion([[1, 0], [0, 1]], ["国王", "king"], path)
 

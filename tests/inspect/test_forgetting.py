@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wordloom.inspect.forgetting import forgetting_figure
+from wordloom.inspect.score_plots import forgetting_figure
 from wordloom.run.sweep.forgetting import REMEDIES, Forgetting
 
 pytest.importorskip("matplotlib")

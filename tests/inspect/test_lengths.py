@@ -10,7 +10,7 @@ from rich.console import Console
 
 from wordloom.cli.inspect.translation import print_lengths
 from wordloom.evaluate import bleu_by_length
-from wordloom.inspect.lengths import lengths_figure
+from wordloom.inspect.score_plots import lengths_figure
 
 pytest.importorskip("matplotlib", reason="drawing is the plots extra")
 
@@ -25,7 +25,7 @@ def test_a_score_that_is_zero_by_definition_is_not_drawn_below_a_worse_one() -> 
         "bad": bleu_by_length(sources, bad, sources, width=3, resamples=0),
     }
     assert runs["perfect"][0].score.value == 0.0
-    panel = lengths_figure(runs, "BLEU").axes[0]
+    panel = lengths_figure(runs).axes[0]
     perfect, worse = (np.asarray(line[0].get_ydata(), float) for line in panel.containers)
     assert np.isnan(perfect[0])
     assert perfect[1] == pytest.approx(100)

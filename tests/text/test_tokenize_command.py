@@ -86,7 +86,7 @@ def test_report_side_by_side(run, folder, text_file):
     code, table, _ = run("report", text_file, folder, word)
     assert code == 0
     shown = table.decode()
-    headings = ("tokenizer", "kind", "entries", "per token", "per word", "unknown", "unused", "lost")
+    headings = ("tokenizer", "kind", "entries", "bytes/token", "tokens/word", "unknown", "unused", "lost")
     for words in (*headings, "bpe*", "word", "600", "0.00%", "100.0%"):
         assert words in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -11,10 +11,22 @@ import sys
 from typing import Any
 
 import typer
+from typer import Option
 
-from wordloom.cli import average, chat, data, demo, generate, predict, sweep, tokenize, train, translate
+from wordloom.cli import (
+    average,
+    chat,
+    data,
+    demo,
+    evaluate,
+    generate,
+    predict,
+    sweep,
+    tokenize,
+    train,
+    translate,
+)
 from wordloom.cli.embed import command as embed
-from wordloom.cli.evaluate import command as evaluate
 from wordloom.cli.help import use_help_pages
 from wordloom.cli.inspect import command as inspect
 from wordloom.cli.usage import UsageError, usage_line
@@ -58,7 +70,7 @@ use_help_pages(app)
 
 
 @app.callback(invoke_without_command=True)
-def _options(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _options(version: bool = Option(False, "--version", help="Print the version and exit.")) -> None:
     if version:
         from wordloom import __version__
 

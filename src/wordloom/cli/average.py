@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
+
+from wordloom.cli.options import option
 
 __all__ = ["command"]
 
@@ -13,16 +16,14 @@ __all__ = ["command"]
 def command(
     sources: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="RUN|CHECKPOINT",
             help="Checkpoint folders, or the folders of runs, with all their checkpoints.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder of the averaged model.", show_default=False)],
-    last: Annotated[
-        int | None, typer.Option(help="Take only the newest N checkpoints of each run.", min=2)
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the checkpoint in --out.")] = False,
+    out: Annotated[Path, Option(help="The folder of the averaged model.", show_default=False)],
+    last: int | None = option(None, "Take only the newest N checkpoints of each run.", min=2),
+    force: bool = option(False, "Replace the checkpoint in --out.", "--force"),
 ) -> None:
     """Average the weights of checkpoints into a new checkpoint, with their tokenizer.
 

@@ -7,39 +7,27 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated
 
 import typer
 
+from wordloom.cli import options
 from wordloom.cli.generate import given_settings, print_note, start_now
-from wordloom.cli.options import (
-    CHECKPOINT,
-    DEVICE,
-    DTYPE,
-    MAX_NEW_TOKENS,
-    PAST,
-    SEED,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-)
 
 __all__ = ["command"]
 
 
 def command(
-    checkpoint: CHECKPOINT,
-    max_new_tokens: MAX_NEW_TOKENS = None,
-    temperature: TEMPERATURE = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    seed: SEED = None,
-    past: PAST = None,
-    specials: Annotated[
-        str, typer.Option(help="Special tokens that occur in a line: refuse, text or interpret.")
-    ] = "refuse",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
+    ctx: typer.Context,
+    checkpoint: options.CHECKPOINT,
+    max_new_tokens: options.MAX_NEW_TOKENS = None,
+    temperature: options.TEMPERATURE = None,
+    top_k: options.TOP_K = None,
+    top_p: options.TOP_P = None,
+    seed: options.SEED = None,
+    past: options.PAST = None,
+    specials: options.SPECIALS = "refuse",
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
 ) -> None:
     """Chat with a model: it continues each line that you type. Ctrl-C stops an answer, Ctrl-D leaves.
 
@@ -51,14 +39,7 @@ def command(
     from wordloom.run import LanguageModel, load_as
     from wordloom.training.stopping import stop_on_signals
 
-    given = given_settings(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        past=past,
-    )
+    given = given_settings(ctx, "max_new_tokens", "temperature", "top_k", "top_p", "seed", "past")
     lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     if lm.tokenizer is None:
         raise GenerationError(f"{checkpoint} has no tokenizer: use 'wordloom generate --ids'")
@@ -72,17 +53,8 @@ def command(
     for row, prompt in enumerate(_lines(terminal)):
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
-            pieces = start_now(
-                stream_text(
-                    lm.model,
-                    lm.tokenizer,
-                    prompt,
-                    chosen.sampling,
-                    eos_ids=chosen.eos_ids,
-                    first_row=row,
-                    specials=specials,
-                )
-            )
+            how = {"eos_ids": chosen.eos_ids, "first_row": row, "specials": specials}
+            pieces = start_now(stream_text(lm.model, lm.tokenizer, prompt, chosen.sampling, **how))
             stop = threading.Event()
             with stop_on_signals(stop, [signal.SIGINT] if terminal else []):
                 print(prompt, end="", flush=True)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
+from wordloom.cli import options
 from wordloom.cli.help import HelpCommand
-from wordloom.cli.options import JSON, SEPARATOR, SOURCES
+from wordloom.cli.options import option
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError, did_you_mean
 
@@ -29,10 +31,9 @@ _WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": F
 @app.command("list")
 def list_(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A data set whose licence, parts and files to show.", show_default=False),
+        str | None, Argument(help="A data set whose licence, parts and files to show.", show_default=False)
     ] = None,
-    json: JSON = False,
+    json: options.JSON = False,
 ) -> None:
     """List the named data sets, or describe one."""
     from wordloom.data import DATASETS
@@ -145,9 +146,9 @@ def _size(count: int | None, *, exact: bool) -> str:
 @app.command()
 def fetch(
     names: Annotated[
-        list[str], typer.Argument(help="Data sets: NAME for all parts, or NAME/PART.", show_default=False)
+        list[str], Argument(help="Data sets: NAME for all parts, or NAME/PART.", show_default=False)
     ],
-    json: JSON = False,
+    json: options.JSON = False,
 ) -> None:
     """Download data sets that are missing, and check the sha256 of all their files."""
     from wordloom.data import fetch as fetch_dataset
@@ -187,48 +188,33 @@ class _DashedSources(HelpCommand):
 @app.command(cls=_DashedSources)
 def prepare(
     ctx: typer.Context,
-    sources: SOURCES,
+    sources: options.SOURCES,
     tokenizer: Annotated[
-        Path, typer.Option(help="A tokenizer, or the folder of a model that has one.", show_default=False)
+        Path, Option(help="A tokenizer, or the folder of a model that has one.", show_default=False)
     ],
-    part: Annotated[
-        Literal["train", "validation", "both", "all"],
-        typer.Option(help="Which part to prepare; all: the whole corpus."),
-    ] = "both",
-    field: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The field of .jsonl, .json and .parquet rows that holds the text. Repeat to join several."
-        ),
-    ] = None,
-    separator: SEPARATOR = None,
-    encoding_errors: Annotated[
-        Literal["strict", "replace", "bytes"],
-        typer.Option(
-            help="Text that is not UTF-8: report an error, replace the wrong bytes, or keep the bytes."
-        ),
-    ] = "strict",
-    split: Annotated[
-        Literal["tail", "hash"],
-        typer.Option(help="How to split off a validation part: the end of the corpus, or documents by hash."),
-    ] = "tail",
-    validation_fraction: Annotated[float, typer.Option(help="The share of the validation part.")] = 0.1,
-    validation: Annotated[
-        list[str] | None, typer.Option(help="Validation files, in place of a split. Repeatable.")
-    ] = None,
-    specials: Annotated[
-        Literal["refuse", "text"],
-        typer.Option(help="Special tokens that occur in the text: refuse them, or read them as text."),
-    ] = "refuse",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="How many batches to encode at once.  [default: by the number of cores]", min=1),
-    ] = None,
-    cache: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="The folder of the shards.  [default: $WORDLOOM_CACHE]"),
-    ] = None,
-    json: JSON = False,
+    part: Literal["train", "validation", "both", "all"] = option(
+        "both", "Which part to prepare; all: the whole corpus."
+    ),
+    field: list[str] | None = option(
+        None, "The field of .jsonl, .json and .parquet rows that holds the text. Repeat to join several."
+    ),
+    separator: options.SEPARATOR = None,
+    encoding_errors: options.ENCODING_ERRORS_OR_BYTES = "strict",
+    split: Literal["tail", "hash"] = option(
+        "tail", "How to split off a validation part: the end of the corpus, or documents by hash."
+    ),
+    validation_fraction: float = option(0.1, "The share of the validation part."),
+    validation: list[str] | None = option(None, "Validation files, in place of a split. Repeatable."),
+    specials: Literal["refuse", "text"] = option(
+        "refuse", "Special tokens that occur in the text: refuse them, or read them as text."
+    ),
+    workers: int | None = option(
+        None, "How many batches to encode at once.  [default: by the number of cores]", min=1
+    ),
+    cache: Path | None = option(
+        None, "The folder of the shards.  [default: $WORDLOOM_CACHE]", metavar="FOLDER"
+    ),
+    json: options.JSON = False,
 ) -> None:
     """Tokenize a corpus into memory-mapped shards; shards that exist are reused."""
     from wordloom.data import Corpus

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 
 from wordloom.cli.generate import start_now
+from wordloom.cli.options import option
 
 if TYPE_CHECKING:
     from wordloom.run import LanguageModel
@@ -18,8 +18,8 @@ __all__ = ["command"]
 
 
 def command(
-    minutes: Annotated[float, typer.Option(help="How many minutes to train.", min=0.05)] = 3.0,
-    force: Annotated[bool, typer.Option("--force", help="Train again if there is a finished run.")] = False,
+    minutes: float = option(3.0, "How many minutes to train.", min=0.05),
+    force: bool = option(False, "Train again if there is a finished run.", "--force"),
 ) -> None:
     """Train a small LLaMA on the documentation inside Python, evaluate it, and generate text."""
     from wordloom.progress import TrainingProgress

@@ -6,21 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from wordloom.cli.options import (
-    CHECKPOINT,
-    DEVICE,
-    DTYPE,
-    MAX_NEW_TOKENS,
-    PAST,
-    SEED,
-    TEMPERATURE,
-    TOP_K,
-    TOP_P,
-)
+from wordloom.cli import options
+from wordloom.cli.options import option
+from wordloom.cli.usage import is_given, refuse
 
 if TYPE_CHECKING:
     from wordloom.generate import Completion
@@ -30,65 +22,44 @@ __all__ = ["command", "given_settings", "print_note", "start_now"]
 
 Piece = TypeVar("Piece")
 
-_FLAGS = {"stop_ids": "--stop-id"}  # flags that differ from the name of their setting
+_SETTINGS = (
+    *("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram"),
+    *("stop", "stop_id", "seed", "samples", "past"),
+)
 
 
 def command(
-    checkpoint: CHECKPOINT,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The text to continue; - reads standard input, without its last line break. Repeatable."
-        ),
-    ] = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option(help="Token ids to continue instead of text, such as 1,2,3. Repeatable."),
-    ] = None,
-    max_new_tokens: MAX_NEW_TOKENS = None,
-    temperature: TEMPERATURE = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Sample from tokens at least p times as probable as the most probable one."),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Make tokens that occurred before less probable; 1 is off.")
-    ] = None,
-    no_repeat_ngram: Annotated[
-        int | None, typer.Option(help="Never repeat an n-gram of this many tokens.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Stop in front of this text; \\n is a line break. Repeatable."),
-    ] = None,
-    stop_id: Annotated[list[int] | None, typer.Option(help="Stop at this token id. Repeatable.")] = None,
-    seed: SEED = None,
-    samples: Annotated[
-        int | None, typer.Option(help="How many continuations of each prompt.  [default: 1]")
-    ] = None,
-    past: PAST = None,
-    score: Annotated[
-        list[str] | None,
-        typer.Option(help="Print the log-probability of this continuation instead. Repeatable."),
-    ] = None,
-    next_: Annotated[
-        int | None, typer.Option("--next", help="Print the K most probable next tokens instead.")
-    ] = None,
-    specials: Annotated[
-        str | None,
-        typer.Option(
-            help="Special tokens that occur in a prompt: refuse, text or interpret.  [default: refuse]"
-        ),
-    ] = None,
-    echo: Annotated[
-        bool | None,
-        typer.Option("--echo/--no-echo", help="Print the prompt before its continuation.  [default: echo]"),
-    ] = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ctx: typer.Context,
+    checkpoint: options.CHECKPOINT,
+    prompt: list[str] | None = option(
+        None, "The text to continue; - reads standard input, without its last line break. Repeatable."
+    ),
+    ids: list[str] | None = option(None, "Token ids to continue instead of text, such as 1,2,3. Repeatable."),
+    max_new_tokens: options.MAX_NEW_TOKENS = None,
+    temperature: options.TEMPERATURE = None,
+    top_k: options.TOP_K = None,
+    top_p: options.TOP_P = None,
+    min_p: float | None = option(
+        None, "Sample from tokens at least p times as probable as the most probable one."
+    ),
+    repetition_penalty: float | None = option(
+        None, "Make tokens that occurred before less probable; 1 is off."
+    ),
+    no_repeat_ngram: int | None = option(None, "Never repeat an n-gram of this many tokens."),
+    stop: list[str] | None = option(None, "Stop in front of this text; \\n is a line break. Repeatable."),
+    stop_id: list[int] | None = option(None, "Stop at this token id. Repeatable."),
+    seed: options.SEED = None,
+    samples: int | None = option(None, "How many continuations of each prompt.  [default: 1]"),
+    past: options.PAST = None,
+    score: list[str] | None = option(
+        None, "Print the log-probability of this continuation instead. Repeatable."
+    ),
+    next_: int | None = option(None, "Print the K most probable next tokens instead.", "--next"),
+    specials: options.SPECIALS = "refuse",
+    echo: bool = option(True, "Print the prompt before its continuation.", "--echo/--no-echo"),
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
+    as_json: bool = option(False, "Print one JSON object.", "--json"),
 ) -> None:
     """Generate text: continue a prompt, score given continuations, or show the most probable next tokens."""
     from wordloom.errors import GenerationError
@@ -98,29 +69,10 @@ def command(
         raise GenerationError("give --prompt or --ids, not both")
     if score and next_ is not None:
         raise GenerationError("give --score or --next, not both")
-    given = given_settings(
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        no_repeat_ngram=no_repeat_ngram,
-        stop=tuple(text.replace("\\n", "\n") for text in stop or ()) or None,
-        stop_ids=tuple(stop_id or ()) or None,
-        seed=seed,
-        samples=samples,
-        past=past,
-    )
-    flags = [_FLAGS.get(name, "--" + name.replace("_", "-")) for name in given]
-    if echo is not None:
-        flags.append("--echo" if echo else "--no-echo")
-    if flags and (score or next_ is not None):
-        raise GenerationError(f"--score and --next sample nothing: leave out {', '.join(flags)}")
-    if ids and (specials is not None or echo is not None):
-        unused = "--specials" if specials is not None else flags[-1]
-        raise GenerationError(f"--ids are not text and are not echoed: leave out {unused}")
-    specials = specials or "refuse"
+    if score or next_ is not None:
+        refuse(ctx, "--score and --next sample nothing", *_SETTINGS, "echo")
+    if ids:
+        refuse(ctx, "--ids are not text and are not echoed", "specials", "echo")
     lm = load_as(LanguageModel, checkpoint, device=device, dtype=dtype)
     prompts: list[Any]
     if ids:
@@ -134,14 +86,19 @@ def command(
     elif next_ is not None:
         result = _next(lm, prompts, next_, specials, quiet=as_json)
     else:
-        result = _generate(lm, prompts, given, specials, echo=echo is not False, quiet=as_json)
+        given = given_settings(ctx, *_SETTINGS)
+        if stop:
+            given["stop"] = tuple(text.replace("\\n", "\n") for text in stop)
+        if stop_id:
+            given["stop_ids"] = tuple(given.pop("stop_id"))
+        result = _generate(lm, prompts, given, specials, echo=echo, quiet=as_json)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
 
 
-def given_settings(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are not None."""
-    return {name: value for name, value in settings.items() if value is not None}
+def given_settings(ctx: typer.Context, *names: str) -> dict[str, Any]:
+    """Return those of the named options that are on the command line."""
+    return {name: ctx.params[name] for name in names if is_given(ctx, name)}
 
 
 def print_note(line: str) -> None:
@@ -180,8 +137,7 @@ def _generate(
     done: list[Completion] = []
     text = isinstance(prompts[0], str)
     if text and len(prompts) == sampling.samples == 1 and not quiet:
-        pieces = stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials)
-        pieces = start_now(pieces)
+        pieces = start_now(stream(lm.model, tokenizer, prompts, sampling, eos_ids=eos_ids, specials=specials))
         print(prompts[0] if echo else "", end="", flush=True)
         for piece in pieces:
             print(piece.text, end="", flush=True)
@@ -212,15 +168,8 @@ def _score(
             continue
         ids = [_parsed_ids(text) for text in continuations]
         for row, (logprobs, greedy) in zip(ids, score_ids(lm.model, prompt, ids), strict=True):
-            results.append(
-                {
-                    "prompt_ids": prompt,
-                    "total": sum(logprobs),
-                    "per_token": logprobs,
-                    "ids": row,
-                    "greedy": greedy,
-                }
-            )
+            facts = {"prompt_ids": prompt, "total": sum(logprobs), "per_token": logprobs}
+            results.append({**facts, "ids": row, "greedy": greedy})
     for result in [] if quiet else results:
         names = [repr(text) for text in result["tokens"]] if "tokens" in result else result["ids"]
         parts = [f"{name} {value:.4f}" for name, value in zip(names, result["per_token"], strict=True)]

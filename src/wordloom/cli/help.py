@@ -7,8 +7,9 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["EXAMPLES", "PANELS", "HelpCommand", "use_help_pages"]
+__all__ = ["EXAMPLES", "PANELS", "HelpCommand", "SignedWords", "use_help_pages"]
 
+_MINUS = "\N{MINUS SIGN}"  # an argument that begins with it is no option
 _DEVICES = ("device", "dtype", "batch_size")
 
 # The options of the long verbs by panel, in the order of the panels; all others come first, as "Options".
@@ -145,6 +146,27 @@ class HelpCommand(TyperCommand):
         with formatter.section("Examples"):
             for example in self.examples(ctx):
                 formatter.write(f"{'':{formatter.current_indent}}wordloom {example}\n")
+
+
+class SignedWords(HelpCommand):
+    """A command that reads ``-man`` as a word with a sign; its options have two dashes, except ``-h``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        takes_value = {
+            name
+            for parameter in self.params
+            if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
+            for name in parameter.opts
+        }
+        flags = {*ctx.help_option_names}
+        taken: list[str] = []
+        for place, argument in enumerate(args):
+            if argument == "--":
+                return super().parse_args(ctx, [*taken, *args[place:]])
+            is_value = place > 0 and args[place - 1] in takes_value
+            signed = argument[:1] == "-" and argument[1:2] not in ("", "-") and argument not in flags
+            taken.append(_MINUS + argument[1:] if signed and not is_value else argument)
+        return super().parse_args(ctx, taken)
 
 
 def _verb(ctx: Any) -> str:

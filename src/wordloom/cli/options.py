@@ -4,41 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-import typer
+from typer import Argument, Option
 
 from wordloom.cli.usage import UsageError
 
 __all__ = [
-    "BATCH_SIZE",
-    "BEAMS",
-    "CHECKPOINT",
-    "DEVICE",
-    "DTYPE",
-    "ENCODING_ERRORS",
-    "FIELD",
-    "FORCE",
-    "HEADER",
-    "JSON",
-    "LABEL_COLUMN",
-    "LENGTH_PENALTY",
-    "MAX_NEW_TOKENS",
-    "PAST",
-    "PLOT",
-    "SEED",
-    "SEPARATOR",
-    "SOURCES",
-    "SPECIALS",
-    "TEMPERATURE",
-    "TEXT_COLUMN",
-    "THRESHOLD",
-    "TOP_K",
-    "TOP_P",
-    "VERBOSE",
-    "parse_column",
-    "parse_columns",
-]
+    "BATCH_SIZE", "BEAMS", "BESIDE", "CHECKPOINT", "DEVICE", "DTYPE", "ENCODING_ERRORS",
+    "ENCODING_ERRORS_OR_BYTES", "FIELD", "FORCE", "HEAD", "HEADER", "JSON", "JSON_LINES", "LABEL_COLUMN",
+    "LENGTH_PENALTY", "MAX_NEW_TOKENS", "PAST", "PLOT", "SEED", "SEPARATOR", "SOURCES", "SPECIALS",
+    "TEMPERATURE", "TEXT_COLUMN", "THRESHOLD", "TOO_LONG", "TOP_K", "TOP_P", "TRANSLATION_TOKENS", "VERBOSE",
+    "option", "parse_column", "parse_columns",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+def option(default: T, help: str, *names: str, **settings: Any) -> T:
+    """Declare an option of one command: its default value, help, flags and settings of ``typer.Option``."""
+    declared: Any = Option(default, *names, help=help, **settings)
+    return cast(T, declared)
 
 
 def parse_column(given: str | None) -> str | int | None:
@@ -62,42 +48,38 @@ def parse_columns(given: Sequence[str] | None) -> list[str | int] | None:
     return [column for column in columns if column is not None]
 
 
-CHECKPOINT = Annotated[Path, typer.Argument(help="The folder of a trained model.", show_default=False)]
-DEVICE = Annotated[str, typer.Option(help="The device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
-DTYPE = Annotated[
-    str, typer.Option(help="The precision of the weights: auto (as stored), fp32, bf16 or fp16.")
+CHECKPOINT = Annotated[Path, Argument(help="The folder of a trained model.", show_default=False)]
+DEVICE = Annotated[str, Option(help="The device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
+DTYPE = Annotated[str, Option(help="The precision of the weights: auto (as stored), fp32, bf16 or fp16.")]
+JSON = Annotated[bool, Option("--json", help="Print JSON.")]
+JSON_LINES = Annotated[
+    bool, Option("--json", help="Print a JSON object for each text, with all scores or probabilities.")
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-VERBOSE = Annotated[bool, typer.Option("--verbose", "-v", help="Log more details.")]
-FORCE = typer.Option("--force", help="Replace existing files.")
-PLOT = typer.Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file.")
+VERBOSE = Annotated[bool, Option("--verbose", "-v", help="Log more details.")]
+FORCE = Annotated[bool, Option("--force", help="Replace existing files.")]
+PLOT = Annotated[Path | None, Option(metavar="FILE", help="Draw into this .png, .svg or .pdf file.")]
 
 # -- reading texts
 
-FIELD = Annotated[str, typer.Option(help="The field of .jsonl and .parquet rows that holds the text.")]
+FIELD = Annotated[str, Option(help="The field of .jsonl and .parquet rows that holds the text.")]
 SOURCES = Annotated[
-    list[str],
-    typer.Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False),
+    list[str], Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False)
 ]
 SEPARATOR = Annotated[
     str | None,
-    typer.Option(
-        help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."
-    ),
+    Option(help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."),
 ]
 SPECIALS = Annotated[
     Literal["refuse", "text", "interpret"],
-    typer.Option(
-        help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."
-    ),
+    Option(help="Special tokens that occur in the text: refuse them, or read them as text or as tokens."),
 ]
 ENCODING_ERRORS = Annotated[
     Literal["strict", "replace"],
-    typer.Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),
+    Option(help="Text that is not UTF-8: report an error, or replace the wrong bytes with U+FFFD."),
 ]
 TEXT_COLUMN = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="COLUMN",
         callback=parse_columns,
         help="The column of a table that holds the text: a name, or a number from 1. Repeat the option for "
@@ -106,7 +88,7 @@ TEXT_COLUMN = Annotated[
 ]
 LABEL_COLUMN = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="COLUMN",
         callback=parse_column,
         help="The column of a table that holds the label or score: a name, or a number from 1. 'file' takes "
@@ -115,7 +97,7 @@ LABEL_COLUMN = Annotated[
 ]
 HEADER = Annotated[
     bool | None,
-    typer.Option(
+    Option(
         "--header/--no-header",
         help="Whether the first row of a .csv or .tsv file names its columns.  [default: yes if a column is "
         "given by name]",
@@ -123,42 +105,61 @@ HEADER = Annotated[
 ]
 THRESHOLD = Annotated[
     float | None,
-    typer.Option(
+    Option(
         help="Question answering: give no answer if its score exceeds that of the best answer by more than "
         "this.  [default: 0 for models trained to give none]"
     ),
 ]
+ENCODING_ERRORS_OR_BYTES = Annotated[
+    Literal["strict", "replace", "bytes"],
+    Option(
+        help="Text that is not UTF-8: report an error, replace the wrong bytes with U+FFFD, or read bytes "
+        "(byte tokenizers)."
+    ),
+]
+TOO_LONG = Annotated[
+    Literal["error", "cut", "window"],
+    Option(
+        help="Texts with more tokens than the model reads: report an error, truncate them (cut), or read "
+        "them in several windows (token classification, embeddings)."
+    ),
+]
 BATCH_SIZE = Annotated[
-    int | None,
-    typer.Option(help="How many texts to read at a time; fewer need less memory.", min=1),
+    int | None, Option(help="How many texts to read at a time; fewer need less memory.", min=1)
 ]
 
 # -- generating text
 
 MAX_NEW_TOKENS = Annotated[
     int | None,
-    typer.Option(help="Stop after this many tokens.  [default: 256, or the room that max_seq_len leaves]"),
+    Option(help="Stop after this many tokens.  [default: 256, or the room that max_seq_len leaves]"),
 ]
-TEMPERATURE = Annotated[
-    float | None, typer.Option(help="The sampling temperature; 0 is greedy.  [default: 0.8]")
-]
+TEMPERATURE = Annotated[float | None, Option(help="The sampling temperature; 0 is greedy.  [default: 0.8]")]
 TOP_K = Annotated[
-    int | None,
-    typer.Option(help="Sample from the k most probable tokens; 0 means all.  [default: 50]"),
+    int | None, Option(help="Sample from the k most probable tokens; 0 means all.  [default: 50]")
 ]
 TOP_P = Annotated[
-    float | None,
-    typer.Option(help="Sample from the most probable tokens that reach probability p; 1 means all."),
+    float | None, Option(help="Sample from the most probable tokens that reach probability p; 1 means all.")
 ]
-SEED = Annotated[int | None, typer.Option(help="The random seed; the same seed gives the same text.")]
+SEED = Annotated[int | None, Option(help="The random seed; the same seed gives the same text.")]
 PAST = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Text longer than max_seq_len: error, or slide the window (exact, slower).  [default: error]"
     ),
 ]
-BEAMS = Annotated[int, typer.Option(help="How many hypotheses the beam search keeps; 1 is greedy.", min=1)]
+BEAMS = Annotated[int, Option(help="How many hypotheses the beam search keeps; 1 is greedy.", min=1)]
 LENGTH_PENALTY = Annotated[
-    float,
-    typer.Option(help="Divide scores by the length to this power; values above 1 favour long texts."),
+    float, Option(help="Divide scores by the length to this power; values above 1 favour long texts.")
+]
+TRANSLATION_TOKENS = Annotated[
+    int | None,
+    Option(help="Stop a translation after this many tokens.  [default: by the source's length]", min=1),
+]
+
+# -- views of models
+
+HEAD = Annotated[int | None, Option(help="The head, from 0.  [default: the mean of all heads]", min=0)]
+BESIDE = Annotated[
+    list[str] | None, Option(metavar="CHECKPOINT", help="Another model to compare. Repeatable.")
 ]

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+from typer import Argument
 
-from wordloom.cli.options import (
-    BATCH_SIZE,
-    CHECKPOINT,
-    DEVICE,
-    DTYPE,
-    ENCODING_ERRORS,
-    FIELD,
-    HEADER,
-    TEXT_COLUMN,
-    THRESHOLD,
-)
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.usage import check_options, refuse
 from wordloom.errors import CheckpointError, DataError
 from wordloom.progress import TerminalReporter
@@ -31,39 +23,28 @@ _SHOWN = 20  # numbers of truncated rows that are shown
 
 def command(
     ctx: typer.Context,
-    checkpoint: CHECKPOINT,
+    checkpoint: options.CHECKPOINT,
     sources: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="FILE", help="Files with one text a line, .jsonl files or tables.  [default: stdin]"
         ),
     ] = None,
-    field: FIELD = "text",
-    text_column: TEXT_COLUMN = None,
-    header: HEADER = None,
-    encoding_errors: ENCODING_ERRORS = "strict",
-    top_k: Annotated[
-        int,
-        typer.Option(
-            help="How many tokens to show for each mask (encoders), or how many answers to each "
-            "question with --json.",
-            min=1,
-        ),
-    ] = 5,
-    too_long: Annotated[
-        Literal["error", "cut", "window"],
-        typer.Option(
-            help="Texts with more tokens than the model reads: report an error, truncate them (cut), or read "
-            "them in several windows (token classification)."
-        ),
-    ] = "error",
-    threshold: THRESHOLD = None,
-    batch_size: BATCH_SIZE = None,
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object for each text, with all probabilities.")
-    ] = False,
+    field: options.FIELD = "text",
+    text_column: options.TEXT_COLUMN = None,
+    header: options.HEADER = None,
+    encoding_errors: options.ENCODING_ERRORS = "strict",
+    top_k: int = option(
+        5,
+        "How many tokens to show for each mask (encoders), or how many answers to each question with --json.",
+        min=1,
+    ),
+    too_long: options.TOO_LONG = "error",
+    threshold: options.THRESHOLD = None,
+    batch_size: options.BATCH_SIZE = None,
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
+    json: options.JSON_LINES = False,
 ) -> None:
     """Predict with a classifier, another fine-tuned model or an encoder: one line for each text, in order.
 
@@ -90,9 +71,9 @@ def command(
     if prediction.files is not None and not sources:
         raise DataError(f"give a FILE of {prediction.files}, or - for standard input")
     model = kind.load(contents, device, dtype)
-    options = {name: ctx.params[name] for name in prediction.all_options}
+    settings = {name: ctx.params[name] for name in prediction.all_options}
     truncated = []
-    rows = prediction.run(contents, model, sources or ["-"], TerminalReporter(), **options)
+    rows = prediction.run(contents, model, sources or ["-"], TerminalReporter(), **settings)
     for number, row in enumerate(rows, 1):
         print(json_module.dumps(row.facts, ensure_ascii=False) if json else row.line)
         if row.truncated:

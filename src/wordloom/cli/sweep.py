@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument
 
-from wordloom.cli.options import VERBOSE
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.errors import WordloomError
 
@@ -18,32 +20,27 @@ __all__ = ["command"]
 
 def command(
     recipe: Annotated[
-        str, typer.Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
+        str, Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
     ],
     settings: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="KEY=VALUE[,VALUE]...",
             help="Settings that replace those of the recipe. Each combination of their values is a run.",
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path | None, typer.Option(help="The folder of the runs.  [default: runs/RECIPE-sweep]")
-    ] = None,
-    start_from: Annotated[
-        Path | None, typer.Option("--from", help="Start each run from the weights of this checkpoint.")
-    ] = None,
-    metric: Annotated[str, typer.Option(help="The validation metric that decides.")] = "loss",
-    maximize: Annotated[bool, typer.Option("--maximize", help="The highest value is best.")] = False,
-    minimize: Annotated[bool, typer.Option("--minimize", help="The lowest value is best.")] = False,
-    median: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Compare medians over the values of this key, such as seed."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs; train nothing.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the runs and the best as JSON.")] = False,
-    verbose: VERBOSE = False,
+    out: Path | None = option(None, "The folder of the runs.  [default: runs/RECIPE-sweep]"),
+    start_from: Path | None = option(None, "Start each run from the weights of this checkpoint.", "--from"),
+    metric: str = option("loss", "The validation metric that decides."),
+    maximize: bool = option(False, "The highest value is best.", "--maximize"),
+    minimize: bool = option(False, "The lowest value is best.", "--minimize"),
+    median: str | None = option(
+        None, "Compare medians over the values of this key, such as seed.", metavar="KEY"
+    ),
+    dry_run: bool = option(False, "Print the runs; train nothing.", "--dry-run"),
+    json: bool = option(False, "Print the runs and the best as JSON.", "--json"),
+    verbose: options.VERBOSE = False,
 ) -> None:
     """Train a recipe with every combination of settings, and report the best by a validation metric.
 
@@ -114,7 +111,7 @@ def _print(result: Any) -> None:
             "*" if best and not result.groups else "",
             *(Text(_value(value)) for value in run.settings.values()), *values, *measured,
             "" if run.state == "done" else run.state,
-            style="bold" if best else None,
+            style="bold" if best else None
         )  # fmt: skip
     tables = [runs]
     if result.groups:
@@ -135,7 +132,7 @@ def _print(result: Any) -> None:
                 "*" if best else "",
                 *(Text(_value(value)) for value in group.settings.values()),
                 *values, f"{group.done} of {len(group.runs)}",
-                style="bold" if best else None,
+                style="bold" if best else None
             )  # fmt: skip
         tables.append(groups)
     for number, table in enumerate(tables):

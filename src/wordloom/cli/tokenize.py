@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
-from wordloom.cli.options import ENCODING_ERRORS, JSON, SEPARATOR, SOURCES, SPECIALS
+from wordloom.cli import options
+from wordloom.cli.options import option
+from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -22,66 +25,47 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _Tokenizer = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         help="The folder or file of a tokenizer: tokenizer.json, tokenizer.model, vocab.txt ...",
         show_default=False,
     ),
 ]
-_Field = Annotated[
-    str, typer.Option(help="The field of .jsonl, .json and .parquet rows that holds the text.")
-]
+_Field = Annotated[str, Option(help="The field of .jsonl, .json and .parquet rows that holds the text.")]
 
 
 @app.command()
 def train(
-    sources: SOURCES,
-    out: Annotated[Path, typer.Option(help="The folder to write.", show_default=False)],
-    kind: Annotated[
-        str, typer.Option(help="The kind of tokenizer: word, char, byte, bpe, wordpiece or unigram.")
-    ] = "bpe",
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="The size of the vocabulary, with special tokens.  [default: 8192 for bpe, wordpiece and "
-            "unigram, else all]"
-        ),
-    ] = None,
-    lower: Annotated[bool, typer.Option("--lower", help="Lower-case all text.")] = False,
-    min_frequency: Annotated[
-        int | None,
-        typer.Option(
-            help="How often a word, character or pair must occur.  [default: 2 for bpe and wordpiece, else 1]"
-        ),
-    ] = None,
-    special_token: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A special token; its name says its role. Repeatable.  [default: those of the kind]"
-        ),
-    ] = None,
-    no_special_tokens: Annotated[
-        bool, typer.Option("--no-special-tokens", help="Add no special tokens, not even eos.")
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="How to split text first. bpe, unigram: gpt2 or llama3. word: words or whitespace.  "
-            "[default: gpt2; words]"
-        ),
-    ] = None,
-    limit_alphabet: Annotated[
-        int | None,
-        typer.Option(help="wordpiece, unigram: how many different characters to keep.  [default: 1000]"),
-    ] = None,
-    sample_mb: Annotated[
-        int, typer.Option(help="How many MB of text to hold in memory; a larger corpus is sampled.", min=1)
-    ] = 256,
-    seed: Annotated[int, typer.Option(help="The random seed of the sample.")] = 0,
+    sources: options.SOURCES,
+    out: Annotated[Path, Option(help="The folder to write.", show_default=False)],
+    kind: str = option("bpe", "The kind of tokenizer: word, char, byte, bpe, wordpiece or unigram."),
+    vocab_size: int | None = option(
+        None,
+        "The size of the vocabulary, with special tokens.  [default: 8192 for bpe, wordpiece and "
+        "unigram, else all]",
+    ),
+    lower: bool = option(False, "Lower-case all text.", "--lower"),
+    min_frequency: int | None = option(
+        None, "How often a word, character or pair must occur.  [default: 2 for bpe and wordpiece, else 1]"
+    ),
+    special_token: list[str] | None = option(
+        None, "A special token; its name says its role. Repeatable.  [default: those of the kind]"
+    ),
+    no_special_tokens: bool = option(False, "Add no special tokens, not even eos.", "--no-special-tokens"),
+    split: str | None = option(
+        None,
+        "How to split text first. bpe, unigram: gpt2 or llama3. word: words or whitespace.  "
+        "[default: gpt2; words]",
+    ),
+    limit_alphabet: int | None = option(
+        None, "wordpiece, unigram: how many different characters to keep.  [default: 1000]"
+    ),
+    sample_mb: int = option(256, "How many MB of text to hold in memory; a larger corpus is sampled.", min=1),
+    seed: int = option(0, "The random seed of the sample."),
     field: _Field = "text",
-    separator: SEPARATOR = None,
-    encoding_errors: ENCODING_ERRORS = "strict",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing tokenizer.")] = False,
-    json: JSON = False,
+    separator: options.SEPARATOR = None,
+    encoding_errors: options.ENCODING_ERRORS = "strict",
+    force: bool = option(False, "Replace an existing tokenizer.", "--force"),
+    json: options.JSON = False,
 ) -> None:
     """Train a tokenizer on text."""
     from wordloom.progress import tokenizer_progress
@@ -119,12 +103,10 @@ def train(
 @app.command()
 def encode(
     tokenizer: _Tokenizer,
-    text: Annotated[str, typer.Argument(help="The text, or - for all of standard input.")],
-    tokens: Annotated[
-        bool, typer.Option("--tokens", help="Print a line for each token: id, position, text.")
-    ] = False,
-    specials: SPECIALS = "refuse",
-    json: JSON = False,
+    text: Annotated[str, Argument(help="The text, or - for all of standard input.")],
+    tokens: bool = option(False, "Print a line for each token: id, position, text.", "--tokens"),
+    specials: options.SPECIALS = "refuse",
+    json: options.JSON = False,
 ) -> None:
     """Encode a text and print its token ids."""
     from wordloom.text import Tokenizer
@@ -148,11 +130,9 @@ def encode(
 @app.command()
 def decode(
     tokenizer: _Tokenizer,
-    ids: Annotated[list[str], typer.Argument(help="Ids, or - for ids on standard input.")],
-    skip_special_tokens: Annotated[
-        bool, typer.Option("--skip-special-tokens", help="Leave out special tokens.")
-    ] = False,
-    json: JSON = False,
+    ids: Annotated[list[str], Argument(help="Ids, or - for ids on standard input.")],
+    skip_special_tokens: bool = option(False, "Leave out special tokens.", "--skip-special-tokens"),
+    json: options.JSON = False,
 ) -> None:
     """Decode token ids and print their text.
 
@@ -177,12 +157,12 @@ def decode(
 
 @app.command()
 def report(
-    source: Annotated[str, typer.Argument(help="The text to measure on: a file, folder, glob or -.")],
-    tokenizers: Annotated[list[Path], typer.Argument(help="Tokenizers, each a folder or file.")],
+    source: Annotated[str, Argument(help="The text to measure on: a file, folder, glob or -.")],
+    tokenizers: Annotated[list[Path], Argument(help="Tokenizers, each a folder or file.")],
     field: _Field = "text",
-    separator: SEPARATOR = None,
-    encoding_errors: ENCODING_ERRORS = "strict",
-    json: JSON = False,
+    separator: options.SEPARATOR = None,
+    encoding_errors: options.ENCODING_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Compare tokenizers side by side on one text."""
     from wordloom.text import Tokenizer, compare_tokenizers
@@ -240,22 +220,9 @@ def _print_training(tokenizer: Tokenizer, report: TrainingReport, out: Path) -> 
 
 
 def _print_reports(reports: list[TokenizerReport]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("tokenizer", overflow="fold")
-    table.add_column("kind", no_wrap=True)
-    for column in (
-        "entries",
-        "bytes\nper token",
-        "tokens\nper word",
-        "unknown",
-        "unused\nentries",
-        "lines\nlost",
-    ):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("kind", "entries", "bytes/token", "tokens/word", "unknown", "unused", "lost")
+    table = plain_table(None, "tokenizer", *columns)
+    table.collapse_padding, table.pad_edge = True, False  # fits 80 columns
     for report in reports:
         table.add_row(
             report.name,
@@ -267,8 +234,8 @@ def _print_reports(reports: list[TokenizerReport]) -> None:
             f"{report.unused_share:.1%}",
             f"{report.round_trip_failures / max(report.lines, 1):.1%}",
         )
-    Console().print(table)
-    print(f"{reports[0].lines:,} lines; decoding does not restore lost lines; * is lossless")
+    print_unwrapped(table)
+    print(f"{reports[0].lines:,} lines; * is lossless; a line is lost if decoding does not restore it")
     for report in reports:
         if report.lossless and report.first_failure is not None:
             print(f"{report.name} is lossless but does not give back {report.first_failure!r}")

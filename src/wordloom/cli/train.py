@@ -6,9 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
-from wordloom.cli.options import VERBOSE
+from wordloom.cli import options
+from wordloom.cli.options import option
 
 __all__ = ["command"]
 
@@ -16,24 +17,24 @@ __all__ = ["command"]
 def command(
     recipe: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="The name of a built-in recipe, a .toml file, or the folder of a run.", show_default=False
         ),
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[KEY=VALUE]...",
             help="Settings that replace those of the recipe, such as train.steps=500.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the run.  [default: runs/RECIPE]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
-    start_from: Annotated[
-        Path | None, typer.Option("--from", help="Start from the weights and tokenizer of this checkpoint.")
-    ] = None,
-    verbose: VERBOSE = False,
+    out: Path | None = option(None, "The folder of the run.  [default: runs/RECIPE]"),
+    resume: bool = option(False, "Continue the run in the folder.", "--resume"),
+    force: bool = option(False, "Replace the run in the folder.", "--force"),
+    start_from: Path | None = option(
+        None, "Start from the weights and tokenizer of this checkpoint.", "--from"
+    ),
+    verbose: options.VERBOSE = False,
 ) -> None:
     """Train a model from a recipe. Ctrl-C saves and stops; --resume continues with an identical result."""
     import logging
@@ -47,13 +48,7 @@ def command(
     refuse_repeated(overrides or ())
     progress = TrainingProgress()
     result = train(
-        recipe,
-        overrides or (),
-        out=out,
-        resume=resume,
-        force=force,
-        start_from=start_from,
-        progress=progress,
+        recipe, overrides or (), out=out, resume=resume, force=force, start_from=start_from, progress=progress
     )
     if result.stopped:
         progress.say(f"stopped at step {result.step:,} of {result.total_steps:,}; to continue:")

@@ -8,20 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument
 
+from wordloom.cli import options
 from wordloom.cli.generate import given_settings, print_note
-from wordloom.cli.options import (
-    BEAMS,
-    CHECKPOINT,
-    DEVICE,
-    DTYPE,
-    ENCODING_ERRORS,
-    FIELD,
-    LENGTH_PENALTY,
-    SEED,
-    TOP_K,
-    TOP_P,
-)
+from wordloom.cli.options import option
 from wordloom.cli.usage import refuse
 
 if TYPE_CHECKING:
@@ -35,51 +26,41 @@ _EARLY: dict[str, Any] = {"true": True, "false": False, "never": "never"}
 
 def command(
     ctx: typer.Context,
-    checkpoint: CHECKPOINT,
+    checkpoint: options.CHECKPOINT,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="FILE",
             help="A file with one text a line, or a .jsonl file.  [default: stdin]",
             show_default=False,
         ),
     ] = "-",
-    field: FIELD = "text",
-    beams: BEAMS = 5,
-    length_penalty: LENGTH_PENALTY = 1.0,
-    early_stopping: Annotated[
-        Literal["true", "false", "never"],
-        typer.Option(
-            help="When to stop the beam search. true: as soon as --beams translations end. false: when a "
-            "better one is unlikely. never: when a better one is impossible."
-        ),
-    ] = "false",
-    n_best: Annotated[int, typer.Option(help="How many translations of each text to print.", min=1)] = 1,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(help="Stop after this many tokens.  [default: by the source's length]", min=1),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Sample translations at this temperature instead of searching; 0 is greedy."),
-    ] = None,
-    top_k: TOP_K = None,
-    top_p: TOP_P = None,
-    seed: SEED = None,
-    too_long: Annotated[
-        Literal["error", "split"],
-        typer.Option(
-            help="Texts with more tokens than the model reads: report an error, or translate their sentences "
-            "one by one."
-        ),
-    ] = "error",
-    batch_size: Annotated[int, typer.Option(help="How many texts to translate at once.", min=1)] = 32,
-    encoding_errors: ENCODING_ERRORS = "strict",
-    device: DEVICE = "auto",
-    dtype: DTYPE = "auto",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object for each text, with the scores.")
-    ] = False,
+    field: options.FIELD = "text",
+    beams: options.BEAMS = 5,
+    length_penalty: options.LENGTH_PENALTY = 1.0,
+    early_stopping: Literal["true", "false", "never"] = option(
+        "false",
+        "When to stop the beam search. true: as soon as --beams translations end. false: when a "
+        "better one is unlikely. never: when a better one is impossible.",
+    ),
+    n_best: int = option(1, "How many translations of each text to print.", min=1),
+    max_new_tokens: options.TRANSLATION_TOKENS = None,
+    temperature: float | None = option(
+        None, "Sample translations at this temperature instead of searching; 0 is greedy."
+    ),
+    top_k: options.TOP_K = None,
+    top_p: options.TOP_P = None,
+    seed: options.SEED = None,
+    too_long: Literal["error", "split"] = option(
+        "error",
+        "Texts with more tokens than the model reads: report an error, or translate their sentences "
+        "one by one.",
+    ),
+    batch_size: int = option(32, "How many texts to translate at once.", min=1),
+    encoding_errors: options.ENCODING_ERRORS = "strict",
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
+    json: options.JSON_LINES = False,
 ) -> None:
     """Translate texts, one a line, in order.
 
@@ -88,7 +69,7 @@ def command(
     """
     from wordloom.data import documents
 
-    sampling = given_settings(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    sampling = given_settings(ctx, "temperature", "top_k", "top_p", "seed")
     if temperature is None:
         refuse(ctx, "without --temperature nothing is sampled", *sampling)
         how: dict[str, Any] = {"beams": beams, "length_penalty": length_penalty, "n_best": n_best,
@@ -124,9 +105,8 @@ def command(
         printed += 1
         if json:
             results = [one._asdict() for one in translations]
-            print(
-                json_module.dumps({"source": text, "translations": results}, ensure_ascii=False), flush=True
-            )
+            facts = {"source": text, "translations": results}
+            print(json_module.dumps(facts, ensure_ascii=False), flush=True)
         else:
             print(_lines(translations, n_best), flush=True)
 

@@ -15,15 +15,9 @@ if TYPE_CHECKING:
     from wordloom.run.checkpoint.kinds import Kind, Use
 
 __all__ = [
-    "UsageError",
-    "check_options",
-    "check_plot",
-    "is_given",
-    "refuse",
-    "refuse_existing",
-    "short_names",
+    "UsageError", "check_options", "check_plot", "is_given", "refuse", "refuse_existing", "short_names",
     "usage_line",
-]
+]  # fmt: skip
 
 # typer brings its own click (older versions import click) and exports only this subclass of its errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -37,12 +31,19 @@ def is_given(ctx: typer.Context, name: str) -> bool:
 
 def refuse(ctx: typer.Context, why: str, *names: str) -> None:
     """Raise WordloomError if one of these options is given; ``why`` says why they have no effect."""
-    if flags := _flags(name for name in names if is_given(ctx, name)):
+    if flags := _flags(ctx, (name for name in names if is_given(ctx, name))):
         raise WordloomError(f"{why}: leave out {flags}")
 
 
-def _flags(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+def _flags(ctx: typer.Context, names: Iterable[str]) -> str:
+    """Return the options as they are written on the command line, such as ``--no-echo`` for False."""
+    flags = []
+    options = {parameter.name: parameter for parameter in ctx.command.params}
+    for name in names:
+        option = options[name]
+        off = ctx.params[name] is False and option.secondary_opts
+        flags.append((option.secondary_opts if off else option.opts)[0])
+    return ", ".join(flags)
 
 
 def check_options(
@@ -58,8 +59,8 @@ def check_options(
     unused = [name for name in given if name in options_of_kinds.difference(use.all_options)]
     if unused:
         raise WordloomError(
-            f"{folder} holds {kind.description}, which {use.reads}: leave out {_flags(unused)}; allowed: "
-            f"{_flags(use.all_options)}"
+            f"{folder} holds {kind.description}, which {use.reads}: leave out {_flags(ctx, unused)}; "
+            f"allowed: {_flags(ctx, use.all_options)}"
         )
     if not files:
         why = f"without a FILE, the recipe in {folder} says what to read and how"

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from wordloom.lazy import fetching
 
 _HOMES = {
-    **dict.fromkeys(("Alignment", "alignment_map"), "alignment"),
-    **dict.fromkeys(("AttentionMap", "attention_map"), "attention"),
+    **dict.fromkeys(("Alignment", "AttentionMap", "alignment_map", "attention_map"), "attention"),
     **dict.fromkeys(("GradientFlow", "draw_gradients", "gradient_flow"), "gradients"),
     **dict.fromkeys(("Component", "KvCache", "ParameterTable", "parameter_table"), "parameters"),
     **dict.fromkeys(("draw_axes", "draw_map"), "vector_plots"),
-    "draw_lengths": "lengths",
+    "draw_lengths": "score_plots",
 }
 
 __all__ = [
@@ -25,11 +24,10 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from wordloom.inspect.alignment import Alignment, alignment_map
-    from wordloom.inspect.attention import AttentionMap, attention_map
+    from wordloom.inspect.attention import Alignment, AttentionMap, alignment_map, attention_map
     from wordloom.inspect.gradients import GradientFlow, draw_gradients, gradient_flow
-    from wordloom.inspect.lengths import draw_lengths
     from wordloom.inspect.parameters import Component, KvCache, ParameterTable, parameter_table
+    from wordloom.inspect.score_plots import draw_lengths
     from wordloom.inspect.vector_plots import draw_axes, draw_map
 
 __getattr__ = fetching(__name__, _HOMES)

@@ -14,15 +14,14 @@ from wordloom.inspect.figures import (
     COLOURS,
     FAINT,
     FONT,
-    GRID,
     INK,
     MARKS,
     axis_labels,
+    fit_plane,
     load_matplotlib,
     mark_radius,
     name_points,
     new_panel,
-    same_scale,
     save_figure,
 )
 from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
@@ -86,32 +85,29 @@ def cluster_figure(
     seed: int = 0,
 ) -> Any:
     """Return the figure that :func:`draw_clusters` saves."""
+    from matplotlib.lines import Line2D
+
     points, axes = _points(np.asarray(vectors, np.float64), plane, seed)
     K = len(words)
     height = max(_PANEL, K * _LINE + 1.0)
     panel = new_panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
-    same_scale(panel, points)
-    panel.grid(color=GRID, linewidth=0.6)
-    panel.set_xlabel(axes[0], fontsize=FONT, color=INK)
-    panel.set_ylabel(axes[1], fontsize=FONT, color=INK)
-    if plane == "tsne":
-        panel.set_xticks([])
-        panel.set_yticks([])
+    fit_plane(panel, points, axes, ticks=plane != "tsne")
     size = float(np.clip(110 / np.sqrt(len(points)), 2.5, 6.0))  # many texts get small markers
     sizes = np.bincount(assigned, minlength=K)
-    handles = []
-    for cluster in range(K):
-        looks = _looks(cluster)
-        members = points[assigned == cluster].T
-        small = {"markersize": size, "markeredgewidth": 0, "linestyle": "none", "alpha": 0.6}
-        panel.plot(*members, zorder=2, **small, **looks)
-        handles.append(_handle(looks))
-    middles = np.stack([np.median(points[assigned == cluster], axis=0) for cluster in range(K)])
-    for cluster, middle in enumerate(middles):
-        looks = _looks(cluster)
-        panel.plot(*middle, markersize=2 * mark_radius(True), markeredgecolor=INK, zorder=4, **looks)
+    looks: list[dict[str, Any]] = [
+        {"marker": MARKS[i % len(MARKS)], "color": COLOURS[i % len(COLOURS)]} for i in range(K)
+    ]
+    small: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
+    handles = [Line2D([], [], markersize=6, **small, **look) for look in looks]
+    middles = []
+    for cluster, look in enumerate(looks):
+        members = points[assigned == cluster]
+        panel.plot(*members.T, zorder=2, markersize=size, alpha=0.6, **small, **look)
+        middles.append(np.median(members, axis=0))
+    for middle, look in zip(middles, looks, strict=True):
+        panel.plot(*middle, markersize=2 * mark_radius(True), markeredgecolor=INK, zorder=4, **look)
     numbers = [str(cluster + 1) for cluster in range(K)]
-    name_points(panel, numbers, middles, [True] * K, lines_may_cross=True, overlap=True)
+    name_points(panel, numbers, np.stack(middles), [True] * K, lines_may_cross=True, overlap=True)
     lines = [_line(i + 1, n, some) for i, (n, some) in enumerate(zip(sizes.tolist(), words, strict=True))]
     legend = panel.legend(
         handles, lines, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=FONT - 0.5,
@@ -130,16 +126,6 @@ def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np
         return _neighbour_embedding(units, seed), axis_labels(None, "texts")
     points, explained = _principal_components(x)
     return points, axis_labels(explained, "texts")
-
-
-def _looks(cluster: int) -> dict[str, Any]:
-    return {"marker": MARKS[cluster % len(MARKS)], "color": COLOURS[cluster % len(COLOURS)]}
-
-
-def _handle(looks: dict[str, Any]) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], linestyle="none", markersize=6, markeredgewidth=0, **looks)
 
 
 def _line(number: int, n: int, words: Sequence[str]) -> str:

@@ -26,8 +26,8 @@ from wordloom.vectors.whole_files import new_file
 
 __all__ = [
     "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "SHADES", "add_colour_bar", "axis_labels",
-    "check_format", "load_matplotlib", "mark_radius", "name_points", "new_figure", "new_panel", "same_scale",
-    "save_figure", "shown",
+    "check_format", "fit_plane", "hide_frame", "load_matplotlib", "mark_radius", "name_points", "new_figure",
+    "new_panel", "save_figure", "shown",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -96,12 +96,12 @@ def load_matplotlib() -> Any:
     return matplotlib
 
 
-def new_figure(size: tuple[float, float]) -> Any:
-    """Return an empty figure of ``size`` inches that arranges its parts."""
+def new_figure(size: tuple[float, float], **settings: Any) -> Any:
+    """Return an empty figure of ``size`` inches; by default it arranges its parts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, facecolor="white", layout="constrained")
+    figure = Figure(figsize=size, facecolor="white", **(settings or {"layout": "constrained"}))
     FigureCanvasAgg(figure)
     return figure
 
@@ -117,6 +117,12 @@ def add_colour_bar(panel: Any, image: Any, label: str, size: float) -> Any:
     return bar
 
 
+def hide_frame(panel: Any) -> None:
+    """Hide the frame of ``panel`` above and on the right."""
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
 def axis_labels(explained: tuple[float, float] | None, points: str) -> tuple[str, str]:
     """Return the labels of a plane: two principal components, or t-SNE where ``explained`` is None."""
     if explained is None:
@@ -128,14 +134,8 @@ def axis_labels(explained: tuple[float, float] | None, points: str) -> tuple[str
 
 def new_panel(size: tuple[float, float], margins: tuple[float, float, float, float]) -> Any:
     """Return the panel of a new figure; ``size`` and margins (left, bottom, right, top) are in inches."""
-    load_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
     (width, height), (left, bottom, right, top) = size, margins
-    panel = figure.add_axes(
+    panel = new_figure(size, dpi=_DPI).add_axes(
         (left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height)
     )
     panel.set_axisbelow(True)
@@ -150,8 +150,14 @@ def mark_radius(bold: bool) -> float:
     return 4.5 if bold else 3.0
 
 
-def same_scale(panel: Any, points: NDArray[np.float64]) -> None:
-    """Set limits around all points, with the same scale on both axes."""
+def fit_plane(panel: Any, points: NDArray[np.float64], names: Sequence[str], *, ticks: bool = True) -> None:
+    """Set the names of both axes, and limits around all points with one scale."""
+    panel.grid(color=GRID, linewidth=0.6)
+    panel.set_xlabel(names[0], fontsize=FONT, color=INK, parse_math=False)
+    panel.set_ylabel(names[1], fontsize=FONT, color=INK, parse_math=False)
+    if not ticks:
+        panel.set_xticks([])
+        panel.set_yticks([])
     box = panel.get_window_extent()
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     spans = np.ptp(points, axis=0)

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, GenerationError, NonFiniteError
-from wordloom.inspect.figures import COLOURS, new_figure, save_figure
+from wordloom.inspect.figures import COLOURS, hide_frame, new_figure, save_figure
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.linear import Linear
@@ -256,6 +256,5 @@ def gradients_figure(flows: Mapping[str, GradientFlow]) -> Any:
     axes.set_ylabel("relative gradient norm")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    hide_frame(axes)
     return figure

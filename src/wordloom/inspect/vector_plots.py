@@ -17,10 +17,10 @@ from wordloom.inspect.figures import (
     INK,
     MARKS,
     axis_labels,
+    fit_plane,
     mark_radius,
     name_points,
     new_panel,
-    same_scale,
     save_figure,
     shown,
 )
@@ -67,11 +67,8 @@ def map_figure(word_map: WordMap) -> Any:
     """Return the matplotlib figure of :func:`draw_map`; the words are texts of its panel."""
     names = axis_labels(word_map.explained, "words")
     bold = [word in set(word_map.asked) for word in word_map.words]
-    panel = _labelled(word_map.words, word_map.points, word_map.groups, bold, names, spokes=True)
-    if word_map.explained is None:
-        panel.set_xticks([])
-        panel.set_yticks([])
-    return panel.figure
+    how = {"spokes": True, "ticks": word_map.explained is not None}
+    return _labelled(word_map.words, word_map.points, word_map.groups, bold, names, **how).figure
 
 
 def axes_figure(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
@@ -81,7 +78,7 @@ def axes_figure(words: Sequence[str], values: NDArray[np.float32], names: Sequen
     if values.shape[1] > 2:
         return _table(words, values, names)
     groups = np.zeros(len(words), dtype=np.int64)
-    panel = _labelled(words, values.astype(np.float64), groups, [False] * len(words), names, spokes=False)
+    panel = _labelled(words, values.astype(np.float64), groups, [False] * len(words), names)
     for line in (panel.axhline, panel.axvline):
         line(0, color=FAINT, linewidth=0.8, zorder=1)
     return panel.figure
@@ -94,14 +91,16 @@ def _labelled(
     bold: Sequence[bool],
     names: Sequence[str],
     *,
-    spokes: bool,
+    spokes: bool = False,
+    ticks: bool = True,
 ) -> Any:
     """Return a panel with a marker and a name for each point, large enough that names cover nothing."""
     spans = np.ptp(points, axis=0)
     height = _WIDTH * np.clip(spans[1] / spans[0] if spans[0] > 0 else 1.0, 0.5, 0.9)
     for scale, lines_may_cross in [*((s, False) for s in _SCALES), *((s, True) for s in _SCALES_CROSSING)]:
         panel = new_panel((_WIDTH * scale, height * scale), (0.65, 0.6, 0.2, 0.2))
-        _marks(panel, points, groups, bold, names, spokes=spokes)
+        fit_plane(panel, points, names, ticks=ticks)
+        _marks(panel, points, groups, bold, spokes=spokes)
         last = lines_may_cross and scale == _SCALES_CROSSING[-1]
         if name_points(panel, words, points, bold, lines_may_cross=lines_may_cross, overlap=last):
             break
@@ -109,18 +108,8 @@ def _labelled(
 
 
 def _marks(
-    panel: Any,
-    points: NDArray[np.float64],
-    groups: NDArray[np.int64],
-    bold: Sequence[bool],
-    names: Sequence[str],
-    *,
-    spokes: bool,
+    panel: Any, points: NDArray[np.float64], groups: NDArray[np.int64], bold: Sequence[bool], *, spokes: bool
 ) -> None:
-    same_scale(panel, points)
-    panel.grid(color=GRID, linewidth=0.6)
-    panel.set_xlabel(names[0], fontsize=FONT, color=INK, parse_math=False)
-    panel.set_ylabel(names[1], fontsize=FONT, color=INK, parse_math=False)
     for i, (point, group) in enumerate(zip(points, groups.tolist(), strict=True)):
         colour, mark = COLOURS[group % len(COLOURS)], MARKS[group % len(MARKS)]
         if spokes and not bold[i]:  # the queried words are the first points, in the order of the groups

@@ -400,7 +400,7 @@ def test_embed_at_the_command(masked: Path, tmp_path: Path) -> None:
         (("--level", "token", "--out", str(tmp_path / "x.npy")), "cannot hold tokens"),
         (("--level", "token", "--pooling", "max"), "the model's own vectors: leave out --pooling"),
         (("--level", "token", "--normalize"), "leave out --normalize"),
-        (("--out", str(tmp_path / "x.csv")), "is not a format of vectors"),
+        (("--out", str(tmp_path / "x.csv")), "cannot hold vectors"),
         (("--method", "mean", "--layer", "1"), "leave out --layer"),
     ):
         assert re.search(message, str(embed(*wrong).exception))

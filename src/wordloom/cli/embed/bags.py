@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from wordloom.cli.embed.model import output_file
-from wordloom.cli.vectors.output import print_notes
-from wordloom.errors import VectorError, did_you_mean
-
-if TYPE_CHECKING:
-    from wordloom.cli.embed.clusters import Grouping
+from wordloom.cli.embed.output import Output, output_file
 
 __all__ = ["embed_bags", "holds_bags"]
 
-FORMATS = (".npz", ".jsonl")
-
-Rows = Iterator[tuple[list[str], Any]]  # texts, CSR [B, V]
+Rows = tuple[list[str], Any]  # texts, CSR [B, V]
 
 
 def holds_bags(folder: Path) -> bool:
@@ -28,25 +22,17 @@ def holds_bags(folder: Path) -> bool:
 
 
 def embed_bags(
-    folder: Path,
-    lines: Iterator[str],
-    *,
-    out: Path | None,
-    normalize: bool,
-    batch_size: int,
-    groups: Grouping | None = None,
+    folder: Path, lines: Iterator[str], *, output: Output, normalize: bool, batch_size: int
 ) -> None:
-    """Write the features of ``lines`` as scipy's .npz or as JSON lines, or hand them to ``groups``."""
+    """Write the features of ``lines`` as scipy's .npz or as JSON lines, or cluster them."""
     from wordloom.data.bags.vectorizer import unit_rows
     from wordloom.vectors.use.text_embeddings import TextReport
 
-    if out is not None and groups is None and out.suffix not in FORMATS:
-        hint = did_you_mean(out.suffix, FORMATS)
-        raise VectorError(f"'{out}' has an ending that cannot hold sparse rows; {hint}")
+    output.check_ending((".npz", ".jsonl"), "sparse rows")
     vectorizer, weigh = _opened(folder)
     report = TextReport(0, 0, 0, [])
 
-    def batches() -> Rows:
+    def batches() -> Iterator[Rows]:
         while batch := list(islice(lines, batch_size)):
             counted = vectorizer.count(batch)
             empty = [row for row, n in enumerate(counted.rows.getnnz(axis=1)) if not n]
@@ -54,15 +40,8 @@ def embed_bags(
             rows = weigh(counted.rows)
             yield batch, unit_rows(rows) if normalize else rows
 
-    if groups is not None:
-        groups.take(batches())
-        print_notes([str(report)])
-        return
-    n = _write(out, batches(), vectorizer.terms)
-    notes = [str(report)]
-    if out is not None:
-        notes.append(f"{n:,} rows of {len(vectorizer):,} words written to {out}")
-    print_notes(notes)
+    write = partial(_write, terms=vectorizer.terms)
+    output.take(batches(), write, f"rows of {len(vectorizer):,} words", lambda: [str(report)])
 
 
 def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
@@ -78,7 +57,7 @@ def _opened(folder: Path) -> tuple[Any, Callable[[Any], Any]]:
     return classifier.vectorizer, classifier.weigh
 
 
-def _write(out: Path | None, batches: Rows, terms: Sequence[str]) -> int:
+def _write(out: Path | None, batches: Iterable[Rows], terms: Sequence[str]) -> int:
     """Write the rows and return their number; a .npz file is written at the end."""
     written = 0
     with output_file(out) as file:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from wordloom.cli.options import parse_column
+from wordloom.cli import options
 from wordloom.cli.vectors.output import new_table, print_json, print_notes
 from wordloom.errors import DataError, did_you_mean
 
@@ -205,7 +205,9 @@ def _read(
     field = None if reading["field"] == "text" else reading["field"]
     how = {"header": reading["header"], "encoding_errors": reading["encoding_errors"]}
     rows = list(
-        labelled_rows(source, text=reading["columns"] or field, label=parse_column(label_column), **how)
+        labelled_rows(
+            source, text=reading["columns"] or field, label=options.parse_column(label_column), **how
+        )
     )
     if rows and len(rows[0].texts) > 1:
         raise DataError(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from wordloom.cli.vectors.output import print_notes
-from wordloom.errors import CheckpointError, VectorError, did_you_mean
+from wordloom.cli.embed.output import Output, output_file
+from wordloom.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from wordloom.cli.embed.clusters import Grouping
     from wordloom.data.rows.lines import PlacedText
     from wordloom.run import Embedder
     from wordloom.run.models.embedder import EmbedLedger, TokenVectors
 
-__all__ = ["Level", "embed_model", "holds_model", "output_file", "text_embedder"]
+__all__ = ["Level", "embed_model", "holds_model"]
 
 Level = Literal["text", "token"]
-TOKEN_FORMATS = (".jsonl", ".parquet")
 
 
 def holds_model(folder: Path) -> bool:
@@ -35,52 +31,43 @@ def embed_model(
     folder: Path,
     texts: Iterator[PlacedText],
     *,
-    out: Path | None,
+    output: Output,
     level: Level,
     batch_size: int,
     device: str,
     dtype: str,
-    groups: Grouping | None = None,
     **settings: Any,
 ) -> None:
-    """Write the vectors of ``texts`` or of their tokens, or hand those of texts to ``groups``.
+    """Write the vectors of ``texts`` or of their tokens, or cluster the texts.
 
     ``settings`` are those of :meth:`wordloom.run.TextEncoder.embedder`.
     """
     from wordloom.run.models.embedder import EmbedLedger
-    from wordloom.vectors.files.embedded_texts import embedding_format, write_embeddings
+    from wordloom.vectors.files.embedded_texts import FORMATS, write_embeddings
 
-    if level == "token" and out is not None and out.suffix not in TOKEN_FORMATS:
-        hint = did_you_mean(out.suffix, TOKEN_FORMATS)
-        raise VectorError(f"'{out}' has an ending that cannot hold tokens and vectors; {hint}")
-    if out is not None and groups is None:
-        embedding_format(out)
-    embedder, ledger = text_embedder(folder, device, dtype, settings), EmbedLedger()
     if level == "token":
-        written = _write_tokens(out, _token_batches(embedder, texts, batch_size, ledger))
-        what = f"{written:,} vectors of tokens"
-    else:
+        output.check_ending((".jsonl", ".parquet"), "tokens and vectors")
+    output.check_ending(FORMATS, "vectors")
+    embedder, ledger = _text_embedder(folder, device, dtype, settings), EmbedLedger()
+    if level == "token":
+        tokens = _token_batches(embedder, texts, batch_size, ledger)
+        output.take(tokens, _write_tokens, f"vectors of tokens of {embedder.dim} components", ledger.lines)
+        return
 
-        def batches() -> Iterator[tuple[list[str], Any]]:
-            for batch, place in _placed(texts, batch_size, ledger):
-                at = 0
-                for vectors in embedder.stream(batch, ledger, place=place):
-                    yield batch[at : at + len(vectors)], vectors
-                    at += len(vectors)
+    def batches() -> Iterator[tuple[list[str], Any]]:
+        for batch, place in _placed(texts, batch_size, ledger):
+            at = 0
+            for vectors in embedder.stream(batch, ledger, place=place):
+                yield batch[at : at + len(vectors)], vectors
+                at += len(vectors)
 
-        if groups is not None:
-            groups.take(batches())
-            print_notes(ledger.lines())
-            return
-        written = write_embeddings("-" if out is None else out, batches(), embedder.dim)
-        what = f"{written:,} vectors"
-    notes = ledger.lines()
-    if out is not None:
-        notes.append(f"{what} of {embedder.dim} components written to {out}")
-    print_notes(notes)
+    def write(out: Path | None, vectors: Iterable[tuple[list[str], Any]]) -> int:
+        return write_embeddings(out or "-", vectors, embedder.dim)
+
+    output.take(batches(), write, f"vectors of {embedder.dim} components", ledger.lines)
 
 
-def text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
+def _text_embedder(folder: Path, device: str, dtype: str, settings: dict[str, Any]) -> Embedder:
     """Load the model in ``folder`` as an embedder; raises CheckpointError if it embeds no texts."""
     from wordloom.run.checkpoint.contents import read_checkpoint
     from wordloom.run.checkpoint.kinds import kind_of
@@ -162,16 +149,3 @@ def _write_token_rows(out: Path, batches: Iterable[list[tuple[str, TokenVectors]
                 )
                 written += n
     return written
-
-
-@contextmanager
-def output_file(out: Path | None) -> Iterator[IO[bytes]]:
-    """Open ``out`` to write it as a whole, or (None) standard output."""
-    if out is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    from wordloom.vectors.whole_files import new_file
-
-    with new_file(out) as file:
-        yield file

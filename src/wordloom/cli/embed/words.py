@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from wordloom.cli.vectors.output import opened, print_notes
+from wordloom.cli.vectors.output import opened
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
-    from wordloom.cli.embed.clusters import Grouping
+    from wordloom.cli.embed.output import Output
     from wordloom.vectors import KeyedVectors, WordRule
 
 __all__ = ["WordSettings", "embed_words"]
@@ -56,15 +56,14 @@ def embed_words(
     texts: Callable[[str], Iterable[str]],
     settings: WordSettings,
     *,
-    out: Path | None,
+    output: Output,
     normalize: bool,
     batch_size: int,
-    groups: Grouping | None = None,
 ) -> None:
-    """Write the vectors of the texts that ``texts`` reads from ``source``, or hand them to ``groups``."""
+    """Write the vectors of the texts that ``texts`` reads from ``source``, or cluster the texts."""
     from wordloom.vectors import TextEmbedder
     from wordloom.vectors.files.embedded_texts import (
-        embedding_format,
+        FORMATS,
         load_components,
         save_components,
         write_embeddings,
@@ -72,10 +71,9 @@ def embed_words(
     from wordloom.vectors.files.word_counts import read_word_counts
     from wordloom.vectors.use.text_embeddings import TextReport
 
-    if out is not None and groups is None:
-        embedding_format(out)
+    output.check_ending(FORMATS, "vectors")
     wv = opened(path, settings.rows)
-    rule, notes = _word_rule(wv, path, settings)
+    rule, rule_notes = _word_rule(wv, path, settings)
     embedder = TextEmbedder(
         wv,
         settings.method,
@@ -85,7 +83,7 @@ def embed_words(
         components=None if settings.component is None else load_components(settings.component),
     )
     fits_on_source = settings.fits and settings.fit_on is None
-    with _readable(source, lambda: texts(source), twice=fits_on_source and groups is None) as read:
+    with _readable(source, lambda: texts(source), twice=fits_on_source and output.clusters is None) as read:
         if settings.fits:
             fitted = read() if settings.fit_on is None else texts(settings.fit_on)
             embedder.fit(fitted, batch_size=batch_size)
@@ -100,16 +98,14 @@ def embed_words(
                 report.add(batch_report)
                 yield batch, vectors
 
-        if groups is not None:
-            groups.take(batches())
-        else:
-            n = write_embeddings("-" if out is None else out, batches(), wv.vector_size)
-    notes.insert(0, str(report))
-    if embedder.frequencies_from == "rank":
-        notes.append("the vectors have no counts: frequencies are estimated from ranks, by Zipf's law")
-    if out is not None and groups is None:
-        notes.append(f"{n:,} vectors of {wv.vector_size} components written to {out}")
-    print_notes(notes)
+        def write(out: Path | None, vectors: Iterable[tuple[list[str], Any]]) -> int:
+            return write_embeddings(out or "-", vectors, wv.vector_size)
+
+        def notes() -> list[str]:
+            by_rank = ["the vectors have no counts: frequencies are estimated from ranks, by Zipf's law"]
+            return [str(report), *rule_notes, *(by_rank if embedder.frequencies_from == "rank" else [])]
+
+        output.take(batches(), write, f"vectors of {wv.vector_size} components", notes)
 
 
 def _word_rule(wv: KeyedVectors, path: Path, settings: WordSettings) -> tuple[WordRule | None, list[str]]:

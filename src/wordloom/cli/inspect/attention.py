@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
-from wordloom.cli.options import FORCE, JSON, PLOT
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import name_width, visible, weight_row
 from wordloom.cli.usage import check_plot, refuse
 
@@ -22,17 +23,12 @@ __all__ = ["command", "print_attention"]
 
 def command(
     ctx: typer.Context,
-    prompt: Annotated[str, typer.Option(help="The text that the model reads.", show_default=False)],
-    layer: Annotated[
-        int | None,
-        typer.Option(help="The layer, from 0.  [default: the last; with --plot all]", min=0),
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="The head, from 0.  [default: the mean of all heads]", min=0)
-    ] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
-    json: JSON = False,
+    prompt: Annotated[str, Option(help="The text that the model reads.", show_default=False)],
+    layer: int | None = option(None, "The layer, from 0.  [default: the last; with --plot all]", min=0),
+    head: options.HEAD = None,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
 ) -> None:
     """Show how much each token of a prompt attends to each earlier token."""
     from wordloom.inspect import attention_map

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from typer import Argument
 from typer.core import TyperGroup
 
 from wordloom.cli.inspect import attention, forgetting, gradients, parameters, top_words, translation
@@ -37,7 +38,7 @@ def _model(
     ctx: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="CHECKPOINT|PRESET",
             help="The folder of a trained model, or the name of a preset such as llama-7b.",
             show_default=False,

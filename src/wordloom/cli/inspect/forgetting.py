@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json as json_module
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from wordloom.cli.options import FORCE, JSON, PLOT
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.cli.usage import check_plot
 
@@ -18,16 +17,13 @@ __all__ = ["command"]
 
 def command(
     ctx: typer.Context,
-    metric: Annotated[
-        str | None,
-        typer.Option(help="The metric of the new task.  [default: accuracy, or the task's main metric]"),
-    ] = None,
-    beside: Annotated[
-        list[str] | None, typer.Option(metavar="CHECKPOINT", help="Another run to compare. Repeatable.")
-    ] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
-    json: JSON = False,
+    metric: str | None = option(
+        None, "The metric of the new task.  [default: accuracy, or the task's main metric]"
+    ),
+    beside: options.BESIDE = None,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
 ) -> None:
     """Show the loss of fine-tuned runs on their old task, before and after, beside the new task's metric."""
     from wordloom.run.sweep.forgetting import REMEDIES, forgetting_of
@@ -35,7 +31,7 @@ def command(
     check_plot(ctx, plot, force=force)
     runs = forgetting_of([ctx.obj, *(beside or [])], metric)
     if plot is not None:
-        from wordloom.inspect.forgetting import draw_forgetting
+        from wordloom.inspect.score_plots import draw_forgetting
 
         draw_forgetting(plot, runs, REMEDIES)
     if json:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.options import FORCE, JSON, PLOT
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table
 from wordloom.cli.usage import check_plot, short_names
 from wordloom.errors import GenerationError
@@ -24,21 +24,16 @@ __all__ = ["command", "print_gradients"]
 
 def command(
     ctx: typer.Context,
-    prompt: Annotated[str | None, typer.Option(help="The text that the model reads.")] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            help="A file or data set to read instead.  [default: the validation data of the recipe]"
-        ),
-    ] = None,
-    distance: Annotated[int, typer.Option(help="How many tokens to look back.", min=1)] = 64,
-    windows: Annotated[int, typer.Option(help="At how many places of the text to measure.", min=1)] = 32,
-    beside: Annotated[
-        list[str] | None, typer.Option(metavar="CHECKPOINT", help="Another model to compare. Repeatable.")
-    ] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
-    json: JSON = False,
+    prompt: str | None = option(None, "The text that the model reads."),
+    file: str | None = option(
+        None, "A file or data set to read instead.  [default: the validation data of the recipe]"
+    ),
+    distance: int = option(64, "How many tokens to look back.", min=1),
+    windows: int = option(32, "At how many places of the text to measure.", min=1),
+    beside: options.BESIDE = None,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
 ) -> None:
     """Show how far back the gradient of a token's loss reaches."""
     from wordloom.inspect import draw_gradients, gradient_flow

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json as json_module
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.options import JSON
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table
 from wordloom.cli.usage import refuse
 from wordloom.errors import CheckpointError, did_you_mean
@@ -26,15 +27,12 @@ __all__ = ["command", "print_parameters"]
 
 def command(
     ctx: typer.Context,
-    context: Annotated[
-        int | None,
-        typer.Option(
-            help="The number of keys that each query attends to, for the costs.  [default: the model's "
-            "max_seq_len]",
-            min=1,
-        ),
-    ] = None,
-    json: JSON = False,
+    context: int | None = option(
+        None,
+        "The number of keys that each query attends to, for the costs.  [default: the model's max_seq_len]",
+        min=1,
+    ),
+    json: options.JSON = False,
 ) -> None:
     """Show the parameters of a model, their memory, and the operations for each token."""
     from wordloom.inspect import parameter_table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
 
 import typer
 from rich import box
@@ -11,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.options import JSON
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import visible
 
 __all__ = ["command"]
@@ -19,8 +19,8 @@ __all__ = ["command"]
 
 def command(
     ctx: typer.Context,
-    top_k: Annotated[int, typer.Option(help="How many words of each label to show.", min=1)] = 10,
-    json: JSON = False,
+    top_k: int = option(10, "How many words of each label to show.", min=1),
+    json: options.JSON = False,
 ) -> None:
     """Show the words with the highest weights of each label of a bag-of-words classifier."""
     from wordloom.run import TextClassifier, load_as

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument
 
-from wordloom.cli.options import BEAMS, FORCE, JSON, PLOT
+from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.tables import name_width, plain_table, visible, weight_row
 from wordloom.cli.usage import check_plot, refuse, short_names
 from wordloom.errors import DataError
@@ -26,20 +28,14 @@ _LETTERS_ABOVE = 14  # of a source token, above its column
 
 def alignment(
     ctx: typer.Context,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The source text.", show_default=False)],
-    target: Annotated[
-        str | None, typer.Option(help="The translation to align.  [default: the model's own]")
-    ] = None,
-    beams: BEAMS = 5,
-    layer: Annotated[
-        int | None, typer.Option(help="The layer, from 0.  [default: the mean of all layers]", min=0)
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="The head, from 0.  [default: the mean of all heads]", min=0)
-    ] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
-    json: JSON = False,
+    text: Annotated[str, Argument(metavar="TEXT", help="The source text.", show_default=False)],
+    target: str | None = option(None, "The translation to align.  [default: the model's own]"),
+    beams: options.BEAMS = 5,
+    layer: int | None = option(None, "The layer, from 0.  [default: the mean of all layers]", min=0),
+    head: options.HEAD = None,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
 ) -> None:
     """Show how much each token of a translation attends to each token of its source."""
     from wordloom.run import Translator, load_as
@@ -78,23 +74,16 @@ def print_alignment(console: Console, seen: Alignment, layer: int | None, head: 
 
 def lengths(
     ctx: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            help="The file or data set of source texts.  [default: the validation data of the recipe]"
-        ),
-    ] = None,
-    targets: Annotated[
-        str | None, typer.Option(help="The reference translations, line by line, of --file.")
-    ] = None,
-    beside: Annotated[
-        list[str] | None, typer.Option(metavar="CHECKPOINT", help="Another model to compare. Repeatable.")
-    ] = None,
-    beams: BEAMS = 5,
-    width: Annotated[int, typer.Option(help="The width of a bin, in words.", min=1)] = 5,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
-    json: JSON = False,
+    file: str | None = option(
+        None, "The file or data set of source texts.  [default: the validation data of the recipe]"
+    ),
+    targets: str | None = option(None, "The reference translations, line by line, of --file."),
+    beside: options.BESIDE = None,
+    beams: options.BEAMS = 5,
+    width: int = option(5, "The width of a bin, in words.", min=1),
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
 ) -> None:
     """Show the BLEU of translations by the number of words in their sources."""
     from wordloom.inspect import draw_lengths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from wordloom.cli.signed_words import SignedWords
+from wordloom.cli.help import SignedWords
 from wordloom.cli.vectors import convert as vectors_convert
 from wordloom.cli.vectors import documents as vectors_documents
 from wordloom.cli.vectors import evaluate as vectors_evaluate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from wordloom.cli.options import FORCE
+from wordloom.cli import options
 from wordloom.cli.usage import refuse
 from wordloom.cli.vectors.output import JSON, new_table, print_json, print_notes, shown
 from wordloom.errors import DataError
@@ -65,7 +65,7 @@ def documents(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the counts to a folder, for later queries and for embed."),
     ] = None,
-    force: Annotated[bool, FORCE] = False,
+    force: options.FORCE = False,
     json: JSON = False,
 ) -> None:
     """Find the documents nearest to a text, by the cosine of their bags of words.

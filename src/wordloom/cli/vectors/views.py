@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wordloom.cli.options import FORCE, PLOT
+from wordloom.cli import options
 from wordloom.cli.usage import refuse, refuse_existing
 from wordloom.cli.vectors.output import (
     JSON,
@@ -49,8 +48,8 @@ def neighbours(
     top_k: Annotated[
         int, typer.Option(help="Number of neighbours of each word; 0: only the words.", min=0)
     ] = 8,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
     method: Annotated[
         Literal["pca", "tsne"], typer.Option(help="Projection of the map: principal components, or t-SNE.")
     ] = "pca",
@@ -114,8 +113,8 @@ def axis(
         typer.Option("--from", help="Start of an axis, written as in --toward; each needs a --to."),
     ] = None,
     end: Annotated[list[str] | None, typer.Option("--to", help="End of an axis with a --from.")] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    force: Annotated[bool, FORCE] = False,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,

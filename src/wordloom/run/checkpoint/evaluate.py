@@ -25,7 +25,7 @@ from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
-from wordloom.inspect.confusion import draw_confusion
+from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
 from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.checkpoint.reporting import Reporter, report_columns

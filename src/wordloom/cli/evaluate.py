@@ -1,0 +1,174 @@
+"""``wordloom evaluate CHECKPOINT [FILE...|DATASET]``."""
+
+from __future__ import annotations
+
+import json as json_module
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from typer import Argument
+
+from wordloom.cli import options
+from wordloom.cli.options import option
+from wordloom.cli.usage import check_options, refuse, refuse_existing
+from wordloom.errors import WordloomError
+from wordloom.progress import TerminalReporter
+
+if TYPE_CHECKING:
+    from wordloom.evaluate import Scores
+
+__all__ = ["command", "print_scores"]
+
+
+def command(
+    ctx: typer.Context,
+    checkpoint: options.CHECKPOINT,
+    sources: Annotated[
+        list[str] | None,
+        Argument(
+            metavar="FILE|DATASET",
+            help="Files, folders, globs, '-' for standard input, or data sets such as gutenberg/valid.  "
+            "[default: the validation data of the recipe in the folder]",
+        ),
+    ] = None,
+    task: Literal["text", "lambada", "similarity"] = option(
+        "text",
+        "What to score. text: the model's own task. lambada: the last words of passages. "
+        "similarity: cosines of sentence embeddings, against the scores of pairs such as glue-stsb/dev.",
+    ),
+    window: int | None = option(
+        None, "How many tokens the model reads at once.  [default: the model's max_seq_len]"
+    ),
+    stride: int | None = option(
+        None, "How many tokens the window moves at a time.  [default: half the window]"
+    ),
+    start: Literal["auto", "bos", "eos", "none"] = option(
+        "auto", "The token in front of each document; auto: as in training."
+    ),
+    end: Literal["auto", "eos", "none"] = option(
+        "auto", "The token to predict after each document; auto: as in training."
+    ),
+    per_word: bool = option(
+        False, "Also report perplexity and bits per byte per word, as PTB and WikiText do.", "--per-word"
+    ),
+    joined: bool = option(
+        False, "Read each document as the continuation of the one before, as for PTB.", "--joined"
+    ),
+    first: int | None = option(None, "Score only the first N documents, passages or pairs.", min=1),
+    field: options.FIELD = "text",
+    separator: options.SEPARATOR = None,
+    encoding_errors: options.ENCODING_ERRORS_OR_BYTES = "strict",
+    specials: options.SPECIALS = "refuse",
+    text_column: options.TEXT_COLUMN = None,
+    label_column: options.LABEL_COLUMN = None,
+    header: options.HEADER = None,
+    plot: Path | None = option(
+        None, "Draw the confusion matrix of a classifier into this .png, .svg or .pdf file.", metavar="FILE"
+    ),
+    targets: list[str] | None = option(
+        None, "The reference translations, line by line, of each FILE.", metavar="FILE|DATASET"
+    ),
+    source_column: str | None = option(
+        None,
+        "The column or language of the source texts.  [default: as in training]",
+        callback=options.parse_column,
+    ),
+    target_column: str | None = option(
+        None,
+        "The column or language of the reference translations.  [default: as in training]",
+        callback=options.parse_column,
+    ),
+    beams: options.BEAMS = 5,
+    length_penalty: options.LENGTH_PENALTY = 1.0,
+    max_new_tokens: options.TRANSLATION_TOKENS = None,
+    tokenize: str = option("13a", "The tokenizer that sacrebleu uses for BLEU."),
+    translations: Path | None = option(
+        None, "Write the translations into this file, one a line.", metavar="FILE"
+    ),
+    force: options.FORCE = False,
+    threshold: options.THRESHOLD = None,
+    too_long: Literal["error", "cut", "window"] | None = option(
+        None,
+        "Rows with more tokens than the model reads: report an error, truncate them (cut), or read "
+        "them in windows (token classification, similarity).  [default: as in training, else error]",
+    ),
+    batch_size: int | None = option(
+        None,
+        "How many windows or texts to compute at once.  [default: about 8,192 tokens; 32 texts to translate]",
+        min=1,
+    ),
+    device: options.DEVICE = "auto",
+    dtype: options.DTYPE = "auto",
+    json: options.JSON = False,
+) -> None:
+    """Score a model on text, labelled rows or pairs of texts, with 95 % intervals.
+
+    The kind of model decides what is scored. Language models read running text, and so do encoders, whose
+    tokens are masked one by one. Classifiers and the other fine-tuned models read labelled rows (.tsv, .csv,
+    .jsonl, .parquet, .txt). Translation models read pairs of texts. Each score has a signature
+    of its settings.
+    """
+    from wordloom.run.checkpoint.contents import read_checkpoint
+    from wordloom.run.checkpoint.kinds import KINDS, kind_of
+
+    contents = read_checkpoint(checkpoint)
+    kind = kind_of(contents)
+    evaluation = kind.evaluations.get(task)
+    if evaluation is None:
+        raise WordloomError(
+            f"{checkpoint} holds {kind.description}, which has no --task {task}; allowed: "
+            f"{', '.join(kind.evaluations)}"
+        )
+    uses = [use for one in KINDS.values() for use in one.evaluations.values()]
+    check_options(ctx, contents, kind, evaluation, uses, files=bool(sources))
+    if plot is None and translations is None:
+        refuse(ctx, "without --plot or --translations no file is written", "force")
+    refuse_existing(translations, plot=plot, force=force)
+    model = kind.load(contents, device, dtype)
+    given = {**ctx.params, "plot": plot, "translations": translations}  # ctx.params holds paths as text
+    settings = {name: given[name] for name in evaluation.all_options}
+    began = time.perf_counter()
+    scores = evaluation.run(contents, model, sources or [], TerminalReporter(), **settings)
+    seconds = time.perf_counter() - began
+    if json:
+        facts = {"checkpoint": str(checkpoint), "task": evaluation.name, "seconds": round(seconds, 3)}
+        print(json_module.dumps({**facts, **scores.as_dict()}, ensure_ascii=False))
+    else:
+        print_scores(Console(), scores, seconds)
+
+
+def print_scores(console: Console, scores: Scores, seconds: float) -> None:
+    """Print the values with their intervals, then the counts, the signatures and the notes."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("score")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    notes = []
+    for score in scores.scores:
+        interval = "" if score.interval is None else " to ".join(map(_number, score.interval))
+        table.add_row(score.name, "undefined" if score.value is None else _number(score.value), interval)
+        if score.value is None:
+            notes.append(f"{score.name} is undefined: {score.note}")
+        elif score.note:
+            notes.append(score.note)
+    console.print(table)
+    counts = {name.replace("_", " "): n for name, n in scores.counts.items() if n and name != "nats"}
+    counted = [f"{n:,} {_singular(name) if n == 1 else name}" for name, n in counts.items()]
+    signatures = dict.fromkeys(score.signature.partition("|")[2] for score in scores.scores)
+    note_lines = [f"note: {note}" for note in dict.fromkeys([*notes, *scores.notes])]
+    console.print()
+    for text in [", ".join([*counted, f"{seconds:.1f} s"]), *signatures, *note_lines]:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _singular(name: str) -> str:
+    return f"{name.removesuffix('ies')}y" if name.endswith("ies") else name.removesuffix("s")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if value < 1000 else f"{value:,.1f}"

@@ -1,1 +1,0 @@
-"""``wordloom evaluate``."""
