@@ -70,7 +70,7 @@ def test_long_verbs_have_panels():
         if len(options(command)) > MOST:
             assert verb in PANELS, verb
     for verb, panels in PANELS.items():
-        names = [name for some in panels.values() for name in some]
+        names = [name for some in panels.values() for name in some.split()]
         assert len(set(names)) == len(names), verb
         assert set(names) <= {one.name for one in options(VERBS[verb])}, verb
         page = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "200"}).stdout

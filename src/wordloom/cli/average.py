@@ -21,7 +21,7 @@ def command(
             help="Checkpoint folders, or the folders of runs, with all their checkpoints.",
         ),
     ],
-    out: Annotated[Path, Option(help="The folder of the averaged model.", show_default=False)],
+    out: Annotated[Path, Option(help="The folder of the averaged model.")],
     last: int | None = option(None, "Take only the newest N checkpoints of each run.", min=2),
     force: bool = option(False, "Replace the checkpoint in --out.", "--force"),
 ) -> None:

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from wordloom.cli import options
 from wordloom.cli.help import HelpCommand
-from wordloom.cli.options import option
+from wordloom.cli.options import argument, option
 from wordloom.cli.usage import UsageError, refuse
 from wordloom.errors import DataError, did_you_mean
 
@@ -25,14 +25,10 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  # URLs, above all
-
 
 @app.command("list")
 def list_(
-    name: Annotated[
-        str | None, Argument(help="A data set whose licence, parts and files to show.", show_default=False)
-    ] = None,
+    name: str | None = argument(None, "A data set whose licence, parts and files to show."),
     json: options.JSON = False,
 ) -> None:
     """List the named data sets, or describe one."""
@@ -62,7 +58,7 @@ def _print_table() -> None:
     table.add_column("here", no_wrap=True)
     table.add_column("what", no_wrap=True, ratio=1)  # the remaining width; the details show the full title
     for name, info in DATASETS.items():
-        table.add_row(name, _size_of(info), _here(name, info), Text(info.title))
+        table.add_row(name, _size(info), _here(name, info), Text(info.title))
     Console().print(table)
     print(
         "\n`wordloom data list NAME` shows licence, parts, URLs and sha256.\n"
@@ -82,7 +78,7 @@ def _print_details(name: str) -> None:
         "licence": info.licence,
         "origin": info.origin,
         "cited": info.citation,
-        "size": _size_of(info),
+        "size": _size(info),
         "here": _here(name, info),
         "layout": info.layout,
         "field": "" if info.field == "text" else ", ".join(fields),
@@ -90,14 +86,11 @@ def _print_details(name: str) -> None:
         "note": info.notes,
     }
     width = shutil.get_terminal_size().columns
+    wrap: dict[str, Any] = {"subsequent_indent": " " * 11}
+    wrap |= {"break_long_words": False, "break_on_hyphens": False}  # URLs, above all
     for label, text in facts.items():
         if text:
-            label_column, indent = f"{label:11}", " " * 11
-            print(
-                textwrap.fill(
-                    text, width, initial_indent=label_column, subsequent_indent=indent, **_WHOLE_WORDS
-                )
-            )
+            print(textwrap.fill(text, width, initial_indent=f"{label:11}", **wrap))
     for part, files in info.parts.items():
         print(f"\n{name}/{part}" if len(info.parts) > 1 else f"\n{name}")
         for file in files:
@@ -118,10 +111,6 @@ def _here(name: str, info: DatasetInfo) -> str:
     return "yes" if count else "no"
 
 
-def _size_of(info: DatasetInfo) -> str:
-    return _size(info.bytes, exact=all(file.bytes for file in info.files))
-
-
 def _described(name: str) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -132,22 +121,21 @@ def _described(name: str) -> dict[str, Any]:
     return {**asdict(info), "bytes": info.bytes, "here": [p for p in info.parts if is_here(f"{name}/{p}")]}
 
 
-def _size(count: int | None, *, exact: bool) -> str:
-    if count is None:
+def _size(info: DatasetInfo) -> str:
+    if info.bytes is None:
         return "?"
-    value, unit = float(count), "B"
+    value, unit = float(info.bytes), "B"
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
             break
         value /= 1000
+    exact = all(file.bytes for file in info.files)
     return f"{'' if exact else '~'}{value:.{int(value < 10)}f} {unit}"
 
 
 @app.command()
 def fetch(
-    names: Annotated[
-        list[str], Argument(help="Data sets: NAME for all parts, or NAME/PART.", show_default=False)
-    ],
+    names: Annotated[list[str], Argument(help="Data sets: NAME for all parts, or NAME/PART.")],
     json: options.JSON = False,
 ) -> None:
     """Download data sets that are missing, and check the sha256 of all their files."""
@@ -189,9 +177,7 @@ class _DashedSources(HelpCommand):
 def prepare(
     ctx: typer.Context,
     sources: options.SOURCES,
-    tokenizer: Annotated[
-        Path, Option(help="A tokenizer, or the folder of a model that has one.", show_default=False)
-    ],
+    tokenizer: Annotated[Path, Option(help="A tokenizer, or the folder of a model that has one.")],
     part: Literal["train", "validation", "both", "all"] = option(
         "both", "Which part to prepare; all: the whole corpus."
     ),

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json as json_module
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from typer import Argument
 
 from wordloom.cli import options
-from wordloom.cli.options import option
+from wordloom.cli.options import argument, option
+from wordloom.cli.tables import plain_table
 from wordloom.cli.usage import check_options, refuse, refuse_existing
 from wordloom.errors import WordloomError
 from wordloom.progress import TerminalReporter
@@ -28,14 +26,12 @@ __all__ = ["command", "print_scores"]
 def command(
     ctx: typer.Context,
     checkpoint: options.CHECKPOINT,
-    sources: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="FILE|DATASET",
-            help="Files, folders, globs, '-' for standard input, or data sets such as gutenberg/valid.  "
-            "[default: the validation data of the recipe in the folder]",
-        ),
-    ] = None,
+    sources: list[str] | None = argument(
+        None,
+        "Files, folders, globs, '-' for standard input, or data sets such as gutenberg/valid.  "
+        "[default: the validation data of the recipe in the folder]",
+        metavar="FILE|DATASET",
+    ),
     task: Literal["text", "lambada", "similarity"] = option(
         "text",
         "What to score. text: the model's own task. lambada: the last words of passages. "
@@ -144,10 +140,7 @@ def command(
 
 def print_scores(console: Console, scores: Scores, seconds: float) -> None:
     """Print the values with their intervals, then the counts, the signatures and the notes."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column("score")
-    table.add_column("value", justify="right")
-    table.add_column("95 % interval", justify="right")
+    table = plain_table(None, "score", "value", "95 % interval")
     notes = []
     for score in scores.scores:
         interval = "" if score.interval is None else " to ".join(map(_number, score.interval))

@@ -10,67 +10,49 @@ from typer.core import TyperCommand
 __all__ = ["EXAMPLES", "PANELS", "HelpCommand", "SignedWords", "use_help_pages"]
 
 _MINUS = "\N{MINUS SIGN}"  # an argument that begins with it is no option
-_DEVICES = ("device", "dtype", "batch_size")
+_DEVICE = "device dtype batch_size"
 
 # The options of the long verbs by panel, in the order of the panels; all others come first, as "Options".
-PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+PANELS: dict[str, dict[str, str]] = {
     "evaluate": {
-        "Running text": (
-            *("window", "stride", "start", "end", "per_word", "joined", "field", "separator", "specials"),
-            "first",
-        ),
-        "Labelled or scored rows": ("text_column", "label_column", "header", "too_long", "threshold"),
-        "Translation": (
-            *("targets", "source_column", "target_column", "beams", "length_penalty", "max_new_tokens"),
-            *("tokenize", "translations"),
-        ),
-        "Device": _DEVICES,
+        "Running text": "window stride start end per_word joined field separator specials first",
+        "Labelled or scored rows": "text_column label_column header too_long threshold",
+        "Translation": "targets source_column target_column beams length_penalty max_new_tokens tokenize "
+        "translations",
+        "Device": _DEVICE,
     },
     "embed": {
-        "Reading": ("field", "text_column", "header", "encoding_errors", "too_long"),
-        "Models": ("level", "layer", "pooling"),
-        "Word vectors": (
-            *("method", "split", "cased", "no_phrases", "rows", "a", "counts", "fit_on", "component"),
-            "save_component",
-        ),
-        "Clusters": ("cluster", "cluster_method", "label_column", "plot", "projection", "seed", "json"),
-        "Device": _DEVICES,
+        "Reading": "field text_column header encoding_errors too_long",
+        "Models": "level layer pooling",
+        "Word vectors": "method split cased no_phrases rows a counts fit_on component save_component",
+        "Clusters": "cluster cluster_method label_column plot projection seed json",
+        "Device": _DEVICE,
     },
     "generate": {
-        "Sampling": (
-            *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "seed"),
-            "samples",
-        ),
-        "Stopping": ("max_new_tokens", "stop", "stop_id"),
-        "In place of text": ("score", "next_"),
-        "Device": ("device", "dtype"),
+        "Sampling": "temperature top_k top_p min_p repetition_penalty no_repeat_ngram seed samples",
+        "Stopping": "max_new_tokens stop stop_id",
+        "In place of text": "score next_",
+        "Device": "device dtype",
     },
     "translate": {
-        "Beam search": ("beams", "length_penalty", "early_stopping", "n_best", "max_new_tokens"),
-        "Sampling": ("temperature", "top_k", "top_p", "seed"),
-        "Device": _DEVICES,
+        "Beam search": "beams length_penalty early_stopping n_best max_new_tokens",
+        "Sampling": "temperature top_k top_p seed",
+        "Device": _DEVICE,
     },
     "tokenize train": {
-        "Vocabulary": (
-            *("kind", "vocab_size", "lower", "min_frequency", "special_token", "no_special_tokens", "split"),
-            "limit_alphabet",
-        ),
-        "Reading": ("sample_mb", "seed", "field", "separator", "encoding_errors"),
+        "Vocabulary": "kind vocab_size lower min_frequency special_token no_special_tokens split "
+        "limit_alphabet",
+        "Reading": "sample_mb seed field separator encoding_errors",
     },
     "vectors train": {
-        "Text": ("corpus", "separator", "phrases"),
-        "Training": (
-            *("algorithm", "architecture", "dim", "window", "negative", "min_count", "epochs", "alpha"),
-            *("seed", "threads", "device", "deterministic"),
-        ),
+        "Text": "corpus separator phrases",
+        "Training": "algorithm architecture dim window negative min_count epochs alpha seed threads device "
+        "deterministic",
     },
 }
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "train": (
-        "train llama-gutenberg --out runs/llama train.steps=500",
-        "train runs/llama --resume",
-    ),
+    "train": ("train llama-gutenberg --out runs/llama train.steps=500", "train runs/llama --resume"),
     "sweep": ("sweep mrpc.toml train.learning_rate=2e-5,3e-5 train.epochs=2,3 --from CHECKPOINT",),
     "evaluate": (
         "evaluate runs/llama book.txt",
@@ -124,7 +106,7 @@ class HelpCommand(TyperCommand):
     def help_sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """Return the name and the help of each argument and option, by the panel that shows them."""
         panels = PANELS.get(_verb(ctx), {})
-        panel_of = {name: panel for panel, names in panels.items() for name in names}
+        panel_of = {name: panel for panel, names in panels.items() for name in names.split()}
         sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", "Options", *panels)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)

@@ -15,7 +15,7 @@ __all__ = [
     "ENCODING_ERRORS_OR_BYTES", "FIELD", "FORCE", "HEAD", "HEADER", "JSON", "JSON_LINES", "LABEL_COLUMN",
     "LENGTH_PENALTY", "MAX_NEW_TOKENS", "PAST", "PLOT", "SEED", "SEPARATOR", "SOURCES", "SPECIALS",
     "TEMPERATURE", "TEXT_COLUMN", "THRESHOLD", "TOO_LONG", "TOP_K", "TOP_P", "TRANSLATION_TOKENS", "VERBOSE",
-    "option", "parse_column", "parse_columns",
+    "argument", "option", "parse_column", "parse_columns",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -24,6 +24,12 @@ T = TypeVar("T")
 def option(default: T, help: str, *names: str, **settings: Any) -> T:
     """Declare an option of one command: its default value, help, flags and settings of ``typer.Option``."""
     declared: Any = Option(default, *names, help=help, **settings)
+    return cast(T, declared)
+
+
+def argument(default: T, help: str, **settings: Any) -> T:
+    """Declare an argument of one command that may be left out, with settings of ``typer.Argument``."""
+    declared: Any = Argument(default, help=help, **settings)
     return cast(T, declared)
 
 
@@ -48,7 +54,7 @@ def parse_columns(given: Sequence[str] | None) -> list[str | int] | None:
     return [column for column in columns if column is not None]
 
 
-CHECKPOINT = Annotated[Path, Argument(help="The folder of a trained model.", show_default=False)]
+CHECKPOINT = Annotated[Path, Argument(help="The folder of a trained model.")]
 DEVICE = Annotated[str, Option(help="The device to compute on: auto, cpu, cuda, cuda:1 or mps.")]
 DTYPE = Annotated[str, Option(help="The precision of the weights: auto (as stored), fp32, bf16 or fp16.")]
 JSON = Annotated[bool, Option("--json", help="Print JSON.")]
@@ -62,9 +68,7 @@ PLOT = Annotated[Path | None, Option(metavar="FILE", help="Draw into this .png, 
 # -- reading texts
 
 FIELD = Annotated[str, Option(help="The field of .jsonl and .parquet rows that holds the text.")]
-SOURCES = Annotated[
-    list[str], Argument(help="Files, folders, globs, data sets, or - for standard input.", show_default=False)
-]
+SOURCES = Annotated[list[str], Argument(help="Files, folders, globs, data sets, or - for standard input.")]
 SEPARATOR = Annotated[
     str | None,
     Option(help="What separates the documents of a .txt file: 'line', 'blank-line', or the text of a line."),

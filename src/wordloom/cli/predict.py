@@ -5,13 +5,11 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
-from typer import Argument
 
 from wordloom.cli import options
-from wordloom.cli.options import option
+from wordloom.cli.options import argument, option
 from wordloom.cli.usage import check_options, refuse
 from wordloom.errors import CheckpointError, DataError
 from wordloom.progress import TerminalReporter
@@ -24,12 +22,9 @@ _SHOWN = 20  # numbers of truncated rows that are shown
 def command(
     ctx: typer.Context,
     checkpoint: options.CHECKPOINT,
-    sources: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="FILE", help="Files with one text a line, .jsonl files or tables.  [default: stdin]"
-        ),
-    ] = None,
+    sources: list[str] | None = argument(
+        None, "Files with one text a line, .jsonl files or tables.  [default: stdin]", metavar="FILE"
+    ),
     field: options.FIELD = "text",
     text_column: options.TEXT_COLUMN = None,
     header: options.HEADER = None,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 from typer import Argument
 
 from wordloom.cli import options
@@ -19,15 +21,12 @@ __all__ = ["command"]
 
 
 def command(
-    recipe: Annotated[
-        str, Argument(help="The name of a built-in recipe, or a .toml file.", show_default=False)
-    ],
+    recipe: Annotated[str, Argument(help="The name of a built-in recipe, or a .toml file.")],
     settings: Annotated[
         list[str],
         Argument(
             metavar="KEY=VALUE[,VALUE]...",
             help="Settings that replace those of the recipe. Each combination of their values is a run.",
-            show_default=False,
         ),
     ],
     out: Path | None = option(None, "The folder of the runs.  [default: runs/RECIPE-sweep]"),
@@ -98,47 +97,33 @@ def command(
 
 def _print(result: Any) -> None:
     """Print the runs, and the medians over the key of ``--median``; mark the best."""
-    from rich.text import Text
-
-    keys = list(result.runs[0].settings)
     names = list(dict.fromkeys(name for run in result.runs for name in run.metrics))
-    runs = plain_table(None, "", *(_short(key, keys) for key in keys), *names, "steps", "seconds", "")
+    rows = []
     for run in result.runs:
-        values = (f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names)
-        measured = (f"{run.steps:,}", f"{run.seconds:.1f}") if run.steps else ("", "")
-        best = run is result.best
-        runs.add_row(
-            "*" if best and not result.groups else "",
-            *(Text(_value(value)) for value in run.settings.values()), *values, *measured,
-            "" if run.state == "done" else run.state,
-            style="bold" if best else None
-        )  # fmt: skip
-    tables = [runs]
-    if result.groups:
-        keys = list(result.groups[0].settings)
-        groups = plain_table(
-            None,
-            "",
-            *(_short(key, keys) for key in keys),
-            f"median {result.metric}",
-            "lowest",
-            "highest",
-            "runs",
-        )
-        for group in result.groups:
-            best = any(run is result.best for run in group.runs)
-            values = ("" if v is None else f"{v:.4f}" for v in (group.median, group.low, group.high))
-            groups.add_row(
-                "*" if best else "",
-                *(Text(_value(value)) for value in group.settings.values()),
-                *values, f"{group.done} of {len(group.runs)}",
-                style="bold" if best else None
-            )  # fmt: skip
-        tables.append(groups)
-    for number, table in enumerate(tables):
-        if number:
-            print()
-        print_unwrapped(table)
+        values = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
+        measured = [f"{run.steps:,}", f"{run.seconds:.1f}"] if run.steps else ["", ""]
+        state = "" if run.state == "done" else run.state
+        rows.append((run.settings, [*values, *measured, state], run is result.best))
+    print_unwrapped(_table([*names, "steps", "seconds", ""], rows, mark=not result.groups))
+    if not result.groups:
+        return
+    rows = []
+    for group in result.groups:
+        values = ["" if v is None else f"{v:.4f}" for v in (group.median, group.low, group.high)]
+        best = any(run is result.best for run in group.runs)
+        rows.append((group.settings, [*values, f"{group.done} of {len(group.runs)}"], best))
+    print()
+    print_unwrapped(_table([f"median {result.metric}", "lowest", "highest", "runs"], rows, mark=True))
+
+
+def _table(headings: list[str], rows: list[tuple[dict[str, Any], list[str], bool]], *, mark: bool) -> Table:
+    """Return a table of rows of settings, values, and whether the row is the best."""
+    keys = list(rows[0][0])
+    table = plain_table(None, "", *(_short(key, keys) for key in keys), *headings)
+    for settings, values, best in rows:
+        cells = [Text(_value(value)) for value in settings.values()]
+        table.add_row("*" if best and mark else "", *cells, *values, style="bold" if best else None)
+    return table
 
 
 def _short(key: str, keys: list[str]) -> str:

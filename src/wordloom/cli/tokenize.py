@@ -24,11 +24,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _Tokenizer = Annotated[
-    Path,
-    Argument(
-        help="The folder or file of a tokenizer: tokenizer.json, tokenizer.model, vocab.txt ...",
-        show_default=False,
-    ),
+    Path, Argument(help="The folder or file of a tokenizer: tokenizer.json, tokenizer.model, vocab.txt ...")
 ]
 _Field = Annotated[str, Option(help="The field of .jsonl, .json and .parquet rows that holds the text.")]
 
@@ -36,7 +32,7 @@ _Field = Annotated[str, Option(help="The field of .jsonl, .json and .parquet row
 @app.command()
 def train(
     sources: options.SOURCES,
-    out: Annotated[Path, Option(help="The folder to write.", show_default=False)],
+    out: Annotated[Path, Option(help="The folder to write.")],
     kind: str = option("bpe", "The kind of tokenizer: word, char, byte, bpe, wordpiece or unigram."),
     vocab_size: int | None = option(
         None,

@@ -9,25 +9,18 @@ from typing import Annotated
 from typer import Argument
 
 from wordloom.cli import options
-from wordloom.cli.options import option
+from wordloom.cli.options import argument, option
 
 __all__ = ["command"]
 
 
 def command(
     recipe: Annotated[
-        str,
-        Argument(
-            help="The name of a built-in recipe, a .toml file, or the folder of a run.", show_default=False
-        ),
+        str, Argument(help="The name of a built-in recipe, a .toml file, or the folder of a run.")
     ],
-    overrides: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="[KEY=VALUE]...",
-            help="Settings that replace those of the recipe, such as train.steps=500.",
-        ),
-    ] = None,
+    overrides: list[str] | None = argument(
+        None, "Settings that replace those of the recipe, such as train.steps=500.", metavar="[KEY=VALUE]..."
+    ),
     out: Path | None = option(None, "The folder of the run.  [default: runs/RECIPE]"),
     resume: bool = option(False, "Continue the run in the folder.", "--resume"),
     force: bool = option(False, "Replace the run in the folder.", "--force"),

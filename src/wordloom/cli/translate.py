@@ -5,14 +5,13 @@ from __future__ import annotations
 import json as json_module
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from typer import Argument
 
 from wordloom.cli import options
 from wordloom.cli.generate import given_settings, print_note
-from wordloom.cli.options import option
+from wordloom.cli.options import argument, option
 from wordloom.cli.usage import refuse
 
 if TYPE_CHECKING:
@@ -27,14 +26,9 @@ _EARLY: dict[str, Any] = {"true": True, "false": False, "never": "never"}
 def command(
     ctx: typer.Context,
     checkpoint: options.CHECKPOINT,
-    source: Annotated[
-        str,
-        Argument(
-            metavar="FILE",
-            help="A file with one text a line, or a .jsonl file.  [default: stdin]",
-            show_default=False,
-        ),
-    ] = "-",
+    source: str = argument(
+        "-", "A file with one text a line, or a .jsonl file; - is standard input.", metavar="FILE"
+    ),
     field: options.FIELD = "text",
     beams: options.BEAMS = 5,
     length_penalty: options.LENGTH_PENALTY = 1.0,

@@ -85,10 +85,10 @@ def class_agreement(
     if not n:
         raise EvaluationError("there is no row to score; give at least one")
     signed: dict[str, object] = {**(settings or {}), "labels": len(labels)}
-    scores = []
+    right, scores = int(np.trace(confusion)), []
     for name in metrics:
         if name == "accuracy":
-            scores.append(share_score(name, int(np.trace(confusion)), n, signed))
+            scores.append(share_score(name, right, n, signed))
         elif name == "f1":
             which = _positive(labels, positive)
             occurs = confusion[which].any() or confusion[:, which].any()
@@ -99,7 +99,7 @@ def class_agreement(
             scores.append(_resampled(name, confusion, _macro_f1, signed))
         else:
             scores.append(_resampled(name, confusion, _matthews, signed, _constant(confusion, labels)))
-    counts = {"rows": n, "right": int(np.trace(confusion))}
+    counts = {"rows": n, "right": right}
     details = {"confusion": {"labels": list(labels), "counts": confusion.tolist()}}
     return Scores(tuple(scores), counts, details=details)
 

@@ -245,22 +245,16 @@ class Span(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The answer found for a question.
+    """The answer found for a question, and the n best spans with different texts, the best first.
 
-    Attributes:
-        id: the id of the question.
-        text: the answer; ``""`` means that there is none.
-        spans: the n best spans with different texts, the best first. ``text`` is always among them, and so is
-            "no answer" if it is allowed.
-        no_answer: the score of "no answer" minus that of the best span; None if it is not allowed.
-        truncated: whether the question was truncated.
+    The answer is always among the spans, and so is "no answer" if it is allowed.
     """
 
-    id: str
-    text: str
+    id: str  # of the question
+    text: str  # "" means that there is no answer
     spans: tuple[Span, ...]
-    no_answer: float | None
-    truncated: bool = False
+    no_answer: float | None  # the score of "no answer" minus the best span's; None if it is not allowed
+    truncated: bool = False  # whether the question was truncated
 
 
 def find_answers(

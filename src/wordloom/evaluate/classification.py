@@ -20,15 +20,10 @@ __all__ = ["Judged", "classification", "judge"]
 
 
 class Judged(NamedTuple):
-    """The predictions of a classifier for labelled rows.
+    """The predictions of a classifier for labelled rows."""
 
-    Attributes:
-        confusion: ``[C, C]``, how many rows of class i were predicted as class j.
-        nats: ``[N]``, minus the log-probability of each row's class.
-    """
-
-    confusion: NDArray[np.int64]
-    nats: Floats
+    confusion: NDArray[np.int64]  # [C, C], how many rows of class i were predicted as class j
+    nats: Floats  # [N], minus the log-probability of each row's class
 
     @property
     def accuracy(self) -> float:

@@ -35,16 +35,10 @@ class Stretch(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """The likelihood of m targets.
+    """The likelihood of m targets."""
 
-    Attributes:
-        nats: ``[m]`` float64, minus the log-probability of each target.
-        greedy: ``[m]``, whether the target is the most likely token. Among equally likely tokens that is the
-            one with the lowest id, as in generation.
-    """
-
-    nats: NDArray[np.float64]
-    greedy: NDArray[np.bool_]
+    nats: NDArray[np.float64]  # [m], minus the log-probability of each target
+    greedy: NDArray[np.bool_]  # [m], whether it is the most likely token; of equal ones, the lowest id is
 
 
 def likelihoods(

@@ -62,18 +62,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores(Mapping[str, Score]):
-    """The scores of one evaluation by name.
-
-    Attributes:
-        counts: the counts from which the scores were computed.
-        notes: facts that a reader of the scores must know.
-        details: further plain values, for programs and plots.
-    """
+    """The scores of one evaluation by name."""
 
     scores: tuple[Score, ...]
-    counts: Mapping[str, int | float]
-    notes: tuple[str, ...] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int | float]  # from which the scores were computed
+    notes: tuple[str, ...] = ()  # facts that a reader of the scores must know
+    details: Mapping[str, Any] = field(default_factory=dict)  # plain values, for programs and plots
 
     def __getitem__(self, name: str) -> Score:
         return {score.name: score for score in self.scores}[name]

@@ -10,20 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import DataError, did_you_mean
-from wordloom.inspect.figures import (
-    COLOURS,
-    FAINT,
-    FONT,
-    INK,
-    MARKS,
-    axis_labels,
-    fit_plane,
-    load_matplotlib,
-    mark_radius,
-    name_points,
-    new_panel,
-    save_figure,
-)
+from wordloom.inspect import figures
 from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
 
 __all__ = ["PLANES", "check_plane", "cluster_figure", "draw_clusters"]
@@ -40,7 +27,7 @@ _LONGEST = 44  # characters in a line of the list
 
 def check_plane(plane: Plane, n: int) -> None:
     """Raise DataError if ``plane`` cannot take ``n`` texts, WordloomError without matplotlib."""
-    load_matplotlib()
+    figures.load_matplotlib()
     if plane not in PLANES:
         raise DataError(f"unknown plane {plane!r}; {did_you_mean(plane, PLANES)}")
     if plane == "tsne" and not 4 <= n <= _MOST_TSNE:
@@ -73,7 +60,7 @@ def draw_clusters(
     """
     check_plane(plane, len(vectors))
     names = [word for some in words for word in some]
-    save_figure(lambda: cluster_figure(vectors, assigned, words, plane=plane, seed=seed), names, path)
+    figures.save_figure(lambda: cluster_figure(vectors, assigned, words, plane=plane, seed=seed), names, path)
 
 
 def cluster_figure(
@@ -90,13 +77,11 @@ def cluster_figure(
     points, axes = _points(np.asarray(vectors, np.float64), plane, seed)
     K = len(words)
     height = max(_PANEL, K * _LINE + 1.0)
-    panel = new_panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
-    fit_plane(panel, points, axes, ticks=plane != "tsne")
+    panel = figures.new_panel((_PANEL + _BREADTH, height), (0.65, 0.6, _BREADTH, 0.2))
+    figures.fit_plane(panel, points, axes, ticks=plane != "tsne")
     size = float(np.clip(110 / np.sqrt(len(points)), 2.5, 6.0))  # many texts get small markers
     sizes = np.bincount(assigned, minlength=K)
-    looks: list[dict[str, Any]] = [
-        {"marker": MARKS[i % len(MARKS)], "color": COLOURS[i % len(COLOURS)]} for i in range(K)
-    ]
+    looks = [figures.series(i) for i in range(K)]
     small: dict[str, Any] = {"linestyle": "none", "markeredgewidth": 0}
     handles = [Line2D([], [], markersize=6, **small, **look) for look in looks]
     middles = []
@@ -104,16 +89,18 @@ def cluster_figure(
         members = points[assigned == cluster]
         panel.plot(*members.T, zorder=2, markersize=size, alpha=0.6, **small, **look)
         middles.append(np.median(members, axis=0))
+    large = {"markersize": 2 * figures.mark_radius(True), "markeredgecolor": figures.INK}
     for middle, look in zip(middles, looks, strict=True):
-        panel.plot(*middle, markersize=2 * mark_radius(True), markeredgecolor=INK, zorder=4, **look)
+        panel.plot(*middle, zorder=4, **large, **look)
     numbers = [str(cluster + 1) for cluster in range(K)]
-    name_points(panel, numbers, np.stack(middles), [True] * K, lines_may_cross=True, overlap=True)
+    figures.name_points(panel, numbers, np.stack(middles), [True] * K, lines_may_cross=True, overlap=True)
     lines = [_line(i + 1, n, some) for i, (n, some) in enumerate(zip(sizes.tolist(), words, strict=True))]
     legend = panel.legend(
-        handles, lines, loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=FONT - 0.5,
-        labelcolor=INK, title="cluster, texts: words", title_fontsize=FONT - 0.5, alignment="left",
+        handles, lines, title="cluster, texts: words", loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        fontsize=figures.FONT - 0.5, title_fontsize=figures.FONT - 0.5, labelcolor=figures.INK,
+        frameon=False, alignment="left",
     )  # fmt: skip
-    legend.get_title().set_color(FAINT)
+    legend.get_title().set_color(figures.FAINT)
     for text in legend.get_texts():
         text.set_parse_math(False)
     return panel.figure
@@ -123,9 +110,9 @@ def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np
     if plane == "tsne":
         norms = np.linalg.norm(x, axis=1, keepdims=True)
         units = np.divide(x, norms, out=np.zeros_like(x), where=norms > 0)
-        return _neighbour_embedding(units, seed), axis_labels(None, "texts")
+        return _neighbour_embedding(units, seed), figures.axis_labels(None, "texts")
     points, explained = _principal_components(x)
-    return points, axis_labels(explained, "texts")
+    return points, figures.axis_labels(explained, "texts")
 
 
 def _line(number: int, n: int, words: Sequence[str]) -> str:

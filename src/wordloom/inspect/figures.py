@@ -25,9 +25,9 @@ from wordloom.inspect.labels import leader_line, place_labels
 from wordloom.vectors.whole_files import new_file
 
 __all__ = [
-    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "SHADES", "add_colour_bar", "axis_labels",
-    "check_format", "fit_plane", "hide_frame", "load_matplotlib", "mark_radius", "name_points", "new_figure",
-    "new_panel", "save_figure", "shown",
+    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "NAME", "SHADES", "add_colour_bar",
+    "axis_labels", "check_format", "fit_plane", "hide_frame", "load_matplotlib", "mark_radius", "name_points",
+    "new_figure", "new_panel", "save_figure", "series", "shown",
 ]  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X")  # 7 and 10 have no common factor: 7
 SHADES = " ░▒▓█"  # for matrices as text
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#e3e3e3"
 FONT = 9.0  # points
+NAME: dict[str, Any] = {"fontsize": FONT, "color": INK, "parse_math": False}  # the style of names of axes
 _DPI = 200
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "wordloom", "path.simplify": True}
 
@@ -145,6 +146,11 @@ def new_panel(size: tuple[float, float], margins: tuple[float, float, float, flo
     return panel
 
 
+def series(i: int) -> dict[str, Any]:
+    """Return the marker and the colour of series ``i``."""
+    return {"marker": MARKS[i % len(MARKS)], "color": COLOURS[i % len(COLOURS)]}
+
+
 def mark_radius(bold: bool) -> float:
     """Return the radius of a marker in points (1/72 inch)."""
     return 4.5 if bold else 3.0
@@ -153,8 +159,8 @@ def mark_radius(bold: bool) -> float:
 def fit_plane(panel: Any, points: NDArray[np.float64], names: Sequence[str], *, ticks: bool = True) -> None:
     """Set the names of both axes, and limits around all points with one scale."""
     panel.grid(color=GRID, linewidth=0.6)
-    panel.set_xlabel(names[0], fontsize=FONT, color=INK, parse_math=False)
-    panel.set_ylabel(names[1], fontsize=FONT, color=INK, parse_math=False)
+    panel.set_xlabel(names[0], **NAME)
+    panel.set_ylabel(names[1], **NAME)
     if not ticks:
         panel.set_xticks([])
         panel.set_yticks([])

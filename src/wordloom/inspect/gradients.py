@@ -46,19 +46,12 @@ _FAR = 0.01  # relative to distance 0; a model learns little from distances belo
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """The bounds that U sets on the gradient through one layer, whatever the text.
-
-    Attributes:
-        layer: the number of the layer.
-        largest_singular_value: the largest singular value of U.
-        spectral_radius: the largest absolute eigenvalue of U.
-        gamma: the bound of the activation's derivative.
-    """
+    """The bounds that U sets on the gradient through one layer, whatever the text."""
 
     layer: int
-    largest_singular_value: float
-    spectral_radius: float
-    gamma: float
+    largest_singular_value: float  # of U
+    spectral_radius: float  # the largest absolute eigenvalue of U
+    gamma: float  # the bound of the activation's derivative
 
     def __str__(self) -> str:
         limit = 1 / self.gamma
@@ -87,18 +80,14 @@ class Recurrence:
 class GradientFlow:
     """Mean gradient norms over some windows of text.
 
-    Attributes:
-        norms: ``norms[name][d]`` is the norm for the state d tokens before the loss.  Names are ``layer 0 h``
-            for a recurrent layer, also ``layer 0 c`` for an LSTM, and ``layer 0 input`` for other blocks.
-        windows: the number of windows.
-        recurrences: the bounds of each Elman layer.
-        steps: the longest path from the first token to the loss, in steps of time and layers.
+    ``norms[name][d]`` is the norm for the state d tokens before the loss.  Names are ``layer 0 h`` for a
+    recurrent layer, also ``layer 0 c`` for an LSTM, and ``layer 0 input`` for other blocks.
     """
 
     norms: Mapping[str, tuple[float, ...]]
     windows: int
-    recurrences: tuple[Recurrence, ...]
-    steps: int
+    recurrences: tuple[Recurrence, ...]  # of the Elman layers
+    steps: int  # of time and layers, on the longest path from the first token to the loss
 
     def reach(self, name: str) -> int | None:
         """Return the distance from which on the norm stays below 1/100 of distance 0, or None."""
@@ -188,7 +177,8 @@ def _states(model: Any, rows: Tensor) -> tuple[dict[str, list[Tensor]], Tensor]:
                 stack.callback(setattr, block, "recorded", None)
             else:
                 inputs = states[f"layer {i} input"] = []
-                stack.callback(block.register_forward_pre_hook(partial(_record, inputs)).remove)
+                record = partial(lambda inputs, block, args: inputs.append(args[0]), inputs)
+                stack.callback(block.register_forward_pre_hook(record).remove)
         logits = model.lm_head(model.hidden(tokens)[:, -1])  # [B, V]
         loss = F.cross_entropy(logits.float(), target, reduction="sum")
         for i, block in enumerate(model.blocks):
@@ -197,11 +187,6 @@ def _states(model: Any, rows: Tensor) -> tuple[dict[str, list[Tensor]], Tensor]:
                 for part, name in enumerate(("h", "c")[: len(block.state_dims)]):
                     states[f"layer {i} {name}"] = [state[part] for state in block.recorded]
     return states, loss
-
-
-def _record(inputs: list[Tensor], block: Any, args: tuple[Any, ...]) -> None:
-    """Append the input of ``block`` to ``inputs``, as a forward pre-hook."""
-    inputs.append(args[0])
 
 
 @torch.no_grad()

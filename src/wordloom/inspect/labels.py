@@ -13,16 +13,7 @@ Array = NDArray[np.float64]
 
 # Angles of a name from its point, in the order that cartographers prefer.
 _ANGLES = (30, -30, 150, -150, 0, 180, 90, -90, 60, -60, 120, -120)
-_REACHES = (
-    0.15,
-    0.5,
-    1.0,
-    1.6,
-    2.3,
-    3.1,
-    4.0,
-    5.0,
-)  # distances between a name and its point, in heights of a name
+_REACHES = (0.15, 0.5, 1.0, 1.6, 2.3, 3.1, 4.0, 5.0)  # distances from the point, in heights of a name
 _GAP = 0.2  # the smallest distance between two names, in heights of a name
 _LEADER = 1.0  # heights of a name; a name farther away is joined to its point by a line
 _TRIALS = 8  # orders in which all names are placed before the search gives up

@@ -10,19 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.inspect.figures import (
-    COLOURS,
-    FONT,
-    GRID,
-    INK,
-    MARKS,
-    add_colour_bar,
-    hide_frame,
-    name_points,
-    new_figure,
-    new_panel,
-    save_figure,
-)
+from wordloom.inspect import figures
 
 __all__ = [
     "confusion_figure", "draw_confusion", "draw_forgetting", "draw_lengths", "forgetting_figure",
@@ -50,7 +38,7 @@ def draw_confusion(
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
-    save_figure(lambda: confusion_figure(counts, labels, kind), [*labels, kind], path)
+    figures.save_figure(lambda: confusion_figure(counts, labels, kind), [*labels, kind], path)
 
 
 def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kind: str = "label") -> Any:
@@ -60,7 +48,7 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kin
     shares = table / np.maximum(n, 1)[:, None]
     C = len(labels)
     side = max(_LEAST, C * _CELL)
-    figure = new_figure((side + 2.6, side + 1.8))
+    figure = figures.new_figure((side + 2.6, side + 1.8))
     panel = figure.subplots()
     image = panel.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
     panel.set_xticks(range(C), list(labels), rotation=90, fontsize=_CELL_FONT)
@@ -70,11 +58,11 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kin
     panel.set_ylabel(f"true {kind} (n examples)", fontsize=_CELL_FONT + 1, parse_math=False)
     panel.set_xticks(np.arange(C - 1) + 0.5, minor=True)
     panel.set_yticks(np.arange(C - 1) + 0.5, minor=True)
-    panel.grid(which="minor", color=GRID, linewidth=0.6)
+    panel.grid(which="minor", color=figures.GRID, linewidth=0.6)
     panel.tick_params(which="both", length=0)
     for i, j in np.argwhere(shares >= _SHOWN):
         share = shares[i, j]
-        colour, weight = "white" if share >= _DARK else INK, "bold" if i == j else "normal"
+        colour, weight = "white" if share >= _DARK else figures.INK, "bold" if i == j else "normal"
         style = {
             "ha": "center",
             "va": "center",
@@ -83,7 +71,7 @@ def confusion_figure(counts: Sequence[Sequence[int]], labels: Sequence[str], kin
             "weight": weight,
         }
         panel.text(j, i, f"{100 * share:.0f}", **style)
-    bar = add_colour_bar(panel, image, f"share of the true {kind}", _CELL_FONT)
+    bar = figures.add_colour_bar(panel, image, f"share of the true {kind}", _CELL_FONT)
     bar.set_ticks([0, 0.5, 1], labels=["0", "50 %", "100 %"])
     right, rows = int(np.trace(table)), int(table.sum())
     accuracy = f" ({right / rows:.1%})" if rows else ""  # undefined without rows
@@ -102,13 +90,13 @@ def draw_lengths(path: Path, runs: Mapping[str, Sequence[Any]]) -> None:
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
-    save_figure(lambda: lengths_figure(runs), list(runs), path)
+    figures.save_figure(lambda: lengths_figure(runs), list(runs), path)
 
 
 def lengths_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
     """Return the figure that :func:`draw_lengths` saves."""
     bins = next(iter(runs.values()))
-    figure = new_figure((max(4.6, 0.95 * len(bins) + 1.6), 4.0))
+    figure = figures.new_figure((max(4.6, 0.95 * len(bins) + 1.6), 4.0))
     panel = figure.subplots()
     left_out: list[str] = []
     for i, (name, parts) in enumerate(runs.items()):
@@ -120,23 +108,27 @@ def lengths_figure(runs: Mapping[str, Sequence[Any]]) -> Any:
         ]
         if gaps := ", ".join(part.label for part in parts if part.score.note):
             left_out.append(f"{name}: no BLEU for {gaps} words, see the notes of the scores")
-        colour = COLOURS[i % len(COLOURS)]
-        panel.plot(places, values, color=colour, linewidth=1.6, zorder=2)
+        look = figures.series(i)
+        panel.plot(places, values, color=look["color"], linewidth=1.6, zorder=2)
         panel.errorbar(
-            places, values, yerr=errors, label=name, color=colour, marker=MARKS[i % len(MARKS)], markersize=6,
+            places, values, yerr=errors, label=name, **look, markersize=6,
             markeredgecolor="white", markeredgewidth=0.6, elinewidth=0.9, capsize=2.5, linestyle="none",
             clip_on=False, zorder=3,  # above the lines of all runs
         )  # fmt: skip
-    panel.set_xticks(range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=FONT)
-    panel.set_xlabel("\n".join(["source length in words (n sentences)", *left_out]), fontsize=FONT + 1)
-    panel.set_ylabel("BLEU", fontsize=FONT + 1)
+    panel.set_xticks(
+        range(len(bins)), [f"{part.label}\n({part.pairs:,})" for part in bins], fontsize=figures.FONT
+    )
+    panel.set_xlabel(
+        "\n".join(["source length in words (n sentences)", *left_out]), fontsize=figures.FONT + 1
+    )
+    panel.set_ylabel("BLEU", fontsize=figures.FONT + 1)
     panel.set_ylim(bottom=0)
-    panel.tick_params(labelsize=FONT)
-    panel.grid(axis="y", color=GRID, linewidth=0.7)
+    panel.tick_params(labelsize=figures.FONT)
+    panel.grid(axis="y", color=figures.GRID, linewidth=0.7)
     panel.set_axisbelow(True)
-    hide_frame(panel)
+    figures.hide_frame(panel)
     if len(runs) > 1:
-        panel.legend(frameon=False, fontsize=FONT)
+        panel.legend(frameon=False, fontsize=figures.FONT)
     return figure
 
 
@@ -150,24 +142,20 @@ _ROOM = 0.14  # margin around all points for their names, as a share of their sp
 def draw_forgetting(path: Path, runs: Sequence[Any], remedies: Sequence[str]) -> None:
     """Draw each run's loss on the old task against its score on the new task into a .png, .svg or .pdf file.
 
-    If all runs started from one checkpoint, the figure shows the increase of the loss over the checkpoint's.
-    The scale is linear around zero and logarithmic farther away, because remedies differ by hundredths of a
-    nat, and fine-tuning with a high learning rate forgets several nats.
-
-    Args:
-        path: the file to write.
-        runs: :class:`wordloom.run.sweep.forgetting.Forgetting`; a line joins the runs of one remedy.
-        remedies: names of the remedies, in the order of their colours.
+    ``runs`` are :class:`wordloom.run.sweep.forgetting.Forgetting`; a line joins the runs of one of the
+    ``remedies``.  If all runs started from one checkpoint, the figure shows the increase of the loss over the
+    checkpoint's.  The scale is linear around zero and logarithmic farther away, because remedies differ by
+    hundredths of a nat, and fine-tuning with a high learning rate forgets several nats.
 
     Raises as :func:`wordloom.inspect.draw_map`.
     """
     names = [*remedies, *(run.label for run in runs)]
-    save_figure(lambda: forgetting_figure(runs, remedies), names, path)
+    figures.save_figure(lambda: forgetting_figure(runs, remedies), names, path)
 
 
 def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str]) -> Any:
     """Return the figure that :func:`draw_forgetting` saves."""
-    panel = new_panel((7.6, 4.6), (0.75, 0.65, 2.65, 0.3))
+    panel = figures.new_panel((7.6, 4.6), (0.75, 0.65, 2.65, 0.3))
     # a run from scratch did not start from the checkpoint
     before = sorted({run.before for run in runs if run.remedy != remedies[-1]})
     origin = before[0] if len(before) == 1 else 0.0
@@ -191,31 +179,26 @@ def forgetting_figure(runs: Sequence[Any], remedies: Sequence[str]) -> Any:
         remedied = [(run.score, run.after - origin) for run in runs if run.remedy == remedy]
         if remedied:
             panel.plot(*zip(*remedied, strict=True), color=colour, linewidth=0.8, alpha=0.45, zorder=1)
-            looks = {"color": colour, "linestyle": "none", "markersize": 6.5, "zorder": 3}
-            looks |= {"markeredgecolor": "white", "markeredgewidth": 0.6}
-            panel.plot(
-                *zip(*remedied, strict=True),
-                marker=_REMEDY_MARKS[at % len(_REMEDY_MARKS)],
-                label=remedy,
-                **looks,
-            )
+            looks = {"color": colour, "marker": _REMEDY_MARKS[at % len(_REMEDY_MARKS)], "markersize": 6.5}
+            looks |= {"linestyle": "none", "markeredgecolor": "white", "markeredgewidth": 0.6}
+            panel.plot(*zip(*remedied, strict=True), label=remedy, zorder=3, **looks)
     for number, loss in enumerate(before):
         label = None if number else "checkpoint before training" + (f": {origin:.3f}" if origin else "")
         panel.axhline(loss, color="#888888", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1, label=label)
     labels = [run.label for run in runs]
-    name_points(panel, labels, points, [False] * len(runs), lines_may_cross=True, overlap=True)
+    figures.name_points(panel, labels, points, [False] * len(runs), lines_may_cross=True, overlap=True)
     for text, run in zip(panel.texts, runs, strict=True):
         text.set_color(colours[run.remedy])
-        text.set_fontsize(FONT - 0.5)
+        text.set_fontsize(figures.FONT - 0.5)
     metric = runs[0].metric.replace("_", " ")
-    panel.set_xlabel(f"new task: {metric}", fontsize=FONT + 1)
+    panel.set_xlabel(f"new task: {metric}", fontsize=figures.FONT + 1)
     measure = "loss above the checkpoint's (nats)" if origin else "loss (nats), lower is better"
-    panel.set_ylabel(f"old task: {measure}", fontsize=FONT + 1)
-    panel.tick_params(labelsize=FONT, colors="#333333")
+    panel.set_ylabel(f"old task: {measure}", fontsize=figures.FONT + 1)
+    panel.tick_params(labelsize=figures.FONT, colors="#333333")
     panel.grid(color="#ececec", linewidth=0.7)
-    hide_frame(panel)
+    figures.hide_frame(panel)
     panel.legend(
-        frameon=False, fontsize=FONT, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0
+        frameon=False, fontsize=figures.FONT, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0
     )
     return panel.figure
 

@@ -9,21 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wordloom.inspect.figures import (
-    COLOURS,
-    FAINT,
-    FONT,
-    GRID,
-    INK,
-    MARKS,
-    axis_labels,
-    fit_plane,
-    mark_radius,
-    name_points,
-    new_panel,
-    save_figure,
-    shown,
-)
+from wordloom.inspect import figures
 from wordloom.inspect.fonts import width_of
 from wordloom.vectors.use.maps import WordMap
 
@@ -41,31 +27,23 @@ def draw_map(word_map: WordMap, path: str | os.PathLike[str]) -> None:
 
     Raises VectorError for another ending or a file that cannot be written, WordloomError without matplotlib.
     """
-    save_figure(lambda: map_figure(word_map), word_map.words, path)
+    figures.save_figure(lambda: map_figure(word_map), word_map.words, path)
 
 
 def draw_axes(
-    words: Sequence[str],
-    values: NDArray[np.float32],
-    names: Sequence[str],
-    path: str | os.PathLike[str],
+    words: Sequence[str], values: NDArray[np.float32], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Draw the positions of words on axes: bars for one axis, a plane for two, a colour table for more.
+    """Draw words on named axes into a .png, .svg or .pdf file, by :func:`wordloom.vectors.project`'s values.
 
-    Args:
-        words: n words.
-        values: cosines [n, axes] from :func:`wordloom.vectors.project`.
-        names: the names of the axes.
-        path: a .png, .svg or .pdf file.
-
-    Raises as :func:`draw_map`.
+    ``values`` holds the cosines [words, axes].  One axis is drawn as bars, two as a plane, and more as a
+    table of colours.  Raises as :func:`draw_map`.
     """
-    save_figure(lambda: axes_figure(words, values, names), [*words, *names], path)
+    figures.save_figure(lambda: axes_figure(words, values, names), [*words, *names], path)
 
 
 def map_figure(word_map: WordMap) -> Any:
     """Return the matplotlib figure of :func:`draw_map`; the words are texts of its panel."""
-    names = axis_labels(word_map.explained, "words")
+    names = figures.axis_labels(word_map.explained, "words")
     bold = [word in set(word_map.asked) for word in word_map.words]
     how = {"spokes": True, "ticks": word_map.explained is not None}
     return _labelled(word_map.words, word_map.points, word_map.groups, bold, names, **how).figure
@@ -80,7 +58,7 @@ def axes_figure(words: Sequence[str], values: NDArray[np.float32], names: Sequen
     groups = np.zeros(len(words), dtype=np.int64)
     panel = _labelled(words, values.astype(np.float64), groups, [False] * len(words), names)
     for line in (panel.axhline, panel.axvline):
-        line(0, color=FAINT, linewidth=0.8, zorder=1)
+        line(0, color=figures.FAINT, linewidth=0.8, zorder=1)
     return panel.figure
 
 
@@ -98,11 +76,11 @@ def _labelled(
     spans = np.ptp(points, axis=0)
     height = _WIDTH * np.clip(spans[1] / spans[0] if spans[0] > 0 else 1.0, 0.5, 0.9)
     for scale, lines_may_cross in [*((s, False) for s in _SCALES), *((s, True) for s in _SCALES_CROSSING)]:
-        panel = new_panel((_WIDTH * scale, height * scale), (0.65, 0.6, 0.2, 0.2))
-        fit_plane(panel, points, names, ticks=ticks)
+        panel = figures.new_panel((_WIDTH * scale, height * scale), (0.65, 0.6, 0.2, 0.2))
+        figures.fit_plane(panel, points, names, ticks=ticks)
         _marks(panel, points, groups, bold, spokes=spokes)
         last = lines_may_cross and scale == _SCALES_CROSSING[-1]
-        if name_points(panel, words, points, bold, lines_may_cross=lines_may_cross, overlap=last):
+        if figures.name_points(panel, words, points, bold, lines_may_cross=lines_may_cross, overlap=last):
             break
     return panel
 
@@ -111,12 +89,12 @@ def _marks(
     panel: Any, points: NDArray[np.float64], groups: NDArray[np.int64], bold: Sequence[bool], *, spokes: bool
 ) -> None:
     for i, (point, group) in enumerate(zip(points, groups.tolist(), strict=True)):
-        colour, mark = COLOURS[group % len(COLOURS)], MARKS[group % len(MARKS)]
+        look = figures.series(group)
         if spokes and not bold[i]:  # the queried words are the first points, in the order of the groups
             (x0, y0), (x1, y1) = points[group], point
-            panel.plot([x0, x1], [y0, y1], color=colour, alpha=0.3, linewidth=0.8, zorder=2)
+            panel.plot([x0, x1], [y0, y1], color=look["color"], alpha=0.3, linewidth=0.8, zorder=2)
         panel.plot(
-            *point[:, None], marker=mark, markersize=2 * mark_radius(bold[i]), color=colour, linestyle="none",
+            *point[:, None], **look, markersize=2 * figures.mark_radius(bold[i]), linestyle="none",
             markeredgecolor="white", markeredgewidth=0.6,
             zorder=3 if bold[i] else 4,  # small markers stand above large ones
         )  # fmt: skip
@@ -129,15 +107,15 @@ def _number(value: float) -> str:
 def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
     """Return a figure with a bar for each word, the largest value on top."""
     order = np.argsort(values, kind="stable")
-    left = 0.35 + max(map(width_of, map(shown, words)))
-    panel = new_panel((left + 5.0, 1.0 + 0.27 * len(words)), (left, 0.6, 0.55, 0.2))
+    left = 0.35 + max(map(width_of, map(figures.shown, words)))
+    panel = figures.new_panel((left + 5.0, 1.0 + 0.27 * len(words)), (left, 0.6, 0.55, 0.2))
     places = np.arange(len(words))
-    colours = [COLOURS[1] if value < 0 else COLOURS[0] for value in values[order]]
+    colours = [figures.COLOURS[1] if value < 0 else figures.COLOURS[0] for value in values[order]]
     panel.barh(places, values[order], height=0.62, color=colours)
-    panel.axvline(0, color=FAINT, linewidth=0.8)
-    panel.grid(axis="x", color=GRID, linewidth=0.6)
-    panel.set_yticks(places, [shown(words[i]) for i in order], fontsize=FONT, color=INK, parse_math=False)
-    panel.set_xlabel(name, fontsize=FONT, color=INK, parse_math=False)
+    panel.axvline(0, color=figures.FAINT, linewidth=0.8)
+    panel.grid(axis="x", color=figures.GRID, linewidth=0.6)
+    panel.set_yticks(places, [figures.shown(words[i]) for i in order], **figures.NAME)
+    panel.set_xlabel(name, **figures.NAME)
     most = float(np.abs(values).max()) * 1.25 or 1.0
     panel.set_xlim(-most if values.min() < 0 else 0, most if values.max() > 0 else 0)
     panel.set_ylim(-0.6, len(words) - 0.4)
@@ -145,27 +123,27 @@ def _bars(words: Sequence[str], values: NDArray[np.float32], name: str) -> Any:
         right = value >= 0
         panel.annotate(
             _number(value), (value, place), xytext=(3 if right else -3, 0), textcoords="offset points",
-            ha="left" if right else "right", va="center", fontsize=FONT - 2, color=INK,
+            ha="left" if right else "right", va="center", fontsize=figures.FONT - 2, color=figures.INK,
         )  # fmt: skip
     return panel.figure
 
 
 def _table(words: Sequence[str], values: NDArray[np.float32], names: Sequence[str]) -> Any:
     """Return a table with words down and axes across, with each value written on its colour."""
-    left = 0.35 + max(map(width_of, map(shown, words)))
+    left = 0.35 + max(map(width_of, map(figures.shown, words)))
     longest = max(map(width_of, names))  # inches; the names have an angle of 30 degrees
     top, right = 0.3 + 0.5 * longest, max(0.3, 0.87 * longest - 0.3)
     size = (left + 0.85 * len(names) + right, top + 0.32 * len(words) + 0.15)
-    panel = new_panel(size, (left, 0.15, right, top))
+    panel = figures.new_panel(size, (left, 0.15, right, top))
     most = float(np.abs(values).max()) or 1.0
     # red, white, blue: colour-blind people can distinguish them
     panel.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto", interpolation="nearest")
     panel.xaxis.tick_top()
-    style = {"fontsize": FONT, "color": INK, "parse_math": False}
-    panel.set_xticks(range(len(names)), names, rotation=30, ha="left", rotation_mode="anchor", **style)
-    panel.set_yticks(range(len(words)), [shown(word) for word in words], **style)
+    slanted = {"rotation": 30, "ha": "left", "rotation_mode": "anchor"}
+    panel.set_xticks(range(len(names)), names, **slanted, **figures.NAME)
+    panel.set_yticks(range(len(words)), [figures.shown(word) for word in words], **figures.NAME)
     for (row, column), value in np.ndenumerate(values):
-        colour = "white" if abs(value) > 0.65 * most else INK
-        centred = {"ha": "center", "va": "center", "fontsize": FONT - 1}
+        colour = "white" if abs(value) > 0.65 * most else figures.INK
+        centred = {"ha": "center", "va": "center", "fontsize": figures.FONT - 1}
         panel.text(column, row, _number(float(value)), color=colour, **centred)
     return panel.figure

@@ -8,7 +8,19 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["WeightAverage"]
+__all__ = ["WeightAverage", "restored_weights"]
+
+
+@contextmanager
+def restored_weights(model: nn.Module) -> Iterator[None]:
+    """Restore the weights of ``model`` after the block, bit for bit."""
+    own = [p.detach().clone() for p in model.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, weight in zip(model.parameters(), own, strict=True):
+                p.copy_(weight)
 
 
 class WeightAverage:
@@ -38,15 +50,10 @@ class WeightAverage:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Put the average into ``model`` within the block; its own weights return afterwards, bit for bit."""
-        own = [p.detach().clone() for p in model.parameters()]
-        self.copy_to(model)
-        try:
+        """Put the average into ``model`` within the block."""
+        with restored_weights(model):
+            self.copy_to(model)
             yield
-        finally:
-            with torch.no_grad():
-                for p, weight in zip(model.parameters(), own, strict=True):
-                    p.copy_(weight)
 
     def state_tensors(self) -> dict[str, Tensor]:
         tensors = {f"average.{name}": tensor for name, tensor in zip(self.names, self.average, strict=True)}

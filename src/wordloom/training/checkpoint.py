@@ -27,16 +27,11 @@ from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
 
 __all__ = [
-    "checkpoint_steps",
-    "environment",
-    "environment_changes",
-    "latest_checkpoint",
-    "not_finite",
-    "read_state",
+    "checkpoint_steps", "environment", "environment_changes", "latest_checkpoint", "not_finite", "read_state",
     "write_checkpoint",
-]
+]  # fmt: skip
 
-_STATE = ("step", "samples", "total_steps", "seed", "hooks", "environment")  # of every state.json
+_STATE = ("step", "samples", "total_steps", "seed", "hooks", "environment", "tensors")  # of state.json
 
 
 def write_checkpoint(
@@ -132,8 +127,7 @@ def read_state(
         _check_values(checkpoint, values)
         check_files(checkpoint)
         tensors = load_file(folder / "state.safetensors")
-        shapes = _shapes(tensors)
-        written = values.get("tensors", shapes)  # older checkpoints do not record them
+        shapes, written = _shapes(tensors), values["tensors"]
         for name in sorted({*written, *shapes}):
             if shapes.get(name) != written.get(name):
                 raise ValueError(
@@ -159,7 +153,7 @@ def _check_values(checkpoint: Path, values: dict[str, Any]) -> None:
         )
     if values["step"] > values["total_steps"]:
         raise ValueError(f"step in state.json is {values['step']} of {values['total_steps']}")
-    for name in ("hooks", "environment"):
+    for name in ("hooks", "environment", "tensors"):
         if not isinstance(values[name], dict):
             raise ValueError(f"{name} in state.json is no table")
 

@@ -11,7 +11,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,17 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 
     They are the average if there is one, and under L-BFGS the best point of its search.
     """
-    model = trainer.model
-    lbfgs = trainer.optimizer.lbfgs
-    with evaluating(model):
+    model, lbfgs = trainer.model, trainer.optimizer.lbfgs
+    with ExitStack() as stack:
+        stack.enter_context(evaluating(model))
         if trainer.average is not None:
-            with trainer.average.applied(model):
-                yield model
+            stack.enter_context(trainer.average.applied(model))
         elif lbfgs is not None:
-            with lbfgs.at_point():
-                yield model
-        else:
-            yield model
+            stack.enter_context(lbfgs.at_point())
+        yield model
 
 
+@dataclass(eq=False)
 class Evaluate(Hook):
     """A hook that evaluates every ``every`` steps and at the end.
 
@@ -56,12 +55,10 @@ class Evaluate(Hook):
     Raises NonFiniteError for a loss that is not finite.
     """
 
-    def __init__(
-        self, function: Callable[[Any], dict[str, float]], *, every: int, signature: str = ""
-    ) -> None:
-        self.function = function
-        self.every = every
-        self.signature = signature
+    function: Callable[[Any], dict[str, float]]
+    _: KW_ONLY
+    every: int
+    signature: str = ""
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         last = trainer.step >= trainer.total_steps
@@ -81,12 +78,13 @@ class Evaluate(Hook):
         record["evaluation_signature"] = self.signature
 
 
+@dataclass(eq=False)
 class Sample(Hook):
     """A hook that puts a generated text into the record of every ``every``-th step."""
 
-    def __init__(self, function: Callable[[Any], str], *, every: int) -> None:
-        self.function = function
-        self.every = every
+    function: Callable[[Any], str]
+    _: KW_ONLY
+    every: int
 
     def after_step(self, trainer: Trainer, record: StepRecord) -> None:
         if self.every and trainer.step % self.every == 0:
@@ -94,6 +92,7 @@ class Sample(Hook):
                 record["sample"] = self.function(model)
 
 
+@dataclass(eq=False)
 class Log(Hook):
     """A hook that writes ``metrics.jsonl`` and passes each line to ``report``.
 
@@ -103,22 +102,15 @@ class Log(Hook):
     throughput.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        every: int,
-        report: Callable[[dict[str, Any]], None],
-        work: Callable[[int], Work],
-        peak_flops: float | None,
-        writer: Any = None,
-    ) -> None:
-        self.path = path
-        self.every = every
-        self.report = report
-        self.work = work  # of a number of steps
-        self.peak_flops = peak_flops
-        self.writer = writer  # a TensorBoard SummaryWriter
+    path: Path
+    _: KW_ONLY
+    every: int
+    report: Callable[[dict[str, Any]], None]
+    work: Callable[[int], Work]  # of a number of steps
+    peak_flops: float | None
+    writer: Any = None  # a TensorBoard SummaryWriter
+
+    def __post_init__(self) -> None:
         self.total, self.count = 0.0, 0
         self.old_total, self.old_count = 0.0, 0
         self._seconds = self._data_seconds = 0.0
@@ -212,25 +204,21 @@ class Log(Hook):
         self.old_total, self.old_count = state.get("old_total", 0.0), state.get("old_count", 0)
 
 
+@dataclass(eq=False)
 class Save(Hook):
     """A hook that saves every ``every`` steps, at a new best metric, when stopped and at the end.
 
-    It calls ``function(trainer, best)``.  ``best`` is the step with the best ``best_metric`` so far, the
-    first of equal ones, or None if none is kept.
+    It calls ``function(trainer, best)``.  ``best`` is the first step with the best ``best_metric`` so far, or
+    None if none is kept.
     """
 
-    def __init__(
-        self,
-        function: Callable[[Trainer, int | None], None],
-        *,
-        every: int,
-        keep_best: bool,
-        best_metric: str = "loss",
-    ) -> None:
-        self.function = function
-        self.every = every
-        self.keep_best = keep_best
-        self.best_metric = best_metric
+    function: Callable[[Trainer, int | None], None]
+    _: KW_ONLY
+    every: int
+    keep_best: bool
+    best_metric: str = "loss"
+
+    def __post_init__(self) -> None:
         self.best_step: int | None = None
         self.best_value: float | None = None
         self._saved: int | None = None
@@ -264,9 +252,7 @@ class Save(Hook):
         return {"best_step": self.best_step, "best_value": self.best_value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best_step = state["best_step"]
-        # earlier checkpoints, which had no choice of metric, call it best_loss
-        self.best_value = state.get("best_value", state.get("best_loss"))
+        self.best_step, self.best_value = state["best_step"], state["best_value"]
 
 
 def cut_metrics(path: Path, step: int, *, key: str = "step") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -21,14 +22,16 @@ def body_of(model: Any) -> Any:
     return getattr(model, "body", model)
 
 
+@dataclass(eq=False)
 class WithOldTask:
     """The loss of a :class:`~wordloom.data.batches.mixed.MixedBatch`: L_new + weight * L_old, each a mean.
 
     Each task reads its own rows.  ``old`` reads the body, without the new task's head.
     """
 
-    def __init__(self, new: Objective, old: Objective, weight: float = 1.0) -> None:
-        self.new, self.old, self.weight = new, old, weight
+    new: Objective
+    old: Objective
+    weight: float = 1.0
 
     def __call__(self, model: Any, batch: MixedBatch) -> Loss:
         if batch.old is None:
@@ -46,23 +49,19 @@ class WithOldTask:
         return new if batch.old is None else [*new, *scored_items(self.old, batch.old)]
 
 
+@dataclass(eq=False)
 class OldTaskLoss(Hook):
     """A hook that measures the old task's mean loss, ``function(body)``, at the start and at the end.
 
     With ``always``, it also measures at every evaluation of the new task.
-
-    Attributes:
-        losses: the losses by step; step 0 is before the first.
     """
 
-    def __init__(
-        self, function: Callable[[Any], float], log: Log, *, always: bool = False, signature: str = ""
-    ) -> None:
-        self.function = function
-        self.log = log
-        self.always = always
-        self.signature = signature
-        self.losses: dict[int, float] = {}
+    function: Callable[[Any], float]
+    log: Log
+    _: KW_ONLY
+    always: bool = False
+    signature: str = ""
+    losses: dict[int, float] = field(default_factory=dict, init=False)  # by step; step 0 is before the first
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.step == 0:

@@ -174,15 +174,13 @@ class Optimizer:
         for part in self.parts.values():
             for group in part.param_groups:
                 for parameter in group["params"]:
-                    prefix = f"optimizer.{self.names[parameter]}."
-                    state = {k[len(prefix) :]: value for k, value in tensors.items() if k.startswith(prefix)}
-                    # torch keeps AdamW's step counter on the CPU unless fused on CUDA
-                    part.state[parameter] = {
-                        key: value.clone()
-                        if key == "step" and not parameter.is_cuda
-                        else value.to(parameter.device)
-                        for key, value in state.items()
-                    }
+                    prefix, state = f"optimizer.{self.names[parameter]}.", dict[str, Tensor]()
+                    for key in (key for key in tensors if key.startswith(prefix)):
+                        name, value = key.removeprefix(prefix), tensors[key]
+                        # torch keeps AdamW's step counter on the CPU unless fused on CUDA
+                        on_cpu = name == "step" and not parameter.is_cuda
+                        state[name] = value.clone() if on_cpu else value.to(parameter.device)
+                    part.state[parameter] = state
         if self.master is not None:
             with torch.no_grad():
                 for parameter in self.master.full.values():

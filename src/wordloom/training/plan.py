@@ -17,7 +17,7 @@ from wordloom.models.building.cost import flops_per_token
 from wordloom.nn.linear import widens
 from wordloom.objectives import TruncatedBPTT
 from wordloom.recipe import TrainSettings
-from wordloom.training.average import WeightAverage
+from wordloom.training.average import WeightAverage, restored_weights
 from wordloom.training.lbfgs import HISTORY
 from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
@@ -193,24 +193,21 @@ def time_steps(trainer: Trainer, steps: int) -> float:
     an eighth of the run.
     """
     most = max(steps + 1, min(16, trainer.total_steps // 8))
-    own = [p.detach().clone() for p in trainer.model.parameters()]
-    times = []
+    times: list[float] = []
     try:
-        for _ in range(most):
-            began = time.perf_counter()
-            trainer.train_step()
-            if trainer.device.type == "cuda":
-                torch.cuda.synchronize(trainer.device)
-            times.append(time.perf_counter() - began)
-            if (sum(times) > 60 and len(times) > 1) or (len(times) > steps and sum(times) > 2.0):
-                break
+        with restored_weights(trainer.model):
+            while len(times) < most:
+                began = time.perf_counter()
+                trainer.train_step()
+                if trainer.device.type == "cuda":
+                    torch.cuda.synchronize(trainer.device)
+                times.append(time.perf_counter() - began)
+                if (sum(times) > 60 and len(times) > 1) or (len(times) > steps and sum(times) > 2.0):
+                    break
     finally:
         trainer.step = trainer.samples = 0
         _forget(trainer)
         trainer.model.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for p, weight in zip(trainer.model.parameters(), own, strict=True):
-                p.copy_(weight)
         settings = trainer.settings.model_copy(update={"precision": trainer.precision.mode})
         trainer.optimizer = build_optimizer(trainer.model, settings)
         if trainer.average is not None:

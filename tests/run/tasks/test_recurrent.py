@@ -180,7 +180,9 @@ def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
     fewer = {name: part[:3] if "carried" in name else part for name, part in whole.items()}
     none = {name: part for name, part in whole.items() if "carried" not in name}
     less = {name: part for name, part in whole.items() if name != first}
-    older = {name: fact for name, fact in facts.items() if name != "tensors"}  # which no checkpoint had once
+    shapes = facts["tensors"]
+    of_three = {name: "3 x 16" if "carried" in name else shape for name, shape in shapes.items()}
+    of_none = {name: shape for name, shape in shapes.items() if "carried" not in name}
     for state, said, says in (
         (
             fewer,
@@ -193,8 +195,16 @@ def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
             r"'carried\.0\.0' in state\.safetensors is missing, and was written as 6 x 16; no",
         ),
         (less, facts, rf"'{re.escape(first)}' in state\.safetensors is missing"),
-        (fewer, older, r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from"),
-        (none, older, r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier"),
+        (
+            fewer,
+            {**facts, "tensors": of_three},
+            r"'carried\.0\.0' has the shape \(3, 16\), and 6 streams need \(6, 16\); resume from",
+        ),
+        (
+            none,
+            {**facts, "tensors": of_none},
+            r"'carried\.0\.0' is missing, and 6 streams need \(6, 16\); resume from an earlier",
+        ),
     ):
         save_file({name: part.contiguous() for name, part in state.items()}, folder / "state.safetensors")
         (folder / "state.json").write_text(json.dumps(said))
@@ -202,6 +212,7 @@ def test_a_state_that_does_not_fit_is_one_clear_line(recurrent, tmp_path):
             train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True)
         assert "\n" not in str(caught.value)
     save_file(whole, folder / "state.safetensors")
+    (folder / "state.json").write_text(json.dumps(facts))
     assert train(recurrent(), [*SHORT, "train.steps=4"], out=run, resume=True).step == 4
 
 

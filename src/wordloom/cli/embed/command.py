@@ -39,7 +39,6 @@ def command(
             metavar="VECTORS",
             help="An encoder or a language model; word vectors (a file or folder); or a bag of words: a "
             "classifier, or a folder that 'vectors documents' wrote.",
-            show_default=False,
         ),
     ],
     texts: Annotated[
@@ -48,7 +47,6 @@ def command(
             metavar="FILE|-",
             help="The texts: one on each line of a file, or in each row of a .jsonl file or a table; - is "
             "standard input.",
-            show_default=False,
         ),
     ],
     out: Path | None = option(

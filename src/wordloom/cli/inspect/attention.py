@@ -23,7 +23,7 @@ __all__ = ["command", "print_attention"]
 
 def command(
     ctx: typer.Context,
-    prompt: Annotated[str, Option(help="The text that the model reads.", show_default=False)],
+    prompt: Annotated[str, Option(help="The text that the model reads.")],
     layer: int | None = option(None, "The layer, from 0.  [default: the last; with --plot all]", min=0),
     head: options.HEAD = None,
     plot: options.PLOT = None,

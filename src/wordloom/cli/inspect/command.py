@@ -41,7 +41,6 @@ def _model(
         Argument(
             metavar="CHECKPOINT|PRESET",
             help="The folder of a trained model, or the name of a preset such as llama-7b.",
-            show_default=False,
         ),
     ],
 ) -> None:

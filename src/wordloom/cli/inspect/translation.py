@@ -28,7 +28,7 @@ _LETTERS_ABOVE = 14  # of a source token, above its column
 
 def alignment(
     ctx: typer.Context,
-    text: Annotated[str, Argument(metavar="TEXT", help="The source text.", show_default=False)],
+    text: Annotated[str, Argument(metavar="TEXT", help="The source text.")],
     target: str | None = option(None, "The translation to align.  [default: the model's own]"),
     beams: options.BEAMS = 5,
     layer: int | None = option(None, "The layer, from 0.  [default: the mean of all layers]", min=0),

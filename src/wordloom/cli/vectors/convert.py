@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
+from typer import Argument
 
+from wordloom.cli.options import option
 from wordloom.cli.vectors.output import JSON, ROWS, UNICODE_ERRORS, print_json, print_notes
 
 __all__ = ["convert"]
@@ -16,24 +17,20 @@ __all__ = ["convert"]
 def convert(
     source: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help="A file or folder of vectors, a fastText model, or a trained model's folder.",
         ),
     ],
-    dest: Annotated[
-        Path, typer.Argument(metavar="DEST", help="The new file or folder; .gz compresses a file.")
-    ],
-    to: Annotated[
-        Literal["folder", "word2vec", "word2vec-text", "glove", "fasttext"] | None,
-        typer.Option(
-            help="Format.  [default: by the suffix: .bin is fasttext for vectors with n-grams and otherwise "
-            "word2vec, .vec and .txt are word2vec-text, none is folder]"
-        ),
-    ] = None,
+    dest: Annotated[Path, Argument(metavar="DEST", help="The new file or folder; .gz compresses a file.")],
+    to: Literal["folder", "word2vec", "word2vec-text", "glove", "fasttext"] | None = option(
+        None,
+        "Format.  [default: by the suffix: .bin is fasttext for vectors with n-grams and otherwise "
+        "word2vec, .vec and .txt are word2vec-text, none is folder]",
+    ),
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
-    force: Annotated[bool, typer.Option("--force", help="Replace DEST if it exists.")] = False,
+    force: bool = option(False, "Replace DEST if it exists.", "--force"),
     json: JSON = False,
 ) -> None:
     """Convert vectors to another format, and report what it cannot store."""

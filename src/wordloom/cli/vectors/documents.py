@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from typer import Argument
 
 from wordloom.cli import options
+from wordloom.cli.options import argument, option
 from wordloom.cli.usage import refuse
 from wordloom.cli.vectors.output import JSON, new_table, print_json, print_notes, shown
 from wordloom.errors import DataError
@@ -29,42 +31,34 @@ def documents(
     ctx: typer.Context,
     source: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
             help="The documents: a file, folder, glob or data set; or a folder that --out wrote.",
         ),
     ],
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT...", help="Query texts.")] = None,
-    top_k: Annotated[int, typer.Option(help="Number of documents for each text.", min=1)] = 10,
-    features: Annotated[
-        Literal["tfidf", "binary", "counts"],
-        typer.Option(help="Weight of a word: tf-idf, 1 for its presence, or its count."),
-    ] = "tfidf",
-    split: Annotated[
-        Literal["words", "whitespace"],
-        typer.Option(help="Split texts into words and punctuation marks, or at white space."),
-    ] = "words",
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Split texts with this tokenizer instead.")
-    ] = None,
-    cased: Annotated[bool, typer.Option("--cased", help="Keep upper case.")] = False,
-    max_ngram: Annotated[int, typer.Option(help="Words of the longest n-gram.", min=1)] = 1,
-    min_count: Annotated[int, typer.Option(help="Lowest count of a word.", min=1)] = 1,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            help="End of a document in plain text: line, blank-line, file, or an exact line.  "
-            "[default: line, or that of the data set]"
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(help="Column of the text: a name, or in .tsv and .csv files a number from 1."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Write the counts to a folder, for later queries and for embed."),
-    ] = None,
+    texts: list[str] | None = argument(None, "Query texts.", metavar="TEXT..."),
+    top_k: int = option(10, "Number of documents for each text.", min=1),
+    features: Literal["tfidf", "binary", "counts"] = option(
+        "tfidf", "Weight of a word: tf-idf, 1 for its presence, or its count."
+    ),
+    split: Literal["words", "whitespace"] = option(
+        "words", "Split texts into words and punctuation marks, or at white space."
+    ),
+    tokenizer: Path | None = option(None, "Split texts with this tokenizer instead.", metavar="FOLDER"),
+    cased: bool = option(False, "Keep upper case.", "--cased"),
+    max_ngram: int = option(1, "Words of the longest n-gram.", min=1),
+    min_count: int = option(1, "Lowest count of a word.", min=1),
+    separator: str | None = option(
+        None,
+        "End of a document in plain text: line, blank-line, file, or an exact line.  "
+        "[default: line, or that of the data set]",
+    ),
+    field: str | None = option(
+        None, "Column of the text: a name, or in .tsv and .csv files a number from 1."
+    ),
+    out: Path | None = option(
+        None, "Write the counts to a folder, for later queries and for embed.", metavar="FOLDER"
+    ),
     force: options.FORCE = False,
     json: JSON = False,
 ) -> None:
@@ -92,7 +86,7 @@ def documents(
         about = {"source": _absolute(source), "separator": separator, "field": field}
         settings: dict[str, Any] = {
             "features": features, "split": split, "lower": not cased, "max_ngram": max_ngram,
-            "min_count": min_count, "tokenizer": tokenizer and Tokenizer.from_pretrained(tokenizer),
+            "min_count": min_count, "tokenizer": tokenizer and Tokenizer.from_pretrained(tokenizer)
         }  # fmt: skip
         with Console(stderr=True).status(f"counting the words of {source}"):  # shown on a terminal only
             bags = DocumentBags.fit(_texts(about), **settings)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 
+from wordloom.cli.options import option
 from wordloom.cli.vectors.output import (
     JSON,
     ROWS,
@@ -35,28 +35,22 @@ _PAIRS = ("wordsim353", "simlex999")
 
 def evaluate(
     vectors: VECTORS,
-    analogies: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|DATASET",
-            help="Analogies: lines of four words under ': section' lines.  May be repeated.  "
-            "[default: questions-words, without --pairs]",
-        ),
-    ] = None,
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|DATASET",
-            help="Pairs: lines of two words and a score, separated by tabs.  May be repeated.  "
-            "[default: wordsim353 and simlex999, without --analogies]",
-        ),
-    ] = None,
-    restrict_vocab: Annotated[
-        int, typer.Option(help="Use only this many words, from the start of the vocabulary.", min=1)
-    ] = 300_000,
-    case_sensitive: Annotated[
-        bool, typer.Option("--case-sensitive", help="Distinguish King from king.")
-    ] = False,
+    analogies: list[str] | None = option(
+        None,
+        "Analogies: lines of four words under ': section' lines.  May be repeated.  "
+        "[default: questions-words, without --pairs]",
+        metavar="FILE|DATASET",
+    ),
+    pairs: list[str] | None = option(
+        None,
+        "Pairs: lines of two words and a score, separated by tabs.  May be repeated.  "
+        "[default: wordsim353 and simlex999, without --analogies]",
+        metavar="FILE|DATASET",
+    ),
+    restrict_vocab: int = option(
+        300_000, "Use only this many words, from the start of the vocabulary.", min=1
+    ),
+    case_sensitive: bool = option(False, "Distinguish King from king.", "--case-sensitive"),
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,

@@ -8,41 +8,40 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument, Option
 
 if TYPE_CHECKING:
     from wordloom.vectors import KeyedVectors
 
 __all__ = [
-    "JSON", "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table",
-    "opened", "print_json", "print_notes", "shown", "stopped_notes",
+    "JSON", "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table", "opened",
+    "print_json", "print_notes", "shown", "stopped_notes",
 ]  # fmt: skip
 
 VECTORS = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="VECTORS",
         help="A file or folder of word vectors, or the folder of a trained model (its token vectors).",
     ),
 ]
 ROWS = Annotated[
     Literal["embedding", "head"] | None,
-    typer.Option(help="Tensor of a trained model: its token embedding or its head.  [default: embedding]"),
+    Option(help="Tensor of a trained model: its token embedding or its head.  [default: embedding]"),
 ]
 UNICODE_ERRORS = Annotated[
     Literal["strict", "ignore", "replace", "surrogateescape"],
-    typer.Option(help="Treatment of words of a file that are not UTF-8; strict refuses them."),
+    Option(help="Treatment of words of a file that are not UTF-8; strict refuses them."),
 ]
-TOP_K = Annotated[int, typer.Option(help="Number of words.", min=1)]
+TOP_K = Annotated[int, Option(help="Number of words.", min=1)]
 RESTRICT = Annotated[
-    int | None,
-    typer.Option(help="Search only this many words, from the start (usually the most frequent).", min=1),
+    int | None, Option(help="Search only this many words, from the start (usually the most frequent).", min=1)
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JSON = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def opened(

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument
 
+from wordloom.cli.options import argument, option
 from wordloom.cli.vectors.output import JSON, print_json, print_notes, stopped_notes
 from wordloom.errors import DataError
 
@@ -23,19 +24,15 @@ __all__ = ["predict"]
 def predict(
     model: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="MODEL",
             help="The folder of a run with --algorithm fasttext-supervised, or a fastText model (.bin).",
         ),
     ],
-    file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="One text a line; '-' is standard input.")
-    ] = "-",
-    top_k: Annotated[int, typer.Option(help="Highest number of labels a line; -1: all.", min=-1)] = 1,
-    threshold: Annotated[float, typer.Option(help="Lowest probability of a label.", min=0, max=1)] = 0.0,
-    labelled: Annotated[
-        bool, typer.Option("--labelled", help="The lines have labels: print precision and recall.")
-    ] = False,
+    file: str = argument("-", "One text a line; '-' is standard input.", metavar="[FILE]"),
+    top_k: int = option(1, "Highest number of labels a line; -1: all.", min=-1),
+    threshold: float = option(0.0, "Lowest probability of a label.", min=0, max=1),
+    labelled: bool = option(False, "The lines have labels: print precision and recall.", "--labelled"),
     json: JSON = False,
 ) -> None:
     """Predict labels of lines of text with a fastText classifier, or score it."""

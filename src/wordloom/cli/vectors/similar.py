@@ -7,9 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Argument
 
+from wordloom.cli.options import argument, option
 from wordloom.cli.vectors.output import (
     JSON,
     RESTRICT,
@@ -35,19 +36,12 @@ __all__ = ["analogy", "dot", "similar"]
 
 def similar(
     vectors: VECTORS,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[+|-]WORD...", help="Words, with signs and weights: 2*king -man."),
-    ] = None,
-    positive: Annotated[
-        list[str] | None, typer.Option(help="A word to be near, taken literally.  May be repeated.")
-    ] = None,
-    negative: Annotated[
-        list[str] | None, typer.Option(help="A word to be far from, taken literally.  May be repeated.")
-    ] = None,
-    dot: Annotated[
-        bool, typer.Option("--dot", help="Rank by the dot product instead of the cosine.")
-    ] = False,
+    words: list[str] | None = argument(
+        None, "Words, with signs and weights: 2*king -man.", metavar="[+|-]WORD..."
+    ),
+    positive: list[str] | None = option(None, "A word to be near, taken literally.  May be repeated."),
+    negative: list[str] | None = option(None, "A word to be far from, taken literally.  May be repeated."),
+    dot: bool = option(False, "Rank by the dot product instead of the cosine.", "--dot"),
     top_k: TOP_K = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
@@ -71,14 +65,11 @@ def analogy(
     vectors: VECTORS,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WORD...", help="king man woman, for king - man + woman; or any sum with signs."
-        ),
+        Argument(metavar="WORD...", help="king man woman, for king - man + woman; or any sum with signs."),
     ],
-    cosmul: Annotated[
-        bool,
-        typer.Option("--cosmul", help="Multiply and divide cosines (3CosMul) instead of adding vectors."),
-    ] = False,
+    cosmul: bool = option(
+        False, "Multiply and divide cosines (3CosMul) instead of adding vectors.", "--cosmul"
+    ),
     top_k: TOP_K = 10,
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
@@ -104,7 +95,7 @@ def analogy(
 
 def dot(
     vectors: VECTORS,
-    words: Annotated[list[str], typer.Argument(metavar="WORD WORD...", help="Two words or more.")],
+    words: Annotated[list[str], Argument(metavar="WORD WORD...", help="Two words or more.")],
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     json: JSON = False,

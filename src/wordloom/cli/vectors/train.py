@@ -5,79 +5,63 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from wordloom.run.vectors.vector_run import VectorResult
+
+from wordloom.cli.options import argument, option
 
 __all__ = ["command"]
 
 
 def command(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            help="The name of a shipped recipe, or a .toml file.  Not needed with --corpus, or with --resume "
-            "and --out."
-        ),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's: vectors.dim=50"),
-    ] = None,
-    corpus: Annotated[
-        list[str] | None,
-        typer.Option(help="Training text: files, folders, globs, '-', or a data set.  May be repeated."),
-    ] = None,
-    separator: Annotated[
-        str | None,
-        typer.Option(
-            help="End of a text in .txt files, which windows do not cross: line, blank-line, file, or an "
-            "exact line between texts.  [default: line, or that of the data set]"
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(help="Field of the text in .jsonl, .json or .parquet files.  [default: text]"),
-    ] = None,
-    encoding_errors: Annotated[
-        Literal["strict", "replace"] | None,
-        typer.Option(help="Refuse or replace invalid UTF-8.  [default: strict]"),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(help="word2vec, fasttext, fasttext-supervised or glove.  [default: word2vec]"),
-    ] = None,
-    architecture: Annotated[
-        Literal["skipgram", "cbow"] | None,
-        typer.Option(help="Architecture of word2vec and fastText.  [default: skipgram]"),
-    ] = None,
-    dim: Annotated[int | None, typer.Option(help="Components of a vector.  [default: 100]")] = None,
-    window: Annotated[
-        int | None, typer.Option(help="Highest distance in a window.  [default: 5; GloVe 15]")
-    ] = None,
-    negative: Annotated[int | None, typer.Option(help="Negative samples of a window.  [default: 5]")] = None,
-    min_count: Annotated[int | None, typer.Option(help="Lowest count of a word.  [default: 5]")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the text.  [default: 5; GloVe 25]")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Initial learning rate.  [default: 0.025; GloVe 0.05]")
-    ] = None,
-    phrases: Annotated[
-        int | None, typer.Option(help="Passes that join words to phrases.  [default: 0]")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.  [default: 1]")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.  [default: one a processor]")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto (CUDA if it is available), cpu, cuda or cuda:1.  [default: auto]")
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Give equal vectors for any number of threads; slower.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run.  [default: runs/NAME]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the run in the folder.")] = False,
+    recipe: str | None = argument(
+        None,
+        "The name of a shipped recipe, or a .toml file.  Not needed with --corpus, or with --resume "
+        "and --out.",
+    ),
+    overrides: list[str] | None = argument(
+        None, "Settings that replace the recipe's: vectors.dim=50", metavar="[KEY=VALUE]..."
+    ),
+    corpus: list[str] | None = option(
+        None, "Training text: files, folders, globs, '-', or a data set.  May be repeated."
+    ),
+    separator: str | None = option(
+        None,
+        "End of a text in .txt files, which windows do not cross: line, blank-line, file, or an "
+        "exact line between texts.  [default: line, or that of the data set]",
+    ),
+    field: str | None = option(
+        None, "Field of the text in .jsonl, .json or .parquet files.  [default: text]"
+    ),
+    encoding_errors: Literal["strict", "replace"] | None = option(
+        None, "Refuse or replace invalid UTF-8.  [default: strict]"
+    ),
+    algorithm: str | None = option(
+        None, "word2vec, fasttext, fasttext-supervised or glove.  [default: word2vec]"
+    ),
+    architecture: Literal["skipgram", "cbow"] | None = option(
+        None, "Architecture of word2vec and fastText.  [default: skipgram]"
+    ),
+    dim: int | None = option(None, "Components of a vector.  [default: 100]"),
+    window: int | None = option(None, "Highest distance in a window.  [default: 5; GloVe 15]"),
+    negative: int | None = option(None, "Negative samples of a window.  [default: 5]"),
+    min_count: int | None = option(None, "Lowest count of a word.  [default: 5]"),
+    epochs: int | None = option(None, "Passes over the text.  [default: 5; GloVe 25]"),
+    alpha: float | None = option(None, "Initial learning rate.  [default: 0.025; GloVe 0.05]"),
+    phrases: int | None = option(None, "Passes that join words to phrases.  [default: 0]"),
+    seed: int | None = option(None, "Random seed.  [default: 1]"),
+    threads: int | None = option(None, "CPU threads.  [default: one a processor]"),
+    device: str | None = option(
+        None, "auto (CUDA if it is available), cpu, cuda or cuda:1.  [default: auto]"
+    ),
+    deterministic: bool = option(
+        False, "Give equal vectors for any number of threads; slower.", "--deterministic"
+    ),
+    out: Path | None = option(None, "Folder of the run.  [default: runs/NAME]"),
+    resume: bool = option(False, "Continue the run in the folder.", "--resume"),
+    force: bool = option(False, "Replace the run in the folder.", "--force"),
 ) -> None:
     """Train word vectors on text; Ctrl-C stops and saves them, and --resume continues."""
     from wordloom.errors import RecipeError
@@ -93,7 +77,7 @@ def command(
         "vectors.deterministic": "true" if deterministic else None,
         "data.field": None if field is None else json.dumps(field),
         "data.encoding_errors": encoding_errors,
-        "data.separator": None if separator is None else json.dumps(separator),
+        "data.separator": None if separator is None else json.dumps(separator)
     }  # fmt: skip
     settings = [f"{key}={value}" for key, value in options.items() if value is not None]
     source: Any = recipe

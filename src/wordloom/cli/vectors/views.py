@@ -11,8 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer import Argument
 
 from wordloom.cli import options
+from wordloom.cli.options import option
 from wordloom.cli.usage import refuse, refuse_existing
 from wordloom.cli.vectors.output import (
     JSON,
@@ -38,22 +40,18 @@ __all__ = ["axis", "neighbours"]
 
 _BAR = 12  # characters from zero to the largest value
 
-WORDS = Annotated[list[str], typer.Argument(metavar="WORD...", help="Words, taken literally.")]
+WORDS = Annotated[list[str], Argument(metavar="WORD...", help="Words, taken literally.")]
 
 
 def neighbours(
     ctx: typer.Context,
     vectors: VECTORS,
     words: WORDS,
-    top_k: Annotated[
-        int, typer.Option(help="Number of neighbours of each word; 0: only the words.", min=0)
-    ] = 8,
+    top_k: int = option(8, "Number of neighbours of each word; 0: only the words.", min=0),
     plot: options.PLOT = None,
     force: options.FORCE = False,
-    method: Annotated[
-        Literal["pca", "tsne"], typer.Option(help="Projection of the map: principal components, or t-SNE.")
-    ] = "pca",
-    seed: Annotated[int, typer.Option(help="Random seed of t-SNE.")] = 0,
+    method: Literal["pca", "tsne"] = option("pca", "Projection of the map: principal components, or t-SNE."),
+    seed: int = option(0, "Random seed of t-SNE."),
     restrict_vocab: RESTRICT = None,
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
@@ -101,18 +99,15 @@ def neighbours(
 def axis(
     vectors: VECTORS,
     words: WORDS,
-    toward: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="End of an axis, such as newborn.  A comma starts another axis, and + averages words: "
-            "newborn,human or man+he.  May be repeated."
-        ),
-    ] = None,
-    start: Annotated[
-        list[str] | None,
-        typer.Option("--from", help="Start of an axis, written as in --toward; each needs a --to."),
-    ] = None,
-    end: Annotated[list[str] | None, typer.Option("--to", help="End of an axis with a --from.")] = None,
+    toward: list[str] | None = option(
+        None,
+        "End of an axis, such as newborn.  A comma starts another axis, and + averages words: "
+        "newborn,human or man+he.  May be repeated.",
+    ),
+    start: list[str] | None = option(
+        None, "Start of an axis, written as in --toward; each needs a --to.", "--from"
+    ),
+    end: list[str] | None = option(None, "End of an axis with a --from.", "--to"),
     plot: options.PLOT = None,
     force: options.FORCE = False,
     rows: ROWS = None,
