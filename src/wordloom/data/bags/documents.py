@@ -30,8 +30,6 @@ from wordloom.data.bags.vectorizer import (
 from wordloom.errors import CheckpointError, DataError, did_you_mean
 from wordloom.files import finish_replacement, replacement
 
-__all__ = ["DocumentBags", "Neighbour", "nearest_rows", "refuse_taken"]
-
 DESCRIPTION, ARRAYS = "bags.json", "bags.safetensors"
 # files of other models, whose folders must not hold bags, too
 _OTHERS = (VOCABULARY, "config.json", "tokenizer.json", "recipe.toml", "vectors.json")
@@ -97,8 +95,6 @@ class DocumentBags:
     def __len__(self) -> int:
         return int(self.counts.shape[0])
 
-    # -- asking ------------------------------------------------------------------------------------------
-
     @cached_property
     def rows(self) -> Any:
         """The features of the documents: CSR [N, V] float64."""
@@ -119,8 +115,6 @@ class DocumentBags:
     def nearest(self, text: str, topn: int = 10) -> list[Neighbour]:
         """Return the ``topn`` documents nearest to ``text`` that share a word with it."""
         return nearest_rows(self.rows, self.vectorize([text]), topn, lengths=self._lengths)
-
-    # -- keeping -----------------------------------------------------------------------------------------
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write ``bags.safetensors`` (counts and idf), ``vocabulary.json`` and ``bags.json``.

@@ -29,17 +29,6 @@ from wordloom.files import write_text
 from wordloom.text import Tokenizer
 from wordloom.text.arguments import check_texts, describe
 
-__all__ = [
-    "FEATURES",
-    "SPLITS",
-    "BagVectorizer",
-    "Counted",
-    "row_lengths",
-    "smooth_idf",
-    "unit_rows",
-    "weighted",
-]
-
 SPLITS = ("words", "whitespace")
 FEATURES = ("counts", "binary", "tfidf")
 VOCABULARY = "vocabulary.json"
@@ -101,8 +90,6 @@ class BagVectorizer:
     def __len__(self) -> int:
         return len(self.terms)
 
-    # -- learning ----------------------------------------------------------------------------------------
-
     @classmethod
     def fit(cls, texts: Iterable[str], **settings: Any) -> BagVectorizer:
         """Return the vocabulary of ``texts``; see :meth:`fit_counts`."""
@@ -154,8 +141,6 @@ class BagVectorizer:
         vectorizer._name(all_terms)
         return vectorizer, Counted(counts, len(ids), len(ids) - int(counts.sum()))
 
-    # -- counting ----------------------------------------------------------------------------------------
-
     def counts(self, texts: Iterable[str]) -> Any:
         """Return the count of each term in each of N texts: CSR [N, V] int32."""
         return self.count(texts).rows
@@ -196,8 +181,6 @@ class BagVectorizer:
     def _with_ngrams(self, words: list[str]) -> list[str]:
         runs = (zip(*(words[i:] for i in range(n)), strict=False) for n in range(2, self.max_ngram + 1))
         return [*words, *map(" ".join, chain.from_iterable(runs))]
-
-    # -- keeping -----------------------------------------------------------------------------------------
 
     @cached_property
     def fingerprint(self) -> str:
@@ -244,9 +227,6 @@ class BagVectorizer:
         return cls(terms, max_ngram=content["max_ngram"], tokenizer=tokenizer)
 
 
-# -- weights -----------------------------------------------------------------------------------------------
-
-
 def smooth_idf(counts: Any) -> NDArray[np.float64]:
     """Return the inverse document frequencies [V] of the terms of ``counts`` [N, V], as scikit-learn does.
 
@@ -290,9 +270,6 @@ def unit_rows(rows: Any) -> Any:
     lengths = row_lengths(rows)
     rows.data /= np.repeat(np.where(lengths > 0, lengths, 1.0), np.diff(rows.indptr))
     return rows
-
-
-# -- the parts ---------------------------------------------------------------------------------------------
 
 
 def _check(split: str, max_ngram: int) -> None:

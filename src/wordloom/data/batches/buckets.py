@@ -16,8 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Buckets", "make_buckets", "runs"]
-
 Ints = NDArray[np.int64]
 
 

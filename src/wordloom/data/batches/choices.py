@@ -16,8 +16,6 @@ from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.batches.sequences import padded_passes
 from wordloom.data.rows.choices import ChoiceRow
 
-__all__ = ["ChoiceBatches", "choice_tokens"]
-
 
 def choice_tokens(
     tokenizer: Any,

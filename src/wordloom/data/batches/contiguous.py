@@ -21,8 +21,6 @@ from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
-__all__ = ["ContiguousBatch", "ContiguousBatches"]
-
 
 class ContiguousBatch(NamedTuple):
     """The next windows of some streams.  B rows, T positions, all int64.

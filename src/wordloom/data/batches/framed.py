@@ -29,17 +29,6 @@ from wordloom.data.batches.masked import Marks
 from wordloom.data.batches.sequences import SequenceLabelBatches, TokenRows, stacked_rows
 from wordloom.errors import DataError
 
-__all__ = [
-    "OF_MODEL",
-    "TASK_TOKENS",
-    "BothOrders",
-    "Frame",
-    "MarkedInputs",
-    "MarkedLabelBatches",
-    "MarkedRows",
-    "marked_rows",
-]
-
 #: Start, delimiter and extract, as the paper's own code calls them.
 TASK_TOKENS = ("_start_", "_delimiter_", "_classify_")
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from wordloom.data.batches.samples import check_seed, in_epochs, sample_numbers
 from wordloom.errors import DataError
 
-__all__ = ["BagBatches", "Bags", "LabelBatch", "LabelBatches"]
-
 _PASS = 1 << 14  # rows of a pass over all of them
 
 

@@ -28,9 +28,6 @@ from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
-__all__ = ["Marks", "MaskedBatch", "MaskedBatches", "masked_batch"]
-
-
 MaskedOrder = Literal["permutation", "sequential"]
 Ids: TypeAlias = NDArray[np.int64]
 Numbers: TypeAlias = NDArray[np.uint64]

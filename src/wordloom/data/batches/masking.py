@@ -24,8 +24,6 @@ from wordloom.data.batches.causal import IGNORE
 from wordloom.data.batches.order import mix
 from wordloom.errors import DataError
 
-__all__ = ["EMPTY", "Masker", "Masking"]
-
 EMPTY = "[EMPTY]"  # the token of the placeholder "empty"
 
 _CHOICE, _FATE, _PIECE, _ROUND = (np.uint64(k * 0x9E3779B97F4A7C15 % 2**64) for k in (3, 5, 7, 11))

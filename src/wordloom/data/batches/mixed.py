@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from wordloom.data.shards.ledger import Ledger
 
-__all__ = ["LengthSchedule", "MixedBatch", "RehearsedBatches"]
-
 
 class MixedBatch(NamedTuple):
     """Rows of the new task and of the old task; None for a task without rows in this batch."""

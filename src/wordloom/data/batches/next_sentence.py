@@ -26,8 +26,6 @@ from wordloom.data.shards.ledger import Ledger
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
-__all__ = ["SentencePairBatches"]
-
 _SHORT_SHARE = 0.1
 _ALL = (1 << 64) - 1
 

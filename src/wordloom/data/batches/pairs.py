@@ -25,8 +25,6 @@ from wordloom.data.shards.pairs import SIDES, PairShards
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["PairBatch", "PairBatches"]
-
 PairOrder: TypeAlias = Literal["permutation", "sequential"]
 ORDERS = ("permutation", "sequential")
 

@@ -13,8 +13,6 @@ from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.data.shards.storage import TokenShards
 from wordloom.errors import DataError
 
-__all__ = ["check_seed", "document_names", "in_epochs", "sample_numbers", "settings_fingerprint"]
-
 Numbers = NDArray[np.uint64]
 
 

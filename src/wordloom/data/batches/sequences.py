@@ -17,16 +17,6 @@ from wordloom.data.batches.labelled import LabelBatches
 from wordloom.data.batches.order import Purpose, keyed, permute
 from wordloom.errors import DataError
 
-__all__ = [
-    "SequenceLabelBatches",
-    "Sequences",
-    "TextGroupBatches",
-    "TokenRows",
-    "padded_passes",
-    "stacked_rows",
-    "token_rows",
-]
-
 _POOL = 16  # groups of samples that are sorted by length together
 _TEXTS = 1 << 13  # texts for the tokenizer at a time
 _PASS_TOKENS = 1 << 15  # of a forward pass over all rows, padding included

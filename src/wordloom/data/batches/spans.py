@@ -27,8 +27,6 @@ from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.squad import Question
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["AnswerWindow", "AnswerWindows", "question_windows"]
-
 Ids: TypeAlias = NDArray[np.int32]
 Ints: TypeAlias = NDArray[np.int64]
 

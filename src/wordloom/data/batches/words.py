@@ -20,8 +20,6 @@ from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.tagged import TaggedText, unseen_tag
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["NO_WORD", "TaggedRows", "WordLabelBatches", "tagged_rows"]
-
 NO_WORD = -1  # the word of a token that belongs to none
 _WAYS = ("error", "window", "cut")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Document"]
-
 
 class Document(NamedTuple):
     """A document: its text (``bytes`` under ``encoding_errors="bytes"``), its file, and its number from 0."""

@@ -14,8 +14,6 @@ from wordloom.data.files.source import COMPRESSIONS, Columns, Source
 from wordloom.data.files.stream import EncodingErrors, Meter, numbered_lines
 from wordloom.errors import DataError, position
 
-__all__ = ["LISTS", "cells_of"]
-
 LISTS = (".txt", ".text")  # a text on each line
 _SIDES = ("source", "target")  # two texts without a label are a pair (:mod:`wordloom.data.rows.pairs`)
 _COMPARED = 5  # rows below the first that show if it is a header

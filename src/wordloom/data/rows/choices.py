@@ -25,8 +25,6 @@ from wordloom.data.files.table import csv_rows
 from wordloom.data.rows.task_files import JSON, task_files
 from wordloom.errors import DataError, position
 
-__all__ = ["ChoiceRow", "choice_rows"]
-
 _FORMATS: dict[str, Format] = {".csv": "csv", **JSON}
 _SWAG = ("sent1", "sent2", "ending0", "ending1")  # a header with one of these has them all
 _LETTERS = string.ascii_uppercase

@@ -6,8 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-__all__ = ["RowDigest", "hash_position"]
-
 
 def hash_position(text: str) -> float:
     """Map a text to a number in [0, 1) by its hash, which divides rows into parts."""

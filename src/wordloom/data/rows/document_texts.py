@@ -13,8 +13,6 @@ from wordloom.data.sets.fetch import files_of, names_dataset
 from wordloom.data.text.reading import documents
 from wordloom.errors import DataError
 
-__all__ = ["FILE", "refuse_file_separator", "texts_of"]
-
 TABLES = {".tsv", ".csv"}
 FILE = "file"  # the separator that stands between files alone
 

@@ -14,8 +14,6 @@ from wordloom.data.rows.labelled import LabelledCorpus, labelled_rows, tables
 from wordloom.data.rows.scored import scored_rows
 from wordloom.errors import DataError
 
-__all__ = ["GroupCorpus", "text_numbers"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCorpus(LabelledCorpus):

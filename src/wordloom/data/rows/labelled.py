@@ -25,19 +25,6 @@ from wordloom.data.sets.expand import Accepts, expand
 from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError, did_you_mean, position
 
-__all__ = [
-    "FILE",
-    "REPEATED",
-    "CorpusPart",
-    "LabelledCorpus",
-    "LabelledRow",
-    "Part",
-    "labelled_rows",
-    "refuse_empty",
-    "sorted_labels",
-    "unseen_label",
-]
-
 Column: TypeAlias = str | int
 Part: TypeAlias = Literal["train", "validation"]
 TABLES: dict[str, Format] = {

@@ -20,8 +20,6 @@ from wordloom.data.text.corpus import EMPTY, Part, Tally
 from wordloom.data.text.documents import Piece
 from wordloom.errors import DataError
 
-__all__ = ["LabelledDocuments", "label_token"]
-
 
 def label_token(label: str) -> str:
     """Return the token before the texts of ``label``, such as ``<Italian>``."""

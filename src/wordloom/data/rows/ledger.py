@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["RowLedger"]
-
 # What each of the counts that only some tasks have stands for.
 _COUNTS = {
     "choices": "in all",

@@ -14,8 +14,6 @@ from wordloom.data.sets.expand import expand
 from wordloom.data.text.documents import read_pieces
 from wordloom.errors import DataError, position
 
-__all__ = ["PlacedText", "is_table", "placed_texts"]
-
 _TABLES = (".csv", ".tsv")  # whose columns have no usual name
 _UNITS: dict[str, Literal["line", "row"]] = {"text": "line", "parquet": "row"}
 

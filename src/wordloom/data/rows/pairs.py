@@ -26,8 +26,6 @@ from wordloom.data.text.corpus import PARTS, Part
 from wordloom.data.text.documents import read_pieces
 from wordloom.errors import DataError, did_you_mean, position
 
-__all__ = ["Pair", "PairCorpus"]
-
 PairSplit: TypeAlias = Literal["hash", "files"]
 SPLITS = ("hash", "files")
 _COLUMNS = ("source", "target")  # the default columns of a table

@@ -22,8 +22,6 @@ from wordloom.data.rows.labelled import (
 )
 from wordloom.errors import DataError, position
 
-__all__ = ["ScoredCorpus", "ScoredRow", "scored_rows"]
-
 _SCORE = "score"
 _LARGEST = 3.4028234e38  # the largest float32, the type of targets
 

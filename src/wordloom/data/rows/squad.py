@@ -21,8 +21,6 @@ from wordloom.data.files.stream import EncodingErrors, blocks, decode
 from wordloom.data.rows.task_files import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
-__all__ = ["MOVED", "Answer", "Question", "asked", "questions"]
-
 MOVED = "answer(s) taken where they stand nearest to their answer_start"
 _TASK = "question answering"
 _SHOWN = 40  # characters of a text that an error shows

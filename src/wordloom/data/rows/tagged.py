@@ -25,8 +25,6 @@ from wordloom.data.rows.labelled import Column, ColumnChoice, columns_in, sorted
 from wordloom.data.rows.task_files import JSON, task_files
 from wordloom.errors import DataError, did_you_mean, position
 
-__all__ = ["DOCSTART", "TaggedText", "has_words", "tag_labels", "tagged_texts", "unseen_tag"]
-
 DOCSTART = "-DOCSTART- line(s), which are no words"
 _CONLL: dict[str, Format] = dict.fromkeys(
     (".conll", ".conll2003", ".bio", ".iob", ".iob2", ".txt", ".text", ".tsv"), "text"

@@ -9,8 +9,6 @@ from wordloom.data.sets.expand import Accepts, expand
 from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError
 
-__all__ = ["JSON", "task_files"]
-
 JSON: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
 

@@ -27,8 +27,6 @@ from wordloom.data.sets.catalogue import DATASETS
 from wordloom.data.sets.fetch import names_dataset, resolve
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["RUNNING_TEXT", "Accepts", "expand", "report_repeated", "spooled", "walk"]
-
 _log = logging.getLogger(__name__)
 
 

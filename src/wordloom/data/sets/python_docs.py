@@ -34,8 +34,6 @@ from wordloom.data.files.document import Document
 from wordloom.errors import DataError, did_you_mean
 from wordloom.files import write_bytes
 
-__all__ = ["Part", "embedded_documents", "embedded_file", "write_embedded"]
-
 Part = Literal["train", "validation", "all"]
 
 # The seed below 100 that holds out nearest to a tenth of the topics and of the docstrings on Python 3.11 to

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from wordloom.data.shards.storage import ShardWriter
 from wordloom.data.text.corpus import Tally
 
-__all__ = ["Accountant", "Segment"]
-
 
 class Segment(NamedTuple):
     """A part of a document that is encoded as one text."""

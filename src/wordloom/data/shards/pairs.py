@@ -34,8 +34,6 @@ from wordloom.data.text.corpus import Part, Tally
 from wordloom.errors import DataError, TokenizerError, WordloomError
 from wordloom.files import publish_folder
 
-__all__ = ["PairShards", "prepare_pairs"]
-
 VERSION = 1
 SIDES = ("source", "target")
 Overlong: TypeAlias = Literal["drop", "cut"]

@@ -27,9 +27,6 @@ from wordloom.data.text.corpus import Corpus, Part, Tally
 from wordloom.data.text.sentences import Sentences
 from wordloom.errors import DataError, TokenizerError, WordloomError
 
-__all__ = ["Progress", "TokenShards", "prepare"]
-
-
 SEGMENT = 1 << 16  # characters encoded as one text; a batch then occupies every core
 BATCH = 1 << 21  # characters handed to the tokenizer at a time; an encoding takes some 50 times its text
 _UNDER_WAY = 2  # batches encoded at a time: one keeps the cores busy while another is turned into arrays

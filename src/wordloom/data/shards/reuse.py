@@ -12,8 +12,6 @@ from filelock import FileLock, Timeout
 from wordloom.data.cache import lock_path, locked
 from wordloom.errors import DataError
 
-__all__ = ["reused_or_written"]
-
 
 class _Reusable(Protocol):
     reused: bool

@@ -18,8 +18,6 @@ from wordloom.data.text.corpus import Corpus, Part, Tally
 from wordloom.data.text.documents import Piece
 from wordloom.errors import DataError, did_you_mean
 
-__all__ = ["SENTENCE_RULES", "SentenceRule", "Sentences", "sentences"]
-
 SentenceRule: TypeAlias = Literal["punctuation", "line"]
 SENTENCE_RULES = ("punctuation", "line")
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Set
 from typing import Any
 
-__all__ = ["FILE_LINKS", "strip_markup"]
-
 _DROPPED_TAGS = {
     *("ref", "references", "table", "gallery", "math", "chem", "ce", "timeline", "imagemap", "score"),
     *("graph", "hiero", "syntaxhighlight", "source", "templatedata", "inputbox", "categorytree", "section"),
