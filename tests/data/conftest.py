@@ -38,7 +38,7 @@ def make_shards(tmp_path: Path):
 
     def make(*documents: list[int], vocab_size: int = 1000, pad_id: int | None = None) -> TokenShards:
         folder = tmp_path / f"shards-{len(list(tmp_path.iterdir()))}"
-        writer = ShardWriter(folder.with_suffix(".tmp"), vocab_size=vocab_size)
+        writer = ShardWriter(folder, vocab_size=vocab_size)
         ends = np.cumsum([len(document) for document in documents]).tolist()
         ids = np.array([i for document in documents for i in document], writer.dtype)
         writer.add(ids, ends, [len(d) for d in documents], [(0, n) for n in range(len(documents))])
@@ -46,7 +46,7 @@ def make_shards(tmp_path: Path):
             part="train", split="none", files=1, documents=len(documents), tokens=len(ids), bytes=len(ids)
         )
         meta = {"fingerprint": "f", "vocab_size": vocab_size, "eos_id": None, "pad_id": pad_id}
-        writer.finish(folder, {**meta, "sources": ["made"], "ledger": ledger.as_dict()})
+        writer.finish({**meta, "sources": ["made"], "ledger": ledger.as_dict()})
         return TokenShards(folder)
 
     return make

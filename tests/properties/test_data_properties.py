@@ -124,12 +124,12 @@ def test_batches_never_leak(
     """A row is a stretch of the text, its target at t is the token after t, or nothing."""
     total = sum(lengths)
     with tempfile.TemporaryDirectory() as folder:
-        writer = ShardWriter(Path(folder) / "tmp", vocab_size=1000)
+        writer = ShardWriter(Path(folder) / "done", vocab_size=1000)
         ends = np.cumsum(lengths).tolist()
         writer.add(np.arange(total), ends, lengths, [(0, n) for n in range(len(lengths))])
         ledger = Ledger(part="train", split="", files=1, documents=len(lengths), tokens=total, bytes=total)
         meta = {"fingerprint": "", "vocab_size": 1000, "eos_id": None, "pad_id": None, "sources": ["x"]}
-        writer.finish(Path(folder) / "done", {**meta, "ledger": ledger.as_dict()})
+        writer.finish({**meta, "ledger": ledger.as_dict()})
         shards = TokenShards(Path(folder) / "done")
         for order in ("permutation", "random", "sequential"):
             if total < (2 if order == "sequential" else seq_len + 1):

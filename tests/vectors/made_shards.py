@@ -18,14 +18,13 @@ def make_shards(folder: Path, documents, vocab_size: int) -> TokenShards:
     target = folder / f"shards-{next(_numbers)}"
     ids = np.concatenate([np.asarray(document, dtype=np.int64) for document in documents])
     ends = np.cumsum([len(document) for document in documents]).tolist()
-    writer = ShardWriter(target.with_suffix(".tmp"), vocab_size=vocab_size)
+    writer = ShardWriter(target, vocab_size=vocab_size)
     writer.add(ids, ends, [0] * len(ends), [(0, n) for n in range(len(ends))])
     ledger = Ledger(
         part="all", split="none", files=1, documents=len(ends), tokens=len(ids), bytes=0, dropped={}, cut={}
     )
     content = ids.tobytes() + np.array(ends).tobytes()
     writer.finish(
-        target,
         {
             "fingerprint": hashlib.sha256(content).hexdigest(),
             "vocab_size": vocab_size,

@@ -133,7 +133,7 @@ def test_ends_of_documents_are_no_words(make_shards: Any) -> None:
 
 def sentence_shards(tmp_path: Any, documents: list[list[int]]) -> TokenShards:
     """Documents of sentences of these lengths; a token's hundreds are its document, its id is its place."""
-    writer = ShardWriter(tmp_path / "s.tmp", vocab_size=100_000)
+    writer = ShardWriter(tmp_path / "s", vocab_size=100_000)
     ids, ends, origins, at = [], [], [], 0
     for number, lengths in enumerate(documents):
         for length in lengths:
@@ -144,7 +144,7 @@ def sentence_shards(tmp_path: Any, documents: list[list[int]]) -> TokenShards:
     writer.add(np.array(ids, writer.dtype), ends, [1] * len(ends), origins)
     ledger = Ledger(part="train", split="none", files=1, documents=len(ends), tokens=at, bytes=at)
     meta = {"fingerprint": "f", "vocab_size": 100_000, "eos_id": None, "pad_id": None}
-    writer.finish(tmp_path / "s", {**meta, "sources": ["made"], "ledger": ledger.as_dict()})
+    writer.finish({**meta, "sources": ["made"], "ledger": ledger.as_dict()})
     return TokenShards(tmp_path / "s")
 
 

@@ -36,13 +36,13 @@ def shards_of(pairs: list[tuple[list[int], list[int]]], folder: Path, *, eos: in
     """Shards without a tokenizer."""
     ledger = {"part": "train", "split": "none", "files": 2, "documents": len(pairs), "bytes": 1, "notes": []}
     for side, name in enumerate(("source", "target")):
-        writer = ShardWriter(folder / f".{name}", vocab_size=31)
+        writer = ShardWriter(folder / name, vocab_size=31)
         ids = [pair[side] for pair in pairs]
         ends = np.cumsum([len(some) for some in ids]).tolist()
         ledger["tokens"] = ends[-1]
         writer.add(np.concatenate(ids), ends, [1] * len(ids), [(0, n) for n in range(len(ids))])
         meta = {"fingerprint": name, "vocab_size": 31, "eos_id": eos, "pad_id": PAD, "sources": [f"a.{name}"]}
-        writer.finish(folder / name, {**meta, "ledger": ledger})
+        writer.finish({**meta, "ledger": ledger})
     described = {"version": 1, "fingerprint": "f", "ledger": {**ledger, "unit": "pair"}}
     (folder / "pairs.json").write_text(json.dumps(described))
     return PairShards(folder)

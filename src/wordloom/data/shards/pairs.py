@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -27,12 +27,22 @@ from wordloom.data.cache import cache_folder
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.pairs import Pair, PairCorpus
 from wordloom.data.shards.ledger import Ledger
-from wordloom.data.shards.prepare import BATCH, MANY, CorpusTokenizer, Progress, Specials
+from wordloom.data.shards.prepare import (
+    CorpusTokenizer,
+    Progress,
+    Specials,
+    batched,
+    check_specials,
+    described,
+    dropped,
+    empty_part,
+    encode_all,
+    numbered,
+)
 from wordloom.data.shards.reuse import reused_or_written
-from wordloom.data.shards.storage import ShardWriter, TokenShards
+from wordloom.data.shards.storage import ShardWriter, TokenShards, read_meta
 from wordloom.data.text.corpus import Part, Tally
-from wordloom.errors import DataError, TokenizerError, WordloomError
-from wordloom.files import publish_folder
+from wordloom.errors import DataError
 
 VERSION = 1
 SIDES = ("source", "target")
@@ -54,15 +64,7 @@ class PairShards:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.reused = False
-        try:
-            meta: dict[str, Any] = json.loads((self.folder / "pairs.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"'{self.folder}' holds no pairs ({error}); prepare them again") from error
-        if meta.get("version") != VERSION:
-            raise DataError(
-                f"'{self.folder}' has pairs of version {meta.get('version')}, not {VERSION}; prepare them "
-                "again"
-            )
+        meta = read_meta(self.folder / "pairs.json", VERSION, "pairs")
         self.fingerprint: str = meta["fingerprint"]
         self.ledger = Ledger.from_dict(meta["ledger"])
         self.source, self.target = (TokenShards(self.folder / side) for side in SIDES)
@@ -132,15 +134,15 @@ def prepare_pairs(
     target = cache_folder(cache) / "pairs" / fingerprint[:32]
 
     def write(folder: Path) -> None:
-        writer = _PairWriter(folder, tokenizers, limits, overlong, specials)
-        writer.write(target, fingerprint, corpus, part, progress)
+        with ExitStack() as opened:
+            writer = _PairWriter(folder, tokenizers, limits, overlong, specials, opened)
+            writer.write(fingerprint, corpus, part, progress)
 
     return reused_or_written(target, lambda: _open(target, corpus, part), write)
 
 
 def _check(limits: tuple[int | None, int | None], overlong: str, specials: str) -> None:
-    if specials not in ("refuse", "text"):
-        raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
+    check_specials(specials)
     if overlong not in ("drop", "cut"):
         raise DataError(f"overlong={overlong!r} is not known; allowed: drop, cut")
     for side, limit in zip(SIDES, limits, strict=True):
@@ -167,42 +169,31 @@ class _PairWriter:
         limits: tuple[int | None, int | None],
         overlong: Overlong,
         specials: Specials,
+        opened: ExitStack,
     ) -> None:
         self._folder = folder
         self._tokenizers, self._limits = tokenizers, limits
         self._overlong, self._specials = overlong, specials
         self._tally = Tally()
         self._sides = [
-            ShardWriter(folder / f".{side}", vocab_size=tokenizer.vocab_size)
+            opened.enter_context(closing(ShardWriter(folder / side, vocab_size=tokenizer.vocab_size)))
             for side, tokenizer in zip(SIDES, tokenizers, strict=True)
         ]
 
     def write(
-        self,
-        target: Path,
-        fingerprint: str,
-        corpus: PairCorpus,
-        part: Part,
-        progress: Callable[[Progress], None] | None,
+        self, fingerprint: str, corpus: PairCorpus, part: Part, progress: Callable[[Progress], None] | None
     ) -> None:
-        try:
-            meter, files = Meter(), corpus.files(part)
-            total = sum(os.path.getsize(source.path) for source in files)
-            number: dict[str, int] = {}
-            for position, source in enumerate(corpus.sides(part)[0]):
-                number.setdefault(source.name, position)
-            for batch in _batches(corpus.pairs(part, meter=meter)):
-                self._add(batch, number)
-                if progress is not None:
-                    progress(Progress(meter.read, total, self._sides[0].documents, self._tokens))
-            if not self._sides[0].documents:
-                raise DataError(_nothing(corpus, part, self._tally))
-            self._finish(target, fingerprint, corpus, part, len(files))
-        except BaseException:
-            for side in self._sides:
-                side.discard()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        meter, files = Meter(), corpus.files(part)
+        total = sum(os.path.getsize(source.path) for source in files)
+        number = numbered(corpus.sides(part)[0])
+        pairs = corpus.pairs(part, meter=meter)
+        for batch in batched(pairs, lambda pair: len(pair.source) + len(pair.target)):
+            self._add(batch, number)
+            if progress is not None:
+                progress(Progress(meter.read, total, self._sides[0].documents, self._tokens))
+        if not self._sides[0].documents:
+            raise DataError(_nothing(corpus, part, self._tally))
+        self._finish(fingerprint, corpus, part, len(files))
 
     @property
     def _tokens(self) -> int:
@@ -254,7 +245,7 @@ class _PairWriter:
             return f"vocabulary: one for both sides, {target.vocab_size:,} tokens"
         return f"vocabularies: {source.vocab_size:,} tokens of sources, {target.vocab_size:,} of targets"
 
-    def _finish(self, target: Path, fingerprint: str, corpus: PairCorpus, part: Part, files: int) -> None:
+    def _finish(self, fingerprint: str, corpus: PairCorpus, part: Part, files: int) -> None:
         ledger = Ledger(
             part=part,
             split=corpus.describe_split(),
@@ -278,55 +269,24 @@ class _PairWriter:
             SIDES, self._sides, self._tokenizers, corpus.sides(part), strict=True
         ):
             own = replace(ledger, files=len(sources), tokens=side.tokens, bytes=side.bytes, notes=())
-            meta = {
-                "fingerprint": f"{fingerprint}/{name}",
-                "corpus": corpus.part_fingerprint(part),
-                "tokenizer": tokenizer.fingerprint,
-                "vocab_size": tokenizer.vocab_size,
-                "eos_id": tokenizer.eos_id,
-                "pad_id": tokenizer.pad_id,
-                "sources": [source.name for source in sources],
-                "ledger": own.as_dict(),
-            }
-            side.finish(self._folder / name, meta)
+            content = corpus.part_fingerprint(part)
+            side.finish(
+                described(f"{fingerprint}/{name}", content, tokenizer, tokenizer.eos_id, sources, own)
+            )
         meta = {"version": VERSION, "fingerprint": fingerprint, "ledger": ledger.as_dict()}
         (self._folder / "pairs.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        publish_folder(self._folder, target)
-
-
-def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Yield the pairs in batches of about ``BATCH`` characters."""
-    batch: list[Pair] = []
-    size = 0
-    for pair in pairs:
-        batch.append(pair)
-        size += len(pair.source) + len(pair.target)
-        if size >= BATCH or len(batch) >= MANY:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _encode(
     tokenizer: CorpusTokenizer, side: int, pairs: list[Pair], specials: Specials
 ) -> list[NDArray[Any]]:
     texts = [pair[:2][side] for pair in pairs]
-    try:
-        return [np.asarray(ids) for ids in tokenizer.encode_batch(texts, specials=specials)]
-    except WordloomError:
-        for text, pair in zip(texts, pairs, strict=True):  # find the one that fails
-            try:
-                tokenizer.encode_ids(text, specials=specials)
-            except WordloomError as error:
-                raise TokenizerError(f"{pair.place}, {SIDES[side]}: {error}") from error
-        raise
+    found = encode_all(tokenizer, texts, specials, lambda n: f"{pairs[n].place}, {SIDES[side]}")
+    return [np.asarray(ids) for ids in found]
 
 
 def _nothing(corpus: PairCorpus, part: Part, tally: Tally) -> str:
-    names = ", ".join(source.name for source in corpus.files(part)[:3])
-    dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
     split = f"split 'hash' with validation_fraction={corpus.validation_fraction:g} leaves it nothing"
     divided = part != "all" and corpus.split == "hash" and next(corpus.pairs("all"), None) is not None
-    why = f"dropped: {dropped}" if dropped else split if divided else "the files are empty"
-    return f"the {part} part of the pairs is empty ({names}): {why}"
+    why = dropped(tally) or (split if divided else "the files are empty")
+    return empty_part(part, "pairs", corpus.files(part), why)

@@ -6,16 +6,18 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.data.cache import cache_folder
+from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.shards.accountant import Accountant, Segment
@@ -35,6 +37,7 @@ MANY = 8192  # most documents in a batch
 Specials: TypeAlias = Literal["refuse", "text"]
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments | Sentences
 End: TypeAlias = Literal["eos", "sep", "none"]
+Item = TypeVar("Item")
 
 
 class CorpusTokenizer(Protocol):
@@ -98,8 +101,7 @@ def prepare(
     Raises DataError if the corpus cannot be read, this part of it is empty, or the cache cannot be written,
     and TokenizerError for special tokens and characters unknown to the tokenizer.
     """
-    if specials not in ("refuse", "text"):
-        raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
+    check_specials(specials)
     if workers is not None and workers < 1:
         raise DataError(f"workers (--workers) {workers} is not allowed; at least 1, or leave it out")
     if corpus.encoding_errors == "bytes" and tokenizer.kind != "byte":
@@ -117,10 +119,15 @@ def prepare(
     target = cache_folder(cache) / "tokens" / fingerprint[:32]
 
     def write(folder: Path) -> None:
-        writer = ShardWriter(folder, vocab_size=tokenizer.vocab_size)
-        _write(writer, target, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
+        with closing(ShardWriter(folder, vocab_size=tokenizer.vocab_size)) as writer:
+            _write(writer, fingerprint, corpus, tokenizer, part, workers, specials, end_id, progress)
 
     return reused_or_written(target, lambda: _open(target, corpus, _notes(corpus, end_id), part), write)
+
+
+def check_specials(specials: str) -> None:
+    if specials not in ("refuse", "text"):
+        raise DataError(f"specials (--specials) {specials!r} is not for a corpus; allowed: refuse, text")
 
 
 def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -> TokenShards:
@@ -135,7 +142,6 @@ def _open(target: Path, corpus: AnyCorpus, notes: tuple[str, ...], part: Part) -
 
 def _write(
     writer: ShardWriter,
-    target: Path,
     fingerprint: str,
     corpus: AnyCorpus,
     tokenizer: CorpusTokenizer,
@@ -145,45 +151,54 @@ def _write(
     end_id: int | None,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    try:
-        tally, meter, files = Tally(), Meter(), corpus.files(part)
-        total = sum(os.path.getsize(source.path) for source in files)
-        split = corpus.describe_split()  # a tail split reads the corpus once for its length
-        accountant = Accountant(writer, end_id, tally)
-        batches = _batches(corpus, tokenizer, part, tally, meter, workers)
-        for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
-            accountant.add(batch, ids)
-            if progress is not None:
-                progress(Progress(meter.read, total, writer.documents, writer.tokens))
-        if not writer.tokens:
-            raise DataError(_nothing(corpus, part, tally))
+    tally, meter, files = Tally(), Meter(), corpus.files(part)
+    total = sum(os.path.getsize(source.path) for source in files)
+    split = corpus.describe_split()  # a tail split reads the corpus once for its length
+    accountant = Accountant(writer, end_id, tally)
+    batches = batched(
+        _segments(corpus, tokenizer, part, tally, meter, workers), lambda segment: len(segment.text)
+    )
+    for batch, ids in _encoded(batches, tokenizer, specials, files, workers or _UNDER_WAY):
+        accountant.add(batch, ids)
         if progress is not None:
-            progress(Progress(total, total, writer.documents, writer.tokens))
-        ledger = Ledger(
-            part=part,
-            split=split,
-            files=len(files),
-            documents=writer.documents,
-            tokens=writer.tokens,
-            bytes=writer.bytes,
-            dropped=dict(tally.dropped),
-            cut=dict(tally.cut),
-            notes=_notes(corpus, end_id),
-        )
-        meta = {
-            "fingerprint": fingerprint,
-            "corpus": corpus.part_fingerprint(part),
-            "tokenizer": tokenizer.fingerprint,
-            "vocab_size": tokenizer.vocab_size,
-            "eos_id": end_id,
-            "pad_id": tokenizer.pad_id,
-            "sources": [source.name for source in files],
-            "ledger": ledger.as_dict(),
-        }
-        writer.finish(target, meta)
-    except BaseException:
-        writer.discard()
-        raise
+            progress(Progress(meter.read, total, writer.documents, writer.tokens))
+    if not writer.tokens:
+        raise DataError(_nothing(corpus, part, tally))
+    if progress is not None:
+        progress(Progress(total, total, writer.documents, writer.tokens))
+    ledger = Ledger(
+        part=part,
+        split=split,
+        files=len(files),
+        documents=writer.documents,
+        tokens=writer.tokens,
+        bytes=writer.bytes,
+        dropped=dict(tally.dropped),
+        cut=dict(tally.cut),
+        notes=_notes(corpus, end_id),
+    )
+    writer.finish(described(fingerprint, corpus.part_fingerprint(part), tokenizer, end_id, files, ledger))
+
+
+def described(
+    fingerprint: str,
+    corpus: str,
+    tokenizer: CorpusTokenizer,
+    end_id: int | None,
+    files: list[Source],
+    ledger: Ledger,
+) -> dict[str, Any]:
+    """Return the description of shards that :class:`TokenShards` reads; ``corpus`` is its fingerprint."""
+    return {
+        "fingerprint": fingerprint,
+        "corpus": corpus,
+        "tokenizer": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "eos_id": end_id,
+        "pad_id": tokenizer.pad_id,
+        "sources": [source.name for source in files],
+        "ledger": ledger.as_dict(),
+    }
 
 
 def _notes(corpus: AnyCorpus, end_id: int | None) -> tuple[str, ...]:
@@ -199,34 +214,59 @@ def _notes(corpus: AnyCorpus, end_id: int | None) -> tuple[str, ...]:
 
 
 def _nothing(corpus: AnyCorpus, part: Part, tally: Tally) -> str:
-    names = ", ".join(source.name for source in corpus.files(part)[:3])
     if part != "all" and corpus.split != "files":
         tally = Tally()  # of all documents: this part may not have been read at all
         if any(piece.text for piece in corpus.pieces("all", tally=tally)):
             share = corpus.validation_fraction
             why = f"split '{corpus.split}' with validation_fraction={share:g} leaves it nothing"
-            return f"the {part} part of the corpus is empty ({names}): {why}"
-    dropped = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
-    why = f"dropped: {dropped}" if dropped else "the files are empty"
-    return f"the {part} part of the corpus is empty ({names}): {why}"
+            return empty_part(part, "corpus", corpus.files(part), why)
+    return empty_part(part, "corpus", corpus.files(part), dropped(tally) or "the files are empty")
 
 
-def _batches(
+def empty_part(part: Part, noun: str, files: list[Source], why: str) -> str:
+    """Return the error message for a part without documents."""
+    names = ", ".join(source.name for source in files[:3])
+    return f"the {part} part of the {noun} is empty ({names}): {why}"
+
+
+def dropped(tally: Tally) -> str:
+    """Return what was left out, for :func:`empty_part`; empty if nothing was."""
+    reasons = "; ".join(f"{count:,} {reason}" for reason, count in tally.dropped.items())
+    return reasons and f"dropped: {reasons}"
+
+
+def numbered(files: list[Source]) -> dict[str, int]:
+    """Return the number of each file by its name, the first of those with one name."""
+    return {source.name: n for n, source in reversed(list(enumerate(files)))}
+
+
+def batched(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield ``items`` in batches of about :data:`BATCH` characters and at most :data:`MANY` items."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= BATCH or len(batch) >= MANY:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _segments(
     corpus: AnyCorpus,
     tokenizer: CorpusTokenizer,
     part: Part,
     tally: Tally,
     meter: Meter,
     workers: int | None,
-) -> Iterator[list[Segment]]:
-    """Yield the segments of the part in batches of about :data:`BATCH` characters."""
-    number: dict[str, int] = {}
-    for position, source in enumerate(corpus.files(part)):
-        number.setdefault(source.name, position)
+) -> Iterator[Segment]:
+    """Yield the segments of the part, in order."""
+    number = numbered(corpus.files(part))
     rule = cut_rule(tokenizer)
     cutter = Cutter(SEGMENT, rule)
-    batch: list[Segment] = []
-    size = start = 0
+    start = 0
     for piece in corpus.pieces(part, tally=tally, meter=meter, workers=workers):
         texts = list(cutter.push(piece.text, last=piece.last))
         for position, text in enumerate(texts):
@@ -235,21 +275,15 @@ def _batches(
             marked = rule == "lines" and start > 0
             prefix = "" if start else piece.prefix
             origin = (number[piece.source], piece.index)
-            batch.append(Segment(text, origin, start, ends, whole, marked, prefix))
+            yield Segment(text, origin, start, ends, whole, marked, prefix)
             start = 0 if ends else start + len(text)
-            size += len(text)
-            if size >= BATCH or len(batch) >= MANY:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _encoded(
     batches: Iterator[list[Segment]],
     tokenizer: CorpusTokenizer,
     specials: Specials,
-    files: list[Any],
+    files: list[Source],
     workers: int,
 ) -> Iterator[tuple[list[Segment], list[NDArray[Any]]]]:
     """Yield batches with their ids, in order, encoded in threads while the next ones are read.
@@ -272,25 +306,37 @@ def _encoded(
 
 
 def _encode(
-    tokenizer: CorpusTokenizer, batch: list[Segment], specials: Specials, files: list[Any]
+    tokenizer: CorpusTokenizer, batch: list[Segment], specials: Specials, files: list[Source]
 ) -> list[NDArray[Any]]:
+    def place(n: int) -> str:
+        (file, index), start = batch[n].origin, batch[n].start
+        begun = f", in the text from character {start:,}" if start else ""
+        return f"{files[file].name}, document {index}{begun}"
+
     dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
-    texts = [segment.text for segment in batch]
-    try:
-        encoded = tokenizer.encode_batch(texts, specials=specials)
-    except WordloomError:
-        for segment in batch:  # find the one that fails
-            try:
-                tokenizer.encode_ids(segment.text, specials=specials)
-            except WordloomError as error:
-                file, index = segment.origin
-                begun = f", in the text from character {segment.start:,}" if segment.start else ""
-                raise TokenizerError(f"{files[file].name}, document {index}{begun}: {error}") from error
-        raise
+    encoded = encode_all(tokenizer, [segment.text for segment in batch], specials, place)
     return [
         np.asarray([*_prefix(segment, tokenizer), *ids] if segment.prefix else ids, dtype)[segment.marked :]
         for segment, ids in zip(batch, encoded, strict=True)
     ]
+
+
+def encode_all(
+    tokenizer: CorpusTokenizer,
+    texts: Sequence[str | bytes],
+    specials: Specials,
+    place: Callable[[int], str],
+) -> Any:
+    """Return the ids of each text; a TokenizerError names the ``place`` of the failing text."""
+    try:
+        return tokenizer.encode_batch(texts, specials=specials)
+    except WordloomError:
+        for n, text in enumerate(texts):  # find the one that fails
+            try:
+                tokenizer.encode_ids(text, specials=specials)
+            except WordloomError as error:
+                raise TokenizerError(f"{place(n)}: {error}") from error
+        raise
 
 
 def _prefix(segment: Segment, tokenizer: CorpusTokenizer) -> list[int]:

@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from wordloom.data.cache import lock_path, locked
 from wordloom.errors import DataError
+from wordloom.files import publish_folder
 
 
 class _Reusable(Protocol):
@@ -25,8 +26,8 @@ def reused_or_written(
 ) -> AnyShards:
     """Return the shards that ``read()`` reads from ``target``; write them if they are missing or damaged.
 
-    ``write(folder)`` fills a temporary folder and renames it to ``target``.  A killed run leaves a temporary
-    folder, which the next call removes.
+    ``write(folder)`` fills a temporary folder, which is renamed to ``target``.  A killed run leaves a
+    temporary folder, which the next call removes.
 
     Raises DataError if the folder cannot be written.
     """
@@ -39,7 +40,13 @@ def reused_or_written(
                 return shards
             shutil.rmtree(target, ignore_errors=True)  # damaged
             _remove_left_over(target)
-            write(_temporary(target))
+            folder = _temporary(target)
+            try:
+                write(folder)
+                publish_folder(folder, target)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
     except OSError as error:
         raise DataError(
             f"cannot write token shards to '{target.parent}': {error.strerror or error}; "

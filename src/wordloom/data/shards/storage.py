@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,12 +24,24 @@ from numpy.typing import NDArray
 
 from wordloom.data.shards.ledger import Ledger
 from wordloom.errors import DataError
-from wordloom.files import publish_folder
 
 VERSION = 1
 _BLOCK = 1 << 20  # tokens read at a time to check their ids
 _CHECKED = 256  # blocks read, of a file of any size
 _ARRAYS = ("tokens", "ends", "bytes", "origins")
+
+
+def read_meta(path: Path, version: int, noun: str) -> dict[str, Any]:
+    """Return the description of a folder of ``noun``; raise DataError without one, or for another version."""
+    try:
+        meta: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"'{path.parent}' holds no {noun} ({error}); prepare them again") from error
+    if meta.get("version") != version:
+        raise DataError(
+            f"'{path.parent}' has {noun} of version {meta.get('version')}, not {version}; prepare them again"
+        )
+    return meta
 
 
 class TokenShards:
@@ -51,15 +62,7 @@ class TokenShards:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.reused = False
-        try:
-            meta: dict[str, Any] = json.loads((self.folder / "meta.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"'{self.folder}' holds no token shards ({error}); prepare them again") from error
-        if meta.get("version") != VERSION:
-            raise DataError(
-                f"'{self.folder}' has token shards of version {meta.get('version')}, not {VERSION}; "
-                "prepare them again"
-            )
+        meta = read_meta(self.folder / "meta.json", VERSION, "token shards")
         self.fingerprint: str = meta["fingerprint"]
         self.vocab_size: int = meta["vocab_size"]
         self.eos_id: int | None = meta["eos_id"]
@@ -129,7 +132,7 @@ class TokenShards:
 
 
 class ShardWriter:
-    """A writer of shards into a temporary folder, which :meth:`finish` renames."""
+    """A writer of shards into a new folder."""
 
     def __init__(self, folder: Path, *, vocab_size: int) -> None:
         self.folder = folder
@@ -138,7 +141,7 @@ class ShardWriter:
         folder.mkdir(parents=True)
         self._files: dict[str, BinaryIO] = {}
         for name in _ARRAYS:
-            self._files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115  closed by finish, discard
+            self._files[name] = open(folder / f"{name}.bin", "wb")  # noqa: SIM115  closed by close
 
     def add(
         self,
@@ -156,22 +159,16 @@ class ShardWriter:
         self.documents += len(ends)
         self.bytes += sum(sizes)
 
-    def finish(self, target: Path, meta: dict[str, Any]) -> None:
-        """Write ``meta``, put everything on disk, and rename the folder to ``target``."""
+    def finish(self, meta: dict[str, Any]) -> None:
+        """Write ``meta`` and close the files."""
         counts = {"tokens": self.tokens, "ends": self.documents, "bytes": self.documents}
         counts["origins"] = 2 * self.documents
         dtypes = dict.fromkeys(_ARRAYS, "<i8") | {"tokens": self.dtype.str}
         arrays = {name: {"dtype": dtypes[name], "count": counts[name]} for name in _ARRAYS}
-        self._close()
+        self.close()
         with open(self.folder / "meta.json", "w", encoding="utf-8") as file:
             json.dump({"version": VERSION, **meta, "arrays": arrays}, file, indent=1)
-        publish_folder(self.folder, target)
 
-    def discard(self) -> None:
-        """Remove the folder."""
-        self._close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _close(self) -> None:
+    def close(self) -> None:
         for file in self._files.values():
             file.close()
