@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import shutil
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -33,12 +34,16 @@ def list_(
 ) -> None:
     """List the named data sets, or describe one."""
     from wordloom.data import DATASETS
+    from wordloom.data.sets.fetch import is_here
 
     if name is not None and name not in DATASETS:
         raise DataError(f"no data set '{name}'; {did_you_mean(name, DATASETS)}")
     if json:
-        names = DATASETS if name is None else [name]
-        print(json_module.dumps([{"name": each, **_described(each)} for each in names]))
+        facts = []
+        for each, info in DATASETS.items() if name is None else [(name, DATASETS[name])]:
+            here = [part for part in info.parts if is_here(f"{each}/{part}")]
+            facts.append({"name": each, **asdict(info), "bytes": info.bytes, "here": here})
+        print(json_module.dumps(facts))
     elif name is None:
         _print_table()
     else:
@@ -109,16 +114,6 @@ def _here(name: str, info: DatasetInfo) -> str:
     if 0 < count < len(info.parts):
         return f"{count} of {len(info.parts)}"
     return "yes" if count else "no"
-
-
-def _described(name: str) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from wordloom.data import DATASETS
-    from wordloom.data.sets.fetch import is_here
-
-    info = DATASETS[name]
-    return {**asdict(info), "bytes": info.bytes, "here": [p for p in info.parts if is_here(f"{name}/{p}")]}
 
 
 def _size(info: DatasetInfo) -> str:

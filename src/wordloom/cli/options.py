@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 def option(default: T, help: str, *names: str, **settings: Any) -> T:
-    """Declare an option of one command: its default value, help, flags and settings of ``typer.Option``."""
+    """Declare an option of one command: its default value, help, flags and settings of ``typer.Option``.
+
+    Options that commands share are the types below.
+    """
     declared: Any = Option(default, *names, help=help, **settings)
     return cast(T, declared)
 

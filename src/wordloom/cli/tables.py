@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-__all__ = ["name_width", "plain_table", "print_unwrapped", "visible", "weight_row"]
+__all__ = ["plain_table", "print_unwrapped", "visible"]
 
 
 def plain_table(title: str | None, *columns: str) -> Table:
@@ -29,15 +26,3 @@ def print_unwrapped(table: Table) -> None:
 def visible(token: str) -> str:
     """Return a token with visible white space."""
     return token.replace(" ", "␣").replace("\n", "↵") or "∅"
-
-
-def name_width(names: Sequence[str]) -> int:
-    """Return the width of the column of names in a map of weights."""
-    return min(max(map(len, names)), 16)
-
-
-def weight_row(prefix: str, name: str, width: int, weights: str, strongest: str) -> Text:
-    """Return a row of a map of weights: a name, shaded weights, and the token with the largest weight."""
-    label = name if len(name) <= width else name[: width - 1] + "…"
-    row = Text(f"{prefix}{label:>{width}} ")
-    return row.append(weights, style="cyan").append(f" {strongest}", style="dim")

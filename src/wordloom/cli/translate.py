@@ -16,7 +16,6 @@ from wordloom.cli.usage import refuse
 
 if TYPE_CHECKING:
     from wordloom.data import Document
-    from wordloom.run import Translation
 
 __all__ = ["command"]
 
@@ -27,7 +26,10 @@ def command(
     ctx: typer.Context,
     checkpoint: options.CHECKPOINT,
     source: str = argument(
-        "-", "A file with one text a line, or a .jsonl file; - is standard input.", metavar="FILE"
+        "-",
+        "A file with one text a line, or a .jsonl file.  [default: stdin]",
+        metavar="FILE",
+        show_default=False,
     ),
     field: options.FIELD = "text",
     beams: options.BEAMS = 5,
@@ -102,7 +104,8 @@ def command(
             facts = {"source": text, "translations": results}
             print(json_module.dumps(facts, ensure_ascii=False), flush=True)
         else:
-            print(_lines(translations, n_best), flush=True)
+            lines = [one.line for one in translations]
+            print("\n".join(lines + [""] * (n_best - len(lines))), flush=True)
 
 
 def _sampling(settings: dict[str, Any], samples: int, max_new_tokens: int | None) -> Any:
@@ -113,12 +116,6 @@ def _sampling(settings: dict[str, Any], samples: int, max_new_tokens: int | None
         settings["seed"] = new_seed()
         print_note(f"seed {settings['seed']}")
     return Sampling(**settings, samples=samples, max_new_tokens=max_new_tokens)
-
-
-def _lines(translations: list[Translation], count: int) -> str:
-    """Return ``count`` lines; the last are empty if there are fewer translations."""
-    lines = [one.line for one in translations]
-    return "\n".join(lines + [""] * (count - len(lines)))
 
 
 def _place(document: Document) -> str:

@@ -49,9 +49,7 @@ def finished_weights(trainer: Trainer) -> Iterator[Any]:
 class Evaluate(Hook):
     """A hook that evaluates every ``every`` steps and at the end.
 
-    The metrics that ``function(model)`` returns go into the step's record, with the ``signature`` of the
-    settings that they depend on.
-
+    It puts the metrics that ``function(model)`` returns, and their ``signature``, into the step's record.
     Raises NonFiniteError for a loss that is not finite.
     """
 
@@ -96,10 +94,9 @@ class Sample(Hook):
 class Log(Hook):
     """A hook that writes ``metrics.jsonl`` and passes each line to ``report``.
 
-    A train line holds the mean loss in nats since the previous line; ``old_loss`` is that of the steps that
-    rehearse an old task.  The mean leaves out trial steps of L-BFGS with a loss that is not finite.  An
-    evaluation and a sample have lines of their own.  Equal runs differ only in fields of time, memory and
-    throughput.
+    A train line holds the mean loss (nats) since the line before, without trial steps of L-BFGS whose loss is
+    not finite.  ``old_loss`` is the mean over the steps that rehearse an old task.  Evaluations and samples
+    have lines of their own.  Equal runs differ only in the fields of time, memory and throughput.
     """
 
     path: Path

@@ -41,13 +41,10 @@ class _Numbers(NamedTuple):
 class LBFGS:
     """An optimizer of loss + l2 / 2 * (sum of squares), with one ``l2`` for each parameter group.
 
-    :meth:`evaluated` moves the parameters to the next place to evaluate.  :meth:`at_point` lends the best
-    place so far.  Backtracking (Armijo's condition, quadratic interpolation) finds the length of a step, so
-    there is no learning rate.  :attr:`converged` is set when no component of the gradient exceeds
-    ``tolerance``.
-
-    Attributes:
-        memory: the whole state, in which P is the number of weights and m the ``history`` of pairs.
+    :meth:`evaluated` moves the parameters to the next point to evaluate.  Backtracking (Armijo's condition,
+    quadratic interpolation) finds the length of a step, so there is no learning rate.  :attr:`converged` is
+    true when no component of the gradient exceeds ``tolerance``.  ``memory`` holds the whole state, with P
+    weights and m = ``history`` pairs.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ def stop_on_signals(
 ) -> Iterator[None]:
     """Set ``stop`` on SIGTERM and the first Ctrl-C, or on ``signals``; a second Ctrl-C stops at once.
 
-    An exception at the first one would be raised wherever Python is, also where code swallows it.
+    The first Ctrl-C raises no exception, because code could swallow the exception.
     """
 
     def on_signal(number: int, frame: Any) -> None:

@@ -165,25 +165,17 @@ class Grouping:
             for i in nearest:
                 line = f"  {clusters.distances[i]:.3f}  {i + 1}: {_short(self.texts[i])}"
                 console.print(line, markup=False, soft_wrap=True)
-        of = (
-            ""
-            if clusters.compared == len(self.texts)
-            else f" (of {clusters.compared:,} texts drawn by the seed)"
-        )
-        facts = [f"silhouette {clusters.silhouette:.4f}{of}"] if clusters.silhouette is not None else []
+        facts, some = [], clusters.compared < len(self.texts)
+        if clusters.silhouette is not None:
+            of = f" (of {clusters.compared:,} texts drawn by the seed)" if some else ""
+            facts.append(f"silhouette {clusters.silhouette:.4f}{of}")
         if clusters.nmi is not None:
-            facts += [
-                f"NMI {clusters.nmi:.4f}, adjusted Rand index {clusters.adjusted_rand:.4f} with the labels"
-            ]
-        console.print(
-            "\n" + "; ".join(facts or [_why_no_silhouette(clusters, len(self.texts))]), markup=False
-        )
-
-
-def _why_no_silhouette(clusters: Clusters, n: int) -> str:
-    if clusters.compared < n:
-        return f"no silhouette: the {clusters.compared:,} texts drawn by the seed are of one cluster"
-    return "every text is a cluster of its own"
+            rand = f"adjusted Rand index {clusters.adjusted_rand:.4f} with the labels"
+            facts.append(f"NMI {clusters.nmi:.4f}, {rand}")
+        if not facts and some:
+            facts = [f"no silhouette: the {clusters.compared:,} texts drawn by the seed are of one cluster"]
+        line = "; ".join(facts) or "every text is a cluster of its own"
+        console.print(f"\n{line}", markup=False)
 
 
 def _short(text: str) -> str:

@@ -8,7 +8,7 @@ import typer
 from typer import Argument
 from typer.core import TyperGroup
 
-from wordloom.cli.inspect import attention, forgetting, gradients, parameters, top_words, translation
+from wordloom.cli.inspect import attention, gradients, parameters, scores, top_words
 
 __all__ = ["app"]
 
@@ -49,9 +49,9 @@ def _model(
 
 
 app.command("parameters")(parameters.command)
-app.command("attention")(attention.command)
-app.command("alignment")(translation.alignment)
+app.command("attention")(attention.attention)
+app.command("alignment")(attention.alignment)
 app.command("gradients")(gradients.command)
-app.command("lengths")(translation.lengths)
+app.command("lengths")(scores.lengths)
 app.command("top-words")(top_words.command)
-app.command("forgetting")(forgetting.command)
+app.command("forgetting")(scores.forgetting)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 from rich.console import Console
 from typer import Argument
 
+from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.vectors.output import JSON, ROWS, UNICODE_ERRORS, print_json, print_notes
+from wordloom.cli.vectors.output import ROWS, UNICODE_ERRORS, print_json, print_notes
 
 __all__ = ["convert"]
 
@@ -31,7 +32,7 @@ def convert(
     rows: ROWS = None,
     unicode_errors: UNICODE_ERRORS = "strict",
     force: bool = option(False, "Replace DEST if it exists.", "--force"),
-    json: JSON = False,
+    json: options.JSON = False,
 ) -> None:
     """Convert vectors to another format, and report what it cannot store."""
     from wordloom.vectors import convert_vectors

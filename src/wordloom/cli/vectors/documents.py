@@ -14,7 +14,7 @@ from typer import Argument
 from wordloom.cli import options
 from wordloom.cli.options import argument, option
 from wordloom.cli.usage import refuse
-from wordloom.cli.vectors.output import JSON, new_table, print_json, print_notes, shown
+from wordloom.cli.vectors.output import new_table, print_json, print_notes, shown
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def documents(
         None, "Write the counts to a folder, for later queries and for embed.", metavar="FOLDER"
     ),
     force: options.FORCE = False,
-    json: JSON = False,
+    json: options.JSON = False,
 ) -> None:
     """Find the documents nearest to a text, by the cosine of their bags of words.
 

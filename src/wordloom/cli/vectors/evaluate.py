@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.vectors.output import (
-    JSON,
-    ROWS,
-    UNICODE_ERRORS,
-    VECTORS,
-    new_table,
-    opened,
-    print_json,
-    print_notes,
-)
+from wordloom.cli.vectors import output
 from wordloom.errors import DataError, VectorError, did_you_mean
 
 if TYPE_CHECKING:
@@ -34,7 +26,7 @@ _PAIRS = ("wordsim353", "simlex999")
 
 
 def evaluate(
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     analogies: list[str] | None = option(
         None,
         "Analogies: lines of four words under ': section' lines.  May be repeated.  "
@@ -51,9 +43,9 @@ def evaluate(
         300_000, "Use only this many words, from the start of the vocabulary.", min=1
     ),
     case_sensitive: bool = option(False, "Distinguish King from king.", "--case-sensitive"),
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Evaluate vectors by analogies and by correlation with human similarity scores.
 
@@ -64,7 +56,7 @@ def evaluate(
     given = bool(analogies or pairs)
     questions = {name: _file(name) for name in analogies or (() if given else _ANALOGIES)}
     scored = {name: _file(name) for name in pairs or (() if given else _PAIRS)}
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     if isinstance(wv, TokenVectors):
         wv = wv.words()
     settings: Any = {"restrict_vocab": restrict_vocab, "case_insensitive": not case_sensitive}
@@ -78,7 +70,7 @@ def evaluate(
                 raise
             notes.append(str(error))
     if json:
-        print_json(
+        output.print_json(
             vectors=str(vectors),
             words=len(wv),
             **settings,
@@ -95,7 +87,7 @@ def evaluate(
     spelling = "case sensitive" if case_sensitive else "compared in upper case"
     searched = f"{min(restrict_vocab, len(wv)):,} of {len(wv):,} words used, {spelling}"
     console.print(searched, highlight=False, markup=False, soft_wrap=True)
-    print_notes(notes)
+    output.print_notes(notes)
 
 
 def _file(given: str) -> Path:
@@ -113,7 +105,7 @@ def _file(given: str) -> Path:
 
 
 def _print_analogies(console: Console, name: str, result: Analogies) -> None:
-    table = new_table(name, "right", "asked", "skipped", "accuracy")
+    table = output.new_table(name, "right", "asked", "skipped", "accuracy")
     *sections, total = result.sections
     for section in sections:
         table.add_row(section.name, *_counts([section]))
@@ -135,7 +127,7 @@ def _counts(sections: Sequence[Section]) -> list[str]:
 
 
 def _print_pairs(console: Console, agreements: dict[str, Agreement]) -> None:
-    table = new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
+    table = output.new_table("pairs", "Spearman", "Pearson", "compared", "skipped")
     for name, result in agreements.items():
         numbers = (_correlation(each.statistic) for each in (result.spearman, result.pearson))
         table.add_row(name, *numbers, f"{result.pairs:,}", f"{result.unknown:,}")

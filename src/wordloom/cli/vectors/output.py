@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wordloom.vectors import KeyedVectors
 
 __all__ = [
-    "JSON", "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table", "opened",
+    "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table", "opened",
     "print_json", "print_notes", "shown", "stopped_notes",
 ]  # fmt: skip
 
@@ -41,7 +41,6 @@ TOP_K = Annotated[int, Option(help="Number of words.", min=1)]
 RESTRICT = Annotated[
     int | None, Option(help="Search only this many words, from the start (usually the most frequent).", min=1)
 ]
-JSON = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def opened(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 from rich.console import Console
 from typer import Argument
 
+from wordloom.cli import options
 from wordloom.cli.options import argument, option
-from wordloom.cli.vectors.output import JSON, print_json, print_notes, stopped_notes
+from wordloom.cli.vectors.output import print_json, print_notes, stopped_notes
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def predict(
     top_k: int = option(1, "Highest number of labels a line; -1: all.", min=-1),
     threshold: float = option(0.0, "Lowest probability of a label.", min=0, max=1),
     labelled: bool = option(False, "The lines have labels: print precision and recall.", "--labelled"),
-    json: JSON = False,
+    json: options.JSON = False,
 ) -> None:
     """Predict labels of lines of text with a fastText classifier, or score it."""
     from wordloom.vectors import FastTextClassifier

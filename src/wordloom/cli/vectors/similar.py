@@ -10,21 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 from typer import Argument
 
+from wordloom.cli import options
 from wordloom.cli.options import argument, option
-from wordloom.cli.vectors.output import (
-    JSON,
-    RESTRICT,
-    ROWS,
-    TOP_K,
-    UNICODE_ERRORS,
-    VECTORS,
-    namesakes,
-    new_table,
-    opened,
-    print_json,
-    print_notes,
-    shown,
-)
+from wordloom.cli.vectors import output
 from wordloom.errors import VectorError
 
 if TYPE_CHECKING:
@@ -35,23 +23,23 @@ __all__ = ["analogy", "dot", "similar"]
 
 
 def similar(
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     words: list[str] | None = argument(
         None, "Words, with signs and weights: 2*king -man.", metavar="[+|-]WORD..."
     ),
     positive: list[str] | None = option(None, "A word to be near, taken literally.  May be repeated."),
     negative: list[str] | None = option(None, "A word to be far from, taken literally.  May be repeated."),
     dot: bool = option(False, "Rank by the dot product instead of the cosine.", "--dot"),
-    top_k: TOP_K = 10,
-    restrict_vocab: RESTRICT = None,
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    top_k: output.TOP_K = 10,
+    restrict_vocab: output.RESTRICT = None,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Find the words nearest to a word, or to a sum of several."""
     from wordloom.vectors.store.terms import Term, parse_terms, refuse_zero
 
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     literal = [Term(word, 1.0, False) for word in positive or ()]
     literal += [Term(word, -1.0, True) for word in negative or ()]
     terms = [*(parse_terms(wv, words or ()) if words or not literal else ()), *literal]
@@ -62,7 +50,7 @@ def similar(
 
 
 def analogy(
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     words: Annotated[
         list[str],
         Argument(metavar="WORD...", help="king man woman, for king - man + woman; or any sum with signs."),
@@ -70,16 +58,16 @@ def analogy(
     cosmul: bool = option(
         False, "Multiply and divide cosines (3CosMul) instead of adding vectors.", "--cosmul"
     ),
-    top_k: TOP_K = 10,
-    restrict_vocab: RESTRICT = None,
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    top_k: output.TOP_K = 10,
+    restrict_vocab: output.RESTRICT = None,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Answer an analogy: king is to man as ? is to woman."""
     from wordloom.vectors.store.terms import analogy_terms, refuse_zero
 
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     terms = analogy_terms(wv, words)
     if cosmul:
         if any(abs(term.weight) != 1 for term in terms):
@@ -94,14 +82,14 @@ def analogy(
 
 
 def dot(
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     words: Annotated[list[str], Argument(metavar="WORD WORD...", help="Two words or more.")],
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Compare words by dot products and cosines, pair by pair."""
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     if len(words) < 2:
         raise VectorError(f"a dot product takes two words, not {len(words)}; give another")
     by_word = {word: wv.get_vector(word) for word in words}
@@ -110,16 +98,16 @@ def dot(
         {"words": [a, b], "dot": float(by_word[a] @ by_word[b]), "cosine": wv.similarity(a, b)}
         for a, b in combinations(words, 2)
     ]
-    notes = namesakes(wv, words)
+    notes = output.namesakes(wv, words)
     if json:
-        print_json(vectors=str(vectors), pairs=pairs, lengths=lengths, notes=notes)
+        output.print_json(vectors=str(vectors), pairs=pairs, lengths=lengths, notes=notes)
         return
-    table = new_table("word", "word", "dot product", "cosine", "length", "length", left=2)
+    table = output.new_table("word", "word", "dot product", "cosine", "length", "length", left=2)
     for (a, b), pair in zip(combinations(words, 2), pairs, strict=True):
         numbers = (pair["dot"], pair["cosine"], lengths[a], lengths[b])
-        table.add_row(shown(a), shown(b), *(f"{number:.4f}" for number in numbers))
+        table.add_row(output.shown(a), output.shown(b), *(f"{number:.4f}" for number in numbers))
     Console().print(table)
-    print_notes(notes)
+    output.print_notes(notes)
 
 
 def _print_answers(
@@ -133,10 +121,10 @@ def _print_answers(
 ) -> None:
     from wordloom.vectors.store.terms import expression
 
-    notes = namesakes(wv, [term.word for term in terms])
+    notes = output.namesakes(wv, [term.word for term in terms])
     asked = expression(terms)
     if json:
-        print_json(
+        output.print_json(
             vectors=str(path),
             query=asked,
             terms=[{"word": term.word, "weight": term.weight} for term in terms],
@@ -145,8 +133,8 @@ def _print_answers(
             notes=notes,
         )
         return
-    table = new_table(asked, measure)
+    table = output.new_table(asked, measure)
     for word, score in answers:
-        table.add_row(shown(word), f"{score:.4f}")
+        table.add_row(output.shown(word), f"{score:.4f}")
     Console().print(table)
-    print_notes(notes)
+    output.print_notes(notes)

@@ -16,19 +16,7 @@ from typer import Argument
 from wordloom.cli import options
 from wordloom.cli.options import option
 from wordloom.cli.usage import refuse, refuse_existing
-from wordloom.cli.vectors.output import (
-    JSON,
-    RESTRICT,
-    ROWS,
-    UNICODE_ERRORS,
-    VECTORS,
-    namesakes,
-    new_table,
-    opened,
-    print_json,
-    print_notes,
-    shown,
-)
+from wordloom.cli.vectors import output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,17 +33,17 @@ WORDS = Annotated[list[str], Argument(metavar="WORD...", help="Words, taken lite
 
 def neighbours(
     ctx: typer.Context,
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     words: WORDS,
     top_k: int = option(8, "Number of neighbours of each word; 0: only the words.", min=0),
     plot: options.PLOT = None,
     force: options.FORCE = False,
     method: Literal["pca", "tsne"] = option("pca", "Projection of the map: principal components, or t-SNE."),
     seed: int = option(0, "Random seed of t-SNE."),
-    restrict_vocab: RESTRICT = None,
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    restrict_vocab: output.RESTRICT = None,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Find the nearest words of each word, and plot a map of them."""
     from wordloom.vectors import word_map
@@ -65,15 +53,15 @@ def neighbours(
     if method == "pca":
         refuse(ctx, "principal components are not random", "seed")
     refuse_existing(plot=plot, force=force)
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     result = word_map(wv, words, topn=top_k, restrict_vocab=restrict_vocab, method=method, seed=seed)
     if plot is not None:
         from wordloom.inspect import draw_map
 
         draw_map(result, plot)
-    notes = namesakes(wv, words)
+    notes = output.namesakes(wv, words)
     if json:
-        print_json(
+        output.print_json(
             vectors=str(vectors),
             neighbours={
                 word: [{"word": near, "cosine": cosine} for near, cosine in nearest]
@@ -88,16 +76,16 @@ def neighbours(
         return
     console = Console()
     for word, nearest in result.neighbours.items():
-        table = new_table(shown(word).plain, "cosine")
+        table = output.new_table(output.shown(word).plain, "cosine")
         for near, cosine in nearest:
-            table.add_row(shown(near), f"{cosine:.4f}")
+            table.add_row(output.shown(near), f"{cosine:.4f}")
         console.print(table)
         console.print()
-    print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
+    output.print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
 
 
 def axis(
-    vectors: VECTORS,
+    vectors: output.VECTORS,
     words: WORDS,
     toward: list[str] | None = option(
         None,
@@ -110,9 +98,9 @@ def axis(
     end: list[str] | None = option(None, "End of an axis with a --from.", "--to"),
     plot: options.PLOT = None,
     force: options.FORCE = False,
-    rows: ROWS = None,
-    unicode_errors: UNICODE_ERRORS = "strict",
-    json: JSON = False,
+    rows: output.ROWS = None,
+    unicode_errors: output.UNICODE_ERRORS = "strict",
+    json: options.JSON = False,
 ) -> None:
     """Project words on axes, such as toward newborn, or from male to female.
 
@@ -122,16 +110,16 @@ def axis(
     from wordloom.vectors.use.axes import parse_axes
 
     refuse_existing(plot=plot, force=force)
-    wv = opened(vectors, rows, unicode_errors)
+    wv = output.opened(vectors, rows, unicode_errors)
     axes = parse_axes(wv, toward=toward or (), start=start or (), end=end or ())
     values = project(wv, words, axes)
     if plot is not None:
         from wordloom.inspect import draw_axes
 
         draw_axes(words, values, [axis.name for axis in axes], plot)
-    notes = namesakes(wv, [*words, *(word for axis in axes for word in (*axis.away, *axis.toward))])
+    notes = output.namesakes(wv, [*words, *(word for axis in axes for word in (*axis.away, *axis.toward))])
     if json:
-        print_json(
+        output.print_json(
             vectors=str(vectors),
             axes=[{"name": a.name, "from": list(a.away), "to": list(a.toward)} for a in axes],
             words=[{"word": word, "cosines": row} for word, row in zip(words, values.tolist(), strict=True)],
@@ -151,9 +139,9 @@ def axis(
         listed.sort(key=lambda row: -row[1][0])
     for word, row in listed:
         cells = [cell for value in row for cell in (f"{value:+.3f}", bar(value))]
-        table.add_row(shown(word), *cells)
+        table.add_row(output.shown(word), *cells)
     console.print(table)
-    print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
+    output.print_notes([*notes, *([f"plotted to {plot}"] if plot is not None else [])])
 
 
 def _bars(

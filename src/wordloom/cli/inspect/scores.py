@@ -1,75 +1,25 @@
-"""``wordloom inspect CHECKPOINT alignment|lengths``: views of translation models."""
+"""``wordloom inspect CHECKPOINT lengths|forgetting``: scores by source length, and of old and new tasks."""
 
 from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer import Argument
 
 from wordloom.cli import options
 from wordloom.cli.options import option
-from wordloom.cli.tables import name_width, plain_table, visible, weight_row
-from wordloom.cli.usage import check_plot, refuse, short_names
+from wordloom.cli.tables import plain_table, print_unwrapped
+from wordloom.cli.usage import check_plot, short_names
 from wordloom.errors import DataError
 
 if TYPE_CHECKING:
     from wordloom.evaluate import LengthBin, Score
-    from wordloom.inspect import Alignment
 
-__all__ = ["alignment", "lengths"]
-
-_LETTERS_ABOVE = 14  # of a source token, above its column
-
-
-def alignment(
-    ctx: typer.Context,
-    text: Annotated[str, Argument(metavar="TEXT", help="The source text.")],
-    target: str | None = option(None, "The translation to align.  [default: the model's own]"),
-    beams: options.BEAMS = 5,
-    layer: int | None = option(None, "The layer, from 0.  [default: the mean of all layers]", min=0),
-    head: options.HEAD = None,
-    plot: options.PLOT = None,
-    force: options.FORCE = False,
-    json: options.JSON = False,
-) -> None:
-    """Show how much each token of a translation attends to each token of its source."""
-    from wordloom.run import Translator, load_as
-    from wordloom.run.tasks.translation.views import align
-
-    check_plot(ctx, plot, force=force)
-    if json:
-        refuse(ctx, "--json prints all layers and heads", *(("head",) if plot else ("layer", "head")))
-    seen = align(load_as(Translator, ctx.obj, purpose="the view 'alignment'"), text, target, beams=beams)
-    if plot is not None:
-        seen.save(plot, layer=layer, head=head)
-    if json:
-        facts = {"source": seen.source, "target": seen.target, "weights": seen.weights.tolist()}
-        print(json_module.dumps(facts, ensure_ascii=False))
-        return
-    print_alignment(Console(), seen, layer, head)
-    if plot is not None:
-        typer.echo(f"wrote {plot}", err=True)
-
-
-def print_alignment(console: Console, seen: Alignment, layer: int | None, head: int | None) -> None:
-    """Print a row for each target token, with its strongest source token; the columns are source tokens."""
-    matrix, names = seen.matrix(layer, head), [visible(token) for token in seen.target]
-    across = [visible(token) for token in seen.source]
-    width = name_width(names)
-    title = f"{seen.title(layer, head)}: target tokens (down), source tokens (across)"
-    console.print(Text(f"{title}, █ up to {float(matrix.max()):.2f}", style="bold"))
-    tall = min(max(map(len, across)), _LETTERS_ABOVE)
-    for n in range(tall):  # each token of the source stands above its column, from top to bottom
-        letters = "".join(f"{token.rjust(tall)[-tall:][n]} " for token in across)
-        console.print(Text(f"{'':{width}} {letters}", style="dim"), no_wrap=True, overflow="crop")
-    for name, line, row in zip(names, seen.shaded(layer, head), matrix, strict=True):
-        text = weight_row("", name, width, line, across[int(row.argmax())])
-        console.print(text, no_wrap=True, overflow="ellipsis")
+__all__ = ["forgetting", "lengths", "print_lengths"]
 
 
 def lengths(
@@ -109,7 +59,11 @@ def lengths(
     if plot is not None:
         draw_lengths(plot, runs)
     if json:
-        print(json_module.dumps({name: list(map(_plain, bins)) for name, bins in runs.items()}))
+        facts = {
+            name: [{**part._asdict(), "score": part.score.as_dict()} for part in bins]
+            for name, bins in runs.items()
+        }
+        print(json_module.dumps(facts))
         return
     print_lengths(Console(), runs)
     if plot is not None:
@@ -140,5 +94,33 @@ def _cell(score: Score) -> str:
     return f"{score.value:.1f}{half}"
 
 
-def _plain(part: LengthBin) -> dict[str, object]:
-    return {"first": part.first, "last": part.last, "pairs": part.pairs, "score": part.score.as_dict()}
+def forgetting(
+    ctx: typer.Context,
+    metric: str | None = option(
+        None, "The metric of the new task.  [default: accuracy, or the task's main metric]"
+    ),
+    beside: options.BESIDE = None,
+    plot: options.PLOT = None,
+    force: options.FORCE = False,
+    json: options.JSON = False,
+) -> None:
+    """Show the loss of fine-tuned runs on their old task, before and after, beside the new task's metric."""
+    from wordloom.run.sweep.forgetting import REMEDIES, forgetting_of
+
+    check_plot(ctx, plot, force=force)
+    runs = forgetting_of([ctx.obj, *(beside or [])], metric)
+    if plot is not None:
+        from wordloom.inspect.score_plots import draw_forgetting
+
+        draw_forgetting(plot, runs, REMEDIES)
+    if json:
+        print(json_module.dumps([run.as_dict() for run in runs], ensure_ascii=False))
+        return
+    table = plain_table(None, "", "", "tokens", "old loss before", "after", "change", runs[0].metric, "")
+    for run in runs:
+        change = f"{run.after - run.before:+.4f}"
+        numbers = (f"{run.tokens:,}", f"{run.before:.4f}", f"{run.after:.4f}", change, f"{run.score:.4f}")
+        table.add_row(run.remedy, run.label, *numbers, Text(str(run.folder), style="dim"))
+    print_unwrapped(table)
+    if plot is not None:
+        typer.echo(f"wrote {plot}", err=True)
