@@ -10,8 +10,6 @@ from typer import Argument, Option
 
 from wordloom.cli.options import option
 
-__all__ = ["command"]
-
 
 def command(
     sources: Annotated[

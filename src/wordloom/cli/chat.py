@@ -13,8 +13,6 @@ import typer
 from wordloom.cli import options
 from wordloom.cli.generate import given_settings, print_note, start_now
 
-__all__ = ["command"]
-
 
 def command(
     ctx: typer.Context,

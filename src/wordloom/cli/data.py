@@ -22,8 +22,6 @@ from wordloom.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from wordloom.data import DatasetInfo
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 

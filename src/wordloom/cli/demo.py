@@ -14,8 +14,6 @@ from wordloom.cli.options import option
 if TYPE_CHECKING:
     from wordloom.run import LanguageModel
 
-__all__ = ["command"]
-
 
 def command(
     minutes: float = option(3.0, "How many minutes to train.", min=0.05),

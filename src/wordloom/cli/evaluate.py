@@ -20,8 +20,6 @@ from wordloom.progress import TerminalReporter
 if TYPE_CHECKING:
     from wordloom.evaluate import Scores
 
-__all__ = ["command", "print_scores"]
-
 
 def command(
     ctx: typer.Context,

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from wordloom.generate import Completion
     from wordloom.run import LanguageModel
 
-__all__ = ["command", "given_settings", "print_note", "start_now"]
-
 Piece = TypeVar("Piece")
 
 _SETTINGS = (

@@ -7,8 +7,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["EXAMPLES", "PANELS", "HelpCommand", "SignedWords", "use_help_pages"]
-
 _MINUS = "\N{MINUS SIGN}"  # an argument that begins with it is no option
 _DEVICE = "device dtype batch_size"
 

@@ -10,14 +10,6 @@ from typer import Argument, Option
 
 from wordloom.cli.usage import UsageError
 
-__all__ = [
-    "BATCH_SIZE", "BEAMS", "BESIDE", "CHECKPOINT", "DEVICE", "DTYPE", "ENCODING_ERRORS",
-    "ENCODING_ERRORS_OR_BYTES", "FIELD", "FORCE", "HEAD", "HEADER", "JSON", "JSON_LINES", "LABEL_COLUMN",
-    "LENGTH_PENALTY", "MAX_NEW_TOKENS", "PAST", "PLOT", "SEED", "SEPARATOR", "SOURCES", "SPECIALS",
-    "TEMPERATURE", "TEXT_COLUMN", "THRESHOLD", "TOO_LONG", "TOP_K", "TOP_P", "TRANSLATION_TOKENS", "VERBOSE",
-    "argument", "option", "parse_column", "parse_columns",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 

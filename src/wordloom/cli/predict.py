@@ -14,8 +14,6 @@ from wordloom.cli.usage import check_options, refuse
 from wordloom.errors import CheckpointError, DataError
 from wordloom.progress import TerminalReporter
 
-__all__ = ["command"]
-
 _SHOWN = 20  # numbers of truncated rows that are shown
 
 

@@ -17,8 +17,6 @@ from wordloom.cli.options import option
 from wordloom.cli.tables import plain_table, print_unwrapped
 from wordloom.errors import WordloomError
 
-__all__ = ["command"]
-
 
 def command(
     recipe: Annotated[str, Argument(help="The name of a built-in recipe, or a .toml file.")],

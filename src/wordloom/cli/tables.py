@@ -6,8 +6,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["plain_table", "print_unwrapped", "visible"]
-
 
 def plain_table(title: str | None, *columns: str) -> Table:
     """Return a table whose first column holds names and the others numbers."""

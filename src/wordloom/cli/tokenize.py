@@ -19,8 +19,6 @@ from wordloom.errors import TokenizerError
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer, TokenizerReport, TrainingReport
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _Tokenizer = Annotated[

@@ -11,8 +11,6 @@ from typer import Argument
 from wordloom.cli import options
 from wordloom.cli.options import argument, option
 
-__all__ = ["command"]
-
 
 def command(
     recipe: Annotated[

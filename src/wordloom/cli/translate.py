@@ -17,8 +17,6 @@ from wordloom.cli.usage import refuse
 if TYPE_CHECKING:
     from wordloom.data import Document
 
-__all__ = ["command"]
-
 _EARLY: dict[str, Any] = {"true": True, "false": False, "never": "never"}
 
 

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from wordloom.run.checkpoint.contents import Checkpoint
     from wordloom.run.checkpoint.kinds import Kind, Use
 
-__all__ = [
-    "UsageError", "check_options", "check_plot", "is_given", "refuse", "refuse_existing", "short_names",
-    "usage_line",
-]  # fmt: skip
-
 # typer brings its own click (older versions import click) and exports only this subclass of its errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 

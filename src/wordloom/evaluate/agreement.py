@@ -36,11 +36,6 @@ from wordloom.evaluate.score import (
     signed_score,
 )
 
-__all__ = [
-    "CLASS_METRICS", "GLUE", "NUMBER_METRICS", "GlueTask", "class_agreement", "class_values", "confusion_of",
-    "glue_task", "macro_f1", "metrics_of", "number_agreement",
-]  # fmt: skip
-
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 NUMBER_METRICS = ("pearson", "spearman", "mean_squared_error")
 _CELLS = 1 << 20  # numbers held at a time while rows are resampled

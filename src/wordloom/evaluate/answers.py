@@ -28,8 +28,6 @@ from wordloom.data.rows.squad import Question
 from wordloom.errors import EvaluationError, NonFiniteError
 from wordloom.evaluate.score import Floats, RatioStatistics, Score, Scores, signed_score
 
-__all__ = ["Found", "Span", "answer_scores", "exact_match", "f1_score", "find_answers", "normalize_answer"]
-
 Version = Literal["1.1", "2.0"]
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]

@@ -16,8 +16,6 @@ from wordloom.evaluate.agreement import class_agreement, confusion_of, metrics_o
 from wordloom.evaluate.forward import check_finite, outputs
 from wordloom.evaluate.score import Floats, RatioStatistics, Scores
 
-__all__ = ["Judged", "classification", "judge"]
-
 
 class Judged(NamedTuple):
     """The predictions of a classifier for labelled rows."""

@@ -18,8 +18,6 @@ from wordloom.evaluate.score import RatioStatistics, Score
 from wordloom.nn.evaluating import evaluating
 from wordloom.objectives import Objective
 
-__all__ = ["check_finite", "dtype_name", "evaluate_batches", "forward_passes", "outputs", "row_outputs"]
-
 Result = TypeVar("Result")
 
 _DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}

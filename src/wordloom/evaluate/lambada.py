@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from wordloom.data.files.source import Sources
     from wordloom.text import Tokenizer
 
-__all__ = ["Passage", "lambada", "passages"]
-
 
 class Passage(NamedTuple):
     """A text, and its last word."""

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 from wordloom.evaluate.forward import forward_passes
 from wordloom.models import context_limit
 
-__all__ = ["Likelihood", "Stretch", "likelihoods"]
-
 # Elements of the logits computed at once: 16 Mi are 64 MiB in float32, whatever the vocabulary.
 CHUNK_ELEMENTS = 1 << 24
 # Batches whose stretches are sorted by length together, which keeps both padding and memory small.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from wordloom.data import Document
     from wordloom.text import Specials, Tokenizer
 
-__all__ = ["mask_id_of", "masked_scores", "pseudo_perplexity"]
-
 _BATCH_TOKENS = 1 << 14
 _DAMAGED = "the model gives no finite probability; its weights are damaged, or --dtype is too narrow for them"
 

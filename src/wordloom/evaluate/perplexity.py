@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from wordloom.data.text.documents import Piece
     from wordloom.text import Specials, Tokenizer
 
-__all__ = ["Window", "perplexity", "strided_windows"]
-
 BLOCK_TOKENS = 256
 
 Interval = tuple[float, float] | None

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from wordloom.data.text.documents import Piece
     from wordloom.text import Specials, Tokenizer
 
-__all__ = ["End", "ReadText", "Reader", "Recovered", "Start", "recovered", "tokenizer_name"]
-
 Start = Literal["auto", "bos", "eos", "label", "none"]
 End = Literal["auto", "eos", "none"]
 

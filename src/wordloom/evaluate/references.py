@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from wordloom.errors import DataError
 
-__all__ = ["KneserNey", "join_documents", "lzma_bits_per_byte"]
-
 _BYTES = 256
 _MAX_ORDER = 8  # an n-gram of bytes is held in one 64-bit integer
 _LZMA_MAX_DICTIONARY = 1536 * 2**20

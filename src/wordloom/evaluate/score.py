@@ -16,12 +16,6 @@ from numpy.typing import NDArray
 
 from wordloom.version import __version__
 
-__all__ = [
-    "MIN_UNITS", "Z95", "Counts", "Floats", "RatioStatistics", "Score", "Scores", "bootstrap_score",
-    "loss_and_perplexity", "perplexity_of", "perplexity_score", "resampled_counts", "share_interval",
-    "share_score", "signature", "signed_score",
-]  # fmt: skip
-
 MIN_UNITS = 20  # fewer units give no useful normal or bootstrap interval
 RESAMPLES = 2000  # of a bootstrap interval, drawn with a fixed seed
 Z95 = 1.959963984540054  # the 97.5 % quantile of the standard normal distribution

@@ -17,8 +17,6 @@ import numpy as np
 from wordloom.errors import EvaluationError
 from wordloom.evaluate.score import Counts, Floats, Score, Scores, bootstrap_score, resampled_counts
 
-__all__ = ["Entity", "entities", "is_bio", "tag_agreement"]
-
 Tags: TypeAlias = Sequence[str]
 
 # the columns of the counts of each text: right words, words; right, found and true entities

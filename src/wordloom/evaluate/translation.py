@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 from wordloom.errors import EvaluationError, did_you_mean
 from wordloom.evaluate.score import MIN_UNITS, Score
 
-__all__ = ["LengthBin", "bleu", "bleu_by_length", "chrf"]
-
 RESAMPLES = 1000  # of the sentences, for the interval; sacrebleu's default
 _MOST = 10_000  # sentences; the resamples of more would take gigabytes
 

@@ -21,8 +21,6 @@ from wordloom.models import context_limit
 from wordloom.nn import Attention
 from wordloom.nn.evaluating import evaluating
 
-__all__ = ["Alignment", "AttentionMap", "alignment_map", "attention_map"]
-
 _READABLE = 24  # the most tokens whose names fit beside a panel
 _CELL = 0.3  # inches of an alignment
 _FONT = 8.5  # points

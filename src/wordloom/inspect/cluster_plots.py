@@ -13,8 +13,6 @@ from wordloom.errors import DataError, did_you_mean
 from wordloom.inspect import figures
 from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
 
-__all__ = ["PLANES", "check_plane", "cluster_figure", "draw_clusters"]
-
 Plane = Literal["pca", "tsne"]
 PLANES = ("pca", "tsne")
 

@@ -24,12 +24,6 @@ from wordloom.inspect.fonts import cannot_be_drawn, fonts_for, without_font_warn
 from wordloom.inspect.labels import leader_line, place_labels
 from wordloom.vectors.whole_files import new_file
 
-__all__ = [
-    "COLOURS", "FAINT", "FONT", "FORMATS", "GRID", "INK", "MARKS", "NAME", "SHADES", "add_colour_bar",
-    "axis_labels", "check_format", "fit_plane", "hide_frame", "load_matplotlib", "mark_radius", "name_points",
-    "new_figure", "new_panel", "save_figure", "series", "shown",
-]  # fmt: skip
-
 _log = logging.getLogger(__name__)
 
 FORMATS = (".png", ".svg", ".pdf")

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["cannot_be_drawn", "fonts_for", "width_of", "without_font_warnings"]
-
 _OWN = "DejaVu Sans"
 _NARROW, _WIDE = 0.075, 0.13  # widths of a character of 9 points, in inches
 _EAST_ASIAN = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH", "HALFWIDTH"}

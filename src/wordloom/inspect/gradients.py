@@ -37,8 +37,6 @@ from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 from wordloom.nn.unmodified import modification
 
-__all__ = ["GradientFlow", "Recurrence", "draw_gradients", "gradient_flow"]
-
 _GAMMA = {"rnn_tanh": 1.0, "rnn_relu": 1.0}  # the cells that the theory covers
 _DRAWN = 1e-12  # relative to distance 0; smaller norms are below the figure
 _FAR = 0.01  # relative to distance 0; a model learns little from distances below it

@@ -7,8 +7,6 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["leader_line", "place_labels"]
-
 Array = NDArray[np.float64]
 
 # Angles of a name from its point, in the order that cartographers prefer.

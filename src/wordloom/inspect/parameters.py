@@ -19,8 +19,6 @@ from wordloom.models.building.cost import Flops, flops_per_token, kv_cache_bytes
 from wordloom.nn import Attention, Rotary
 from wordloom.nn.recurrent import Recurrent
 
-__all__ = ["PRECISIONS", "Component", "KvCache", "ParameterTable", "parameter_table"]
-
 # Bytes per parameter.  int8 counts the weights only; a quantized model adds a scale per row or group.
 PRECISIONS = {"fp32": 4, "bf16": 2, "int8": 1}
 

@@ -12,11 +12,6 @@ from numpy.typing import NDArray
 
 from wordloom.inspect import figures
 
-__all__ = [
-    "confusion_figure", "draw_confusion", "draw_forgetting", "draw_lengths", "forgetting_figure",
-    "lengths_figure",
-]  # fmt: skip
-
 Path = str | os.PathLike[str]
 
 # ------------------------------------------------------------------------------------ confusion matrices

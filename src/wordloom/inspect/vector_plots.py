@@ -13,8 +13,6 @@ from wordloom.inspect import figures
 from wordloom.inspect.fonts import width_of
 from wordloom.vectors.use.maps import WordMap
 
-__all__ = ["axes_figure", "draw_axes", "draw_map", "map_figure"]
-
 _WIDTH = 7.5  # inches; a figure grows until there is room for every name
 _SCALES = (1.0, 1.2, 1.4, 1.6)  # tried while no line may cross a name
 _SCALES_CROSSING = (1.4, 1.6, 1.9, 2.3, 2.8, 3.4, 4.2, 5.0)  # tried when lines may cross names

@@ -15,8 +15,6 @@ import platform
 from pathlib import Path
 from typing import Any
 
-__all__ = ["tune_allocator"]
-
 log = logging.getLogger(__name__)
 
 # names and numbers of <malloc.h> and <sys/mman.h>

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["WeightAverage", "restored_weights"]
-
 
 @contextmanager
 def restored_weights(model: nn.Module) -> Iterator[None]:

@@ -26,11 +26,6 @@ from wordloom.nn.linear import processor
 from wordloom.training.trainer import Trainer
 from wordloom.weights.integrity import STATE, advice_if_damaged, check_files, hash_files
 
-__all__ = [
-    "checkpoint_steps", "environment", "environment_changes", "latest_checkpoint", "not_finite", "read_state",
-    "write_checkpoint",
-]  # fmt: skip
-
 _STATE = ("step", "samples", "total_steps", "seed", "hooks", "environment", "tensors")  # of state.json
 
 

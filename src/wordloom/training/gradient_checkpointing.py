@@ -10,8 +10,6 @@ from typing import Any
 
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["checkpoint_blocks"]
-
 
 def checkpoint_blocks(model: Any) -> None:
     """Make the blocks of ``model`` recompute their activations in training; the gradients stay equal.

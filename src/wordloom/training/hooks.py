@@ -26,8 +26,6 @@ from wordloom.recipe.training import HIGHER
 from wordloom.training.plan import Work
 from wordloom.training.trainer import Hook, StepRecord, Trainer
 
-__all__ = ["Evaluate", "Log", "Sample", "Save", "cut_metrics"]
-
 
 @contextmanager
 def finished_weights(trainer: Trainer) -> Iterator[Any]:

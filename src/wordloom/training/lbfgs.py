@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["HISTORY", "LBFGS"]
-
 HISTORY = 10  # the usual number of pairs
 _SUFFICIENT = 1e-4  # Armijo's share of the decrease that the slope promises
 _NOISE = 1e-6  # share of the loss that rounding in float32 may hide

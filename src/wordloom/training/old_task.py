@@ -14,8 +14,6 @@ from wordloom.objectives import Loss, Objective
 from wordloom.training.hooks import Log, finished_weights
 from wordloom.training.trainer import Hook, StepRecord, Trainer, scored_items
 
-__all__ = ["OldTaskLoss", "WithOldTask", "body_of"]
-
 
 def body_of(model: Any) -> Any:
     """Return the model under a task head; a model without a head is its own body."""

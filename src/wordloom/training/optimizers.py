@@ -19,8 +19,6 @@ from wordloom.nn.linear import has_fast_bf16
 from wordloom.recipe import TrainSettings
 from wordloom.training.lbfgs import LBFGS
 
-__all__ = ["MasterWeights", "Muon", "Optimizer", "build_optimizer", "orthogonalise"]
-
 # Parameters within Transformer blocks: of a model, of a body under a head, of an encoder and a decoder.
 _IN_BLOCK = re.compile(r"(^|\.)((en|de)coder_)?blocks\.")
 # Coefficients of the quintic Newton-Schulz iteration (K. Jordan, "Muon", 2024): steepest at zero, so that

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 
+from wordloom.data.batches.causal import to_device
 from wordloom.errors import DeviceError
 from wordloom.models import skeleton
 from wordloom.models.building.cost import flops_per_token
@@ -21,9 +22,7 @@ from wordloom.training.average import WeightAverage, restored_weights
 from wordloom.training.lbfgs import HISTORY
 from wordloom.training.optimizers import build_optimizer
 from wordloom.training.precision import choose_device
-from wordloom.training.trainer import Trainer, to_device
-
-__all__ = ["Costs", "Plan", "Work", "check_fits", "make_plan", "measure_peak_flops", "smaller", "time_steps"]
+from wordloom.training.trainer import Trainer
 
 
 @dataclass(frozen=True, kw_only=True)

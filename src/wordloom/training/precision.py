@@ -16,8 +16,6 @@ from wordloom.nn.linear import has_fast_bf16
 from wordloom.nn.recurrent import Recurrent
 from wordloom.recipe import TrainSettings
 
-__all__ = ["Precision", "choose_device", "choose_precision", "compile_blocks"]
-
 log = logging.getLogger(__name__)
 
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from wordloom.recipe import TrainSettings
 
-__all__ = ["SCHEDULES", "learning_rate_share"]
-
 
 def _constant(step: int, total: int, s: TrainSettings) -> float:
     return 1.0

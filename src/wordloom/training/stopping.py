@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["sigterm_interrupts", "stop_on_signals"]
-
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:

@@ -29,8 +29,6 @@ from wordloom.training.precision import Precision, choose_device, choose_precisi
 from wordloom.training.schedules import learning_rate_share
 from wordloom.training.stopping import stop_on_signals
 
-__all__ = ["Batches", "Hook", "StepRecord", "Trainer", "dropout_seed", "scored_items", "to_device"]
-
 StepRecord = dict[str, Any]
 
 

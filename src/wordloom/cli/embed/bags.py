@@ -11,8 +11,6 @@ from typing import Any
 
 from wordloom.cli.embed.output import Output, output_file
 
-__all__ = ["embed_bags", "holds_bags"]
-
 Rows = tuple[list[str], Any]  # texts, CSR [B, V]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from wordloom.data.rows.lines import PlacedText
     from wordloom.run.models.clusters import Clusters
 
-__all__ = ["OPTIONS", "Grouping"]
-
 OPTIONS = ("cluster_method", "plot", "projection", "seed", "label_column", "json")  # of it alone
 FORMATS = (".tsv", ".jsonl")
 

@@ -23,8 +23,6 @@ from wordloom.errors import VectorError
 if TYPE_CHECKING:
     from wordloom.data.rows.lines import PlacedText
 
-__all__ = ["command"]
-
 _SIF = ("a", "counts", "fit_on", "component", "save_component")
 _WORDS = ("method", "split", "cased", "no_phrases", "rows", *_SIF)  # options for word vectors
 _MODELS = ("level", "layer", "pooling", "too_long", "device", "dtype")  # options for models

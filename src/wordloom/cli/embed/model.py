@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wordloom.run import Embedder
     from wordloom.run.models.embedder import EmbedLedger, TokenVectors
 
-__all__ = ["Level", "embed_model", "holds_model"]
-
 Level = Literal["text", "token"]
 
 

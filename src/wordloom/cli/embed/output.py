@@ -15,8 +15,6 @@ from wordloom.errors import VectorError, did_you_mean
 if TYPE_CHECKING:
     from wordloom.cli.embed.clusters import Grouping
 
-__all__ = ["Output", "output_file"]
-
 Batch = TypeVar("Batch")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from wordloom.cli.embed.output import Output
     from wordloom.vectors import KeyedVectors, WordRule
 
-__all__ = ["WordSettings", "embed_words"]
-
 Texts = Callable[[], Iterable[str]]  # reads the texts from the start
 
 

@@ -20,8 +20,6 @@ from wordloom.cli.usage import check_plot, refuse
 if TYPE_CHECKING:
     from wordloom.inspect import Alignment, AttentionMap
 
-__all__ = ["alignment", "attention"]
-
 _LETTERS_ABOVE = 14  # of a source token, above its column
 
 

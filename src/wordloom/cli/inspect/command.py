@@ -10,8 +10,6 @@ from typer.core import TyperGroup
 
 from wordloom.cli.inspect import attention, gradients, parameters, scores, top_words
 
-__all__ = ["app"]
-
 _DEFAULT_VIEW = "parameters"
 
 

@@ -19,8 +19,6 @@ from wordloom.errors import GenerationError
 if TYPE_CHECKING:
     from wordloom.inspect import GradientFlow
 
-__all__ = ["command", "print_gradients"]
-
 
 def command(
     ctx: typer.Context,

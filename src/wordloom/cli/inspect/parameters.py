@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from wordloom.inspect import ParameterTable
     from wordloom.inspect.parameters import Component
 
-__all__ = ["command", "print_parameters"]
-
 
 def command(
     ctx: typer.Context,

@@ -19,8 +19,6 @@ from wordloom.errors import DataError
 if TYPE_CHECKING:
     from wordloom.evaluate import LengthBin, Score
 
-__all__ = ["forgetting", "lengths", "print_lengths"]
-
 
 def lengths(
     ctx: typer.Context,

@@ -14,8 +14,6 @@ from wordloom.cli import options
 from wordloom.cli.options import option
 from wordloom.cli.tables import visible
 
-__all__ = ["command"]
-
 
 def command(
     ctx: typer.Context,

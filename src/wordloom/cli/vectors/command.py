@@ -13,8 +13,6 @@ from wordloom.cli.vectors import similar as vectors_similar
 from wordloom.cli.vectors import train as vectors_train
 from wordloom.cli.vectors import views as vectors_views
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("train")(vectors_train.command)
 app.command("similar", cls=SignedWords)(vectors_similar.similar)

@@ -12,8 +12,6 @@ from wordloom.cli import options
 from wordloom.cli.options import option
 from wordloom.cli.vectors.output import ROWS, UNICODE_ERRORS, print_json, print_notes
 
-__all__ = ["convert"]
-
 
 def convert(
     source: Annotated[

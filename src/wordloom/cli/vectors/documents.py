@@ -20,8 +20,6 @@ from wordloom.errors import DataError
 if TYPE_CHECKING:
     from wordloom.data import DocumentBags
 
-__all__ = ["documents"]
-
 # options that only counting uses
 _COUNTING = ("features", "split", "tokenizer", "cased", "max_ngram", "min_count", "separator", "field", "out")
 _LONGEST = 300  # characters of a document shown in a table

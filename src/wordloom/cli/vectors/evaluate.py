@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from wordloom.vectors import Agreement, Analogies
     from wordloom.vectors.store.evaluation import Section
 
-__all__ = ["evaluate"]
-
 _ALSO_CALLED = {"questions-words": "google-analogies"}
 _ANALOGIES = ("questions-words",)
 _PAIRS = ("wordsim353", "simlex999")

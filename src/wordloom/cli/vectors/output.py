@@ -17,11 +17,6 @@ from typer import Argument, Option
 if TYPE_CHECKING:
     from wordloom.vectors import KeyedVectors
 
-__all__ = [
-    "RESTRICT", "ROWS", "TOP_K", "UNICODE_ERRORS", "VECTORS", "namesakes", "new_table", "opened",
-    "print_json", "print_notes", "shown", "stopped_notes",
-]  # fmt: skip
-
 VECTORS = Annotated[
     Path,
     Argument(

@@ -19,8 +19,6 @@ from wordloom.errors import DataError
 if TYPE_CHECKING:
     from wordloom.vectors.use.classifier import LabelScore
 
-__all__ = ["predict"]
-
 
 def predict(
     model: Annotated[

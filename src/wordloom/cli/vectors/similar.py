@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from wordloom.vectors import KeyedVectors
     from wordloom.vectors.store.terms import Term
 
-__all__ = ["analogy", "dot", "similar"]
-
 
 def similar(
     vectors: output.VECTORS,

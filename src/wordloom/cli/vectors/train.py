@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 from wordloom.cli.options import argument, option
 
-__all__ = ["command"]
-
 
 def command(
     recipe: str | None = argument(

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from wordloom.vectors import Axis
 
-__all__ = ["axis", "neighbours"]
-
 _BAR = 12  # characters from zero to the largest value
 
 WORDS = Annotated[list[str], Argument(metavar="WORD...", help="Words, taken literally.")]
