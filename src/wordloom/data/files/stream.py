@@ -226,10 +226,7 @@ def text_blocks(
 def split_lines(
     parts: Iterator[AnyStr], empty: AnyStr, newline: AnyStr, *, keep_empty_end: bool = True
 ) -> Iterator[AnyStr]:
-    """Lines without their ``\\n``, each as soon as it is whole.
-
-    Text that ends with one ends with an empty line, which is left out unless it is to be kept.
-    """
+    """Yield lines without their ``\\n``; ``keep_empty_end`` keeps the empty line after a last ``\\n``."""
     held: list[AnyStr] = []
     for part in parts:
         lines: list[AnyStr] = part.split(newline)
@@ -244,7 +241,7 @@ def split_lines(
 
 
 def numbered_lines(file: Source, errors: EncodingErrors) -> Iterator[tuple[int, str]]:
-    """The lines of a file, from 1; the break at its end begins no line."""
+    """Yield the lines of a file with their numbers from 1; a line break at the end begins no line."""
     held: str | None = None
     number = 0
     for line in split_lines(text_blocks(file, errors), "", "\n"):

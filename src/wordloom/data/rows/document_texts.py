@@ -1,4 +1,4 @@
-"""The texts of documents, whether they stand in plain text, in rows, or in a table."""
+"""The texts of documents in plain text, JSON, Parquet or tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wordloom.data.text.reading import documents
 from wordloom.errors import DataError
 
 TABLES = {".tsv", ".csv"}
-FILE = "file"  # the separator that stands between files alone
+FILE = "file"  # the separator that makes each file one document
 
 
 def texts_of(
@@ -24,20 +24,18 @@ def texts_of(
     field: str | int | None = None,
     encoding_errors: EncodingErrors = "strict",
 ) -> Iterator[str]:
-    """The text of each document of ``source``, in order, empty ones included.
+    """Yield the text of each document of ``source``, in order, also of empty ones.
 
     Args:
-        source: a file, folder, glob, ``"-"`` or data set as :func:`documents` takes them, or a table or set
-            of labelled rows (.tsv, .csv), whose labels are not read.
-        separator: what ends a document in plain text: ``"line"``, ``"blank-line"``, the text of one line, or
-            ``"file"``: a file is one document.  None: ``"line"``, and of a data set what it says itself.
-        field: where rows keep their text: a name, or in a .tsv or .csv a number from 1.  None: what a data
-            set says, else ``"text"``.  Several texts of one row are joined by a space.
-        encoding_errors: as :func:`documents`.
+        source: a source of :func:`documents`, or a table or named set of labelled rows.
+        separator: the end of a document in plain text: ``"line"`` (the default), ``"blank-line"``, the text
+            of a line, or ``"file"``: each file is a document.  A named set has its own default.
+        field: the name of the field or column of the text, or in a .tsv or .csv its number from 1.  Default:
+            that of a named set, else ``"text"``.  Several texts of a row are joined by a space.
+        encoding_errors: that of :func:`documents`.
 
-    Raises:
-        DataError: as :func:`documents` and :func:`labelled_rows`; a separator where no text is plain, a field
-            where all is; or a folder or glob with tables and other files, which are read by different rules.
+    Raises DataError as :func:`documents` and :func:`labelled_rows`; also for a separator without plain text,
+    a field with plain text alone, and a folder or glob with tables and other files.
     """
     source = os.fspath(source)
     if _is_table(source):
@@ -63,7 +61,7 @@ def texts_of(
 
 
 def refuse_file_separator(sources: PathLike | Sequence[PathLike]) -> None:
-    """Raise DataError where a data set is to be divided by its files, which does it by marks of its own."""
+    """Raise DataError for a named set among ``sources``, which has its own separator."""
     for source in [sources] if isinstance(sources, str | os.PathLike) else sources:
         if names_dataset(os.fspath(source)):
             raise DataError(
@@ -72,7 +70,7 @@ def refuse_file_separator(sources: PathLike | Sequence[PathLike]) -> None:
 
 
 def _refuse_misfits(source: str, separator: str | None, field: str | int | None) -> None:
-    """Raise DataError for what would be passed over: tables among other files, and settings of no use."""
+    """Raise DataError for tables among other files, and for a separator or field without effect."""
     skipped: list[str] = []
     formats = {file.format for file in expand(source, skipped=skipped)}
     if tables := [name for name in skipped if suffixes(name)[0] in TABLES]:
@@ -92,7 +90,7 @@ def _is_table(source: str) -> bool:
         info = files_of(source)[0]
         return info.format is None and info.columns is not None
     path = os.path.expanduser(source)
-    if os.path.isdir(path):  # of tables alone; a folder without anything to read is met later
+    if os.path.isdir(path):  # a folder with nothing to read is refused later
         found = {suffixes(name)[0] for _, names in walk(path) for name in names}
         return bool(found & TABLES) and not found & set(FORMATS)
     return suffixes(source)[0] in TABLES

@@ -19,8 +19,8 @@ from wordloom.errors import DataError
 class GroupCorpus(LabelledCorpus):
     """Rows of several texts and the rule that divides them; see :class:`~wordloom.data.LabelledCorpus`.
 
-    ``positive`` says in which rows the texts belong together: those with this label, or with at least this
-    score (``label`` is then the column of the score). None: in all rows, which have neither label nor score.
+    The texts of a row belong together if its label is ``positive``, or its score is at least ``positive`` (a
+    number; ``label`` is then the column of the score).  None: all rows, which have neither label nor score.
     """
 
     positive: str | float | None = None
@@ -35,15 +35,10 @@ class GroupCorpus(LabelledCorpus):
         return found
 
     def _read(self, sources: Sources) -> Iterator[Any]:
-        how: dict[str, Any] = {
-            "text": self.text,
-            "header": self.header,
-            "encoding_errors": self.encoding_errors,
-        }
         if isinstance(self.positive, str):
-            return labelled_rows(sources, label=self.label, **how)
+            return labelled_rows(sources, label=self.label, **self._how)
         if self.positive is not None:
-            return scored_rows(sources, score=self.label, **how)
+            return scored_rows(sources, score=self.label, **self._how)
         for file in tables(sources, scored=True):
             columns = file.columns
             if columns is not None and (columns.label, columns.score) != (None, None):
@@ -52,7 +47,7 @@ class GroupCorpus(LabelledCorpus):
                     f"{file.name}: its rows have {what}; say in which the texts belong together with "
                     'data.positive, a label such as "1" or the least score such as 4.0'
                 )
-        return labelled_rows(sources, labels=False, **how)
+        return labelled_rows(sources, labels=False, **self._how)
 
 
 def text_numbers(rows: Sequence[tuple[str, ...]]) -> NDArray[np.int64]:

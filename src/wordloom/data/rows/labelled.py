@@ -21,7 +21,7 @@ from wordloom.data.files.source import Columns, Format, Source, Sources, is_stdi
 from wordloom.data.files.stream import EncodingErrors, check_errors
 from wordloom.data.files.table import LISTS, cells_of
 from wordloom.data.rows.digest import hash_position
-from wordloom.data.sets.expand import Accepts, expand
+from wordloom.data.sets.expand import Accepts, expand, refuse_shared
 from wordloom.data.sets.fetch import files_of, local_files
 from wordloom.errors import DataError, did_you_mean, position
 
@@ -183,7 +183,9 @@ class LabelledCorpus:
     def _divided(self, part: Part) -> Iterator[LabelledRow]:
         held_out = part == "validation"
         if self.split == "files":
-            self._refuse_shared_files()
+            if self.validation_sources:
+                parts = (self.sources, self.validation_sources)
+                refuse_shared(*(tables(each, lists=self.label == FILE, scored=True) for each in parts))
             yield from self._read(self.validation_sources if held_out else self.sources)
             return
         rows = self._read(self.sources)
@@ -221,16 +223,6 @@ class LabelledCorpus:
             return DataError(f"{names}: there are no rows; give at least one")
         return DataError(f"{names}: the {part} part has no rows ({self.describe_split()}); give more rows")
 
-    def _refuse_shared_files(self) -> None:
-        if not self.validation_sources:
-            return
-        lists = self.label == FILE
-        training = tables(self.sources, lists=lists, scored=True)
-        trained_on = {os.path.realpath(file.path) for file in training}
-        for file in tables(self.validation_sources, lists=lists, scored=True):
-            if os.path.realpath(file.path) in trained_on:
-                raise DataError(f"{file.name}: is both a training and a validation file; take it from one")
-
     @property
     def _choice(self) -> ColumnChoice:
         return ColumnChoice(text=self.text, answer=self.label, header=self.header)
@@ -238,15 +230,13 @@ class LabelledCorpus:
     def _files(self, sources: Sources) -> Iterator[tuple[Source, Columns]]:
         return labelled_files(sources, self._choice, self.default)
 
+    @property
+    def _how(self) -> dict[str, Any]:
+        names = ("text", "header", "encoding_errors", "default")
+        return {name: getattr(self, name) for name in names}
+
     def _read(self, sources: Sources) -> Iterator[LabelledRow]:
-        return labelled_rows(
-            sources,
-            text=self.text,
-            label=self.label,
-            header=self.header,
-            encoding_errors=self.encoding_errors,
-            default=self.default,
-        )
+        return labelled_rows(sources, label=self.label, **self._how)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def label_token(label: str) -> str:
 
 
 class LabelledDocuments:
-    """``rows`` with what :func:`wordloom.data.prepare` asks of a :class:`~wordloom.data.Corpus`."""
+    """A corpus for :func:`wordloom.data.prepare`, as :class:`~wordloom.data.Corpus` is, from ``rows``."""
 
     skipped: tuple[str, ...] = ()
     note = "each document stands behind the special token of its label"
@@ -58,7 +58,7 @@ class LabelledDocuments:
         return tuple(map(label_token, self.labels))
 
     def check(self, tokenizer: Any) -> None:
-        """Raise DataError unless ``tokenizer`` has a special token for each label, with no other duty."""
+        """Raise DataError unless ``tokenizer`` has a special token for each label, with no other role."""
         roles = {tokenizer.id_to_token(index) for index in _role_ids(tokenizer)}
         for label, token in zip(self.labels, self.tokens, strict=True):
             if tokenizer.token_to_id(token) not in tokenizer.special_ids:
@@ -73,7 +73,7 @@ class LabelledDocuments:
                 )
 
     def documents(self, part: Part = "all") -> Iterator[Document]:
-        """The documents of ``part``, with the token of the label before the text: to be interpreted."""
+        """Yield the documents of ``part``, each after the token of its label."""
         for piece in self.pieces(part):
             yield Document(piece.prefix + str(piece.text), piece.source, piece.index)
 

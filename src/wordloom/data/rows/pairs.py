@@ -20,9 +20,9 @@ from wordloom.data.files.stream import EncodingErrors, Meter, check_errors
 from wordloom.data.rows.digest import hash_position
 from wordloom.data.rows.labelled import TABLES, Column, table_rows, tables
 from wordloom.data.sets.catalogue import DATASETS
-from wordloom.data.sets.expand import expand, report_repeated
+from wordloom.data.sets.expand import expand, refuse_shared, report_repeated
 from wordloom.data.sets.fetch import names_dataset
-from wordloom.data.text.corpus import PARTS, Part
+from wordloom.data.text.corpus import PARTS, Part, check_split, source_hash
 from wordloom.data.text.documents import read_pieces
 from wordloom.errors import DataError, did_you_mean, position
 
@@ -99,19 +99,9 @@ class PairCorpus:
             raise DataError("no source of pairs given; name at least one file, table or data set")
         if self.source_column == self.target_column:
             raise DataError(f"both sides of the pairs are column {self.source_column!r}; name two")
-        if self.split not in SPLITS:
-            raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
         check_errors(self.encoding_errors, "pairs")
-        if not 0 <= self.validation_fraction < 1:
-            raise DataError(
-                f"validation_fraction={self.validation_fraction} is not allowed; 0 <= fraction < 1"
-            )
-        if self.split == "files" and not self.validation_sources:
-            raise DataError("split='files' needs validation_sources; or choose split='hash'")
-        if self.split != "files" and (self.validation_sources or self.validation_targets):
-            raise DataError(
-                f"validation_sources need split='files'; split='{self.split}' divides the sources"
-            )
+        validation = (self.validation_sources, self.validation_targets)
+        check_split(self.split, SPLITS, self.validation_fraction, *validation)
         parallel = self.targets and (self.validation_targets or not self.validation_sources)
         if parallel and (self.source_column, self.target_column, self.header) != (*_COLUMNS, None):
             raise DataError(
@@ -151,7 +141,7 @@ class PairCorpus:
 
     def files(self, part: Part = "all") -> list[Source]:
         """Return the files of both sides that hold ``part``."""
-        return [source for files in self._of(part) for source in files.both]
+        return _both(self._of(part))
 
     def sides(self, part: Part = "all") -> tuple[list[Source], list[Source]]:
         """Return the files with the sources of ``part``, and those with the targets, in one order."""
@@ -171,10 +161,7 @@ class PairCorpus:
         """The files of both parts, found before anything is read, so that errors in both appear at once."""
         training = self._open(self.sources, self.targets)
         validation = self._open(self.validation_sources, self.validation_targets)
-        trained_on = {os.path.realpath(source.path) for files in training for source in files.both}
-        for source in (source for files in validation for source in files.both):
-            if os.path.realpath(source.path) in trained_on:
-                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+        refuse_shared(_both(training), _both(validation))
         return training, validation
 
     def _open(self, sources: Any, targets: Any) -> list[_Files]:
@@ -183,7 +170,7 @@ class PairCorpus:
         else:
             opened = [files for item in sources for files in self._without_targets(item)]
             report_repeated(files.source for files in opened)
-        for source in (source for files in opened for source in files.both):
+        for source in _both(opened):
             if source.is_stdin:
                 raise DataError("pairs are read twice, standard input can be read once; write it to a file")
         return opened
@@ -222,7 +209,7 @@ class PairCorpus:
         settings: dict[str, Any] = {
             "encoding_errors": self.encoding_errors,
             "files": [
-                [(self._sha256(source), source.format, source.compression) for source in files.both]
+                [(source_hash(file, self._hashes), file.format, file.compression) for file in files.both]
                 for files in self._of(part)
             ],
         }
@@ -232,15 +219,9 @@ class PairCorpus:
             settings |= {"split": self.split, "validation_fraction": self.validation_fraction}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
-    def _sha256(self, source: Source) -> str:
-        known: dict[str, str] = self.__dict__.setdefault("_hashes", {})
-        if source.path not in known:
-            try:
-                with open(source.path, "rb") as file:
-                    known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
-        return known[source.path]
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {}
 
     def describe_split(self) -> str:
         """The split in words, for the ledger."""
@@ -249,6 +230,10 @@ class PairCorpus:
         if self.validation_fraction == 0:
             return "hash, fraction 0: everything is training"
         return f"hash of each source text, {self.validation_fraction:g} of the hashes validation"
+
+
+def _both(files: list[_Files]) -> list[Source]:
+    return [source for pair in files for source in pair.both]
 
 
 def _side_by_side(sources: Sources, targets: Sources) -> list[_Files]:

@@ -97,14 +97,7 @@ class ScoredCorpus(LabelledCorpus):
         return scored_files(sources, self._choice, self.default)
 
     def _read(self, sources: Sources) -> Iterator[Any]:
-        return scored_rows(
-            sources,
-            text=self.text,
-            score=self.label,
-            header=self.header,
-            encoding_errors=self.encoding_errors,
-            default=self.default,
-        )
+        return scored_rows(sources, score=self.label, **self._how)
 
 
 def _score(value: Any, place: str, column: Column) -> float:

@@ -1,5 +1,5 @@
-"""Questions about texts, as SQuAD keeps them: the official JSON of v1.1 (Rajpurkar et al. 2016,
-arXiv:1606.05250) and of v2.0, where some have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
+"""Questions about texts in the JSON of SQuAD v1.1 (Rajpurkar et al. 2016, arXiv:1606.05250) and v2.0, where
+some questions have no answer (Rajpurkar et al. 2018, arXiv:1806.03822).
 
     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
         {"id": ..., "question": ..., "is_impossible": false,
@@ -27,7 +27,7 @@ _SHOWN = 40  # characters of a text that an error shows
 
 
 class Answer(NamedTuple):
-    """``text`` and where it stands: ``context[start:end] == text``."""
+    """An answer and its place: ``context[start:end] == text``."""
 
     text: str
     start: int
@@ -41,11 +41,11 @@ class Question(NamedTuple):
     """One question about one text.
 
     Attributes:
-        id: its own, or ``file#number`` (from 1) where it has none.
-        title: of the article; empty where there is none.
-        context: the text that is asked about.
-        question: as it is written, white space around it included.
-        answers: what people answered, one or more; none for an impossible question, or where not read.
+        id: the id in the file, or ``file#number`` (from 1).
+        title: the title of the article, or ``""``.
+        context: the text that the question is about.
+        question: the question, with white space around it.
+        answers: the annotators' answers; none for an impossible question, or if answers are not read.
         is_impossible: whether the context holds no answer (v2.0).
         place: file and field, for error messages.
     """
@@ -67,21 +67,19 @@ def questions(
     encoding_errors: EncodingErrors = "strict",
     counts: Counter[str] | None = None,
 ) -> Iterator[Question]:
-    """Every question of ``sources``, in order.  The ``plausible_answers`` of impossible ones are not kept.
+    """Yield every question of ``sources``, in order, without ``plausible_answers``.
 
     Args:
         sources: .json files, folders of them (at any depth, sorted), globs, ``"-"`` for standard input, or
-            named sets such as ``squad-sample/train``.  Compressed files (.gz, .xz, .bz2, .zst) are read as
-            they are.
-        answers: read the answers at all; else each question's are none, and need not be there.
-        misplaced: what to do with an answer that does not stand at its ``answer_start``: an error, or take
-            the ``"nearest"`` place where it does stand.  One that is nowhere in its context is an error.
-        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` puts U+FFFD there.
+            named sets such as ``squad-sample/train``.  Files may be compressed (.gz, .xz, .bz2, .zst).
+        answers: read the answers; without, files need none.
+        misplaced: how to treat an answer that is not at its ``answer_start``: ``"error"``, or ``"nearest"``,
+            its nearest place in the context.  An answer that is not in its context is always an error.
+        encoding_errors: ``"strict"`` raises on invalid UTF-8, ``"replace"`` inserts U+FFFD.
         counts: counts the answers that were moved, under :data:`MOVED`.
 
-    Raises:
-        DataError: a missing file; no JSON (line and column); a field that is missing, empty or of another
-            kind; an answer that is not in its context; an id that came before.  Each names file and field.
+    Raises DataError, which names file and field: a missing file, invalid JSON, a field that is missing, empty
+    or of another type, an answer that is not in its context, a repeated id.
     """
     for name, value, allowed in (
         ("misplaced", misplaced, ("error", "nearest")),
@@ -99,8 +97,10 @@ def questions(
 
 
 def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> Iterator[Question]:
-    """Every question of ``sources``, to be answered: as :func:`questions`, without answers, or of .jsonl with
-    ``question`` and ``context`` (and ``id``), which ``"-"`` is read as.  Raises DataError as there."""
+    """Yield the questions of :func:`questions` without answers, also from .jsonl (the format of ``"-"``).
+
+    The objects of a .jsonl have ``question`` and ``context``, and may have ``id``.
+    """
     seen: dict[str, str] = {}
     for file in task_files(sources, JSON, task=_TASK, stdin=".jsonl"):
         if file.format == "json":
@@ -116,7 +116,7 @@ def asked(sources: Sources, *, encoding_errors: EncodingErrors = "strict") -> It
 def _in_file(
     file: Source, errors: EncodingErrors, seen: dict[str, str]
 ) -> Iterator[tuple[_Object, Question]]:
-    """Each question of SQuAD's JSON and where it stands; ``seen`` are the ids of others."""
+    """Yield each question of a file and its object; ``seen`` are the ids read before."""
     number = 0
     for article in _document(file, errors).objects("data"):
         title = article.text("title", missing="")
@@ -136,7 +136,7 @@ def _in_file(
 
 
 class _Object(NamedTuple):
-    """An object of the document, and where it is: ``file``, ``path``."""
+    """A JSON object at ``path`` in ``file``."""
 
     values: dict[str, Any]
     file: str
@@ -150,7 +150,7 @@ class _Object(NamedTuple):
         return f"{self.path}.{field}" if self.path else field
 
     def get(self, field: str, kind: type, expected: str) -> Any:
-        """The value of ``field``, of type ``kind`` and no other."""
+        """Return the value of ``field``, which has exactly the type ``kind``."""
         if field not in self.values:
             there = ", ".join(map(repr, self.values)) or "none"
             raise self.refused(field, f"is missing; expected {expected}; the fields there are {there}")
@@ -162,7 +162,7 @@ class _Object(NamedTuple):
         return value
 
     def text(self, field: str, *, missing: str | None = None) -> str:
-        """A text; where it is not there ``missing``, which may be empty as a given one then may."""
+        """Return a text, or ``missing`` without the field; with ``missing``, the text may be empty."""
         if missing is not None and field not in self.values:
             return missing
         value = valid_text(self.get(field, str, "text"), self.errors, f"{self.file}: {self._at(field)}")
@@ -171,7 +171,6 @@ class _Object(NamedTuple):
         return value
 
     def objects(self, field: str) -> Iterator[_Object]:
-        """The objects of a list."""
         for i, value in enumerate(self.get(field, list, "a list of objects")):
             path = f"{self._at(field)}[{i}]"
             if not isinstance(value, dict):
@@ -210,10 +209,7 @@ def _answers(entry: _Object, question: Question, misplaced: str, moved: Counter[
 
 
 def _moved(given: _Object, answer: Answer, context: str, misplaced: str) -> Answer:
-    """Return ``answer`` at its nearest place in the context.
-
-    Raises DataError if it has no such place, or if ``misplaced`` is "error".
-    """
+    """Return ``answer`` at its nearest place in the context; raise DataError if it may not move."""
     text, start = answer
     places = [i for i in range(len(context)) if context.startswith(text, i)]
     if not places:

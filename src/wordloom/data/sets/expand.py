@@ -114,6 +114,14 @@ def report_repeated(files: Iterable[Source]) -> None:
         )
 
 
+def refuse_shared(training: Iterable[Source], validation: Iterable[Source]) -> None:
+    """Raise DataError for a file that is in both parts."""
+    trained_on = {os.path.realpath(source.path) for source in training}
+    for source in validation:
+        if os.path.realpath(source.path) in trained_on:
+            raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+
+
 @cache
 def _warn_once(message: str) -> None:
     _log.warning(message)  # a run expands its sources several times

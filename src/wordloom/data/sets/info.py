@@ -1,10 +1,11 @@
-"""The description of a named data set and of its files."""
+"""The description of a named data set and of its files: path, size and sha256 of the raw content, URL."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files as resources
 
 from wordloom.data.files.source import Columns, Fields, Format
 
@@ -76,3 +77,26 @@ class DatasetInfo:
         if not sizes or None in sizes:
             return self.about_bytes
         return sum(size for size in sizes if size is not None)
+
+
+_GITHUB = "https://github.com/"
+
+_KNOWN: dict[str, tuple[int | None, str | None]] = {}
+for _line in (resources("wordloom.data") / "identities.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+    _path, _bytes, _sha256 = _line.split("\t")
+    _KNOWN[_path] = int(_bytes) if _bytes else None, _sha256
+
+
+def file(path: str, origin: str | None = None) -> DatasetFile:
+    """Return the file at ``path``, with its known size and sha256; ``origin`` is a URL, or below GitHub."""
+    size, sha256 = _KNOWN.get(path, (None, None))
+    url = origin if origin is None or "://" in origin else _GITHUB + origin
+    return DatasetFile(path=path, bytes=size, sha256=sha256, url=url)
+
+
+def parts(path: str, origin: str | None = None, *names: str) -> dict[str, tuple[DatasetFile, ...]]:
+    """Return the parts of a set with a file each; ``{}`` in ``path`` and ``origin`` is the name of the part.
+
+    Without ``names`` there is one part, ``all``.
+    """
+    return {name: (file(path.format(name), origin and origin.format(name)),) for name in names or ("all",)}

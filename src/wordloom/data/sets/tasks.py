@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from wordloom.data.files.source import Columns
-from wordloom.data.sets.info import DatasetFile, DatasetInfo
-from wordloom.data.sets.known_files import file, parts
+from wordloom.data.sets.info import DatasetFile, DatasetInfo, file, parts
 
 _SQUAD = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 _SWAG = "https://raw.githubusercontent.com/rowanz/swagaf/master/data/"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -17,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 from wordloom.data.files.document import Document
 from wordloom.data.files.source import Fields, Source, Sources
 from wordloom.data.files.stream import EncodingErrors, Meter
-from wordloom.data.sets.expand import expand
+from wordloom.data.rows.digest import hash_position
+from wordloom.data.sets.expand import expand, refuse_shared
 from wordloom.data.text.documents import Piece, joined, read_pieces
 from wordloom.data.text.wiki import require_parser
 from wordloom.errors import DataError, did_you_mean
@@ -73,18 +73,7 @@ class Corpus:
             object.__setattr__(self, name, tuple(map(str, sources)))
         if not isinstance(self.field, str):
             object.__setattr__(self, "field", tuple(self.field))
-        if self.split not in SPLITS:
-            raise DataError(f"split='{self.split}' is not known; {did_you_mean(self.split, SPLITS)}")
-        if not 0 <= self.validation_fraction < 1:
-            raise DataError(
-                f"validation_fraction={self.validation_fraction} is not allowed; 0 <= fraction < 1"
-            )
-        if self.split == "files" and not self.validation_sources:
-            raise DataError("split='files' needs validation_sources; or choose split='tail' or 'hash'")
-        if self.split != "files" and self.validation_sources:
-            raise DataError(
-                f"validation_sources need split='files'; split='{self.split}' divides the sources"
-            )
+        check_split(self.split, SPLITS, self.validation_fraction, self.validation_sources)
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -157,10 +146,7 @@ class Corpus:
         """The files of both parts; expanding both at once finds mistakes in either before reading."""
         training = expand(self.sources) if self.sources or not self.validation_sources else []
         validation = expand(self.validation_sources) if self.validation_sources else []
-        trained_on = {os.path.realpath(source.path) for source in training}
-        for source in validation:
-            if os.path.realpath(source.path) in trained_on:
-                raise DataError(f"{source.name}: is both a training and a validation file; take it from one")
+        refuse_shared(training, validation)
         return training, validation
 
     @cached_property
@@ -192,7 +178,7 @@ class Corpus:
         """Return the :attr:`fingerprint` of one part; it depends on the order of files, not their names."""
         files = [
             {
-                "sha256": self._sha256(source),
+                "sha256": source_hash(source, self._hashes),
                 "format": source.format,
                 "compression": source.compression,
                 "field": source.field if self.field == "text" else self.field,
@@ -207,15 +193,9 @@ class Corpus:
             settings["mwparserfromhell"] = require_parser()
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
-    def _sha256(self, source: Source) -> str:
-        known: dict[str, str] = self.__dict__.setdefault("_hashes", {})
-        if source.path not in known:
-            try:
-                with open(source.path, "rb") as file:
-                    known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
-        return known[source.path]
+    @cached_property
+    def _hashes(self) -> dict[str, str]:
+        return {}
 
     def describe_split(self) -> str:
         """Return a description of the split, for the ledger."""
@@ -233,6 +213,30 @@ class Corpus:
                     f"hash of each document's content, {self.validation_fraction:g} of the hashes validation"
                 )
         return f"files: validation is {', '.join(map(str, self.validation_sources))}"  # type: ignore[arg-type]
+
+
+def check_split(split: str, allowed: Sequence[str], fraction: float, *validation: object) -> None:
+    """Raise DataError for a split that is not allowed; ``validation`` are the sources of validation."""
+    if split not in allowed:
+        raise DataError(f"split='{split}' is not known; {did_you_mean(split, allowed)}")
+    if not 0 <= fraction < 1:
+        raise DataError(f"validation_fraction={fraction} is not allowed; 0 <= fraction < 1")
+    if split == "files" and not validation[0]:
+        others = " or ".join(repr(name) for name in allowed if name != "files")
+        raise DataError(f"split='files' needs validation_sources; or choose split={others}")
+    if split != "files" and any(validation):
+        raise DataError(f"validation_sources need split='files'; split='{split}' divides the sources")
+
+
+def source_hash(source: Source, known: dict[str, str]) -> str:
+    """Return the SHA-256 of the bytes of a file; ``known`` are the hashes computed before, by path."""
+    if source.path not in known:
+        try:
+            with open(source.path, "rb") as file:
+                known[source.path] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{source.name}: cannot be opened: {error.strerror}") from error
+    return known[source.path]
 
 
 def _tail(pieces: Iterator[Piece], edge: int, part: Part, tally: Tally) -> Iterator[Piece]:
@@ -265,7 +269,9 @@ def _hashed(pieces: Iterator[Piece], fraction: float, part: Part) -> Iterator[Pi
             held.append(piece)
             if not piece.last and sum(len(p.text) for p in held) < _HASHED:
                 continue
-            chosen = (_position(held) < fraction) == (part == "validation")
+            texts: list[Any] = [p.text for p in held]
+            content: str | bytes = type(texts[0])().join(texts)[:_HASHED]
+            chosen = (hash_position(content) < fraction) == (part == "validation")
             if chosen:
                 yield from held
             held = []
@@ -273,11 +279,3 @@ def _hashed(pieces: Iterator[Piece], fraction: float, part: Part) -> Iterator[Pi
             yield piece
         if piece.last:
             chosen = None
-
-
-def _position(head: list[Piece]) -> float:
-    """Return the hash of a document as a number in [0, 1)."""
-    texts: list[Any] = [piece.text for piece in head]
-    content: Any = type(texts[0])().join(texts)[:_HASHED]
-    raw = content.encode() if isinstance(content, str) else content
-    return int.from_bytes(hashlib.sha256(raw).digest()[:8], "big") / 2**64
