@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from wordloom.kernels import programs
 from wordloom.models import BertConfig, RobertaConfig, build
-from wordloom.models.fast.encoder import FastEncoder
+from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn import Linear, fused, head, linear
 from wordloom.nn.linear import fastest_linear
 from wordloom.nn.recurrent import Recurrent

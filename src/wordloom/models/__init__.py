@@ -1,15 +1,14 @@
 """One paper, one file: config, block, model and ``init_weights``, to be read beside the paper.
 
 ``diff models/gpt2.py models/llama.py`` reads as the list of differences between the two papers.
-:mod:`wordloom.models.families` holds the table of all families.  The folders hold what is no paper:
-``checks`` that every file makes, ``building`` for models of any family, and ``fast`` paths.
+:mod:`wordloom.models.families` holds the table of all families, ``checks`` what every file checks, and
+``building`` what serves models of any family.
 """
 
 from wordloom.models.bag_of_words import BagOfWords, BagOfWordsConfig
 from wordloom.models.bert import Bert, BertConfig, Encoded
 from wordloom.models.bert_generation import BertGeneration, BertGenerationConfig
-from wordloom.models.building.build import build, skeleton
-from wordloom.models.building.settings import config_from
+from wordloom.models.building.build import build, config_from, skeleton
 from wordloom.models.families import (
     MODELS,
     PRESETS,

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_labels, check_settings
+from wordloom.models.checks import check_labels, check_settings, fills_everything
 from wordloom.nn.bags import bag_products
 from wordloom.nn.unmodified import modification
 

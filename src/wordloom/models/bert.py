@@ -27,9 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.inputs import positions_within, segments_within
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import (
+    check_settings,
+    dropout_or,
+    fills_everything,
+    positions_within,
+    segments_within,
+)
 from wordloom.nn import Attention, FeedForward, LayerNorm, Linear, Swish
 from wordloom.nn.feed_forward import activation
 from wordloom.nn.fused import dropout

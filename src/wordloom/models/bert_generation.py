@@ -32,9 +32,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError
 from wordloom.models.bert import BertConfig, Block
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, LayerNorm, Swish
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout

@@ -25,9 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Swish
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout

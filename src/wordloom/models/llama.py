@@ -29,8 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn import Attention, GatedFeedForward, RMSNorm, Rotary, Swish
 from wordloom.nn.cache import KeyValueCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout

@@ -38,8 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import check_settings, dropout_or, fills_everything
 from wordloom.nn.bidirectional import EncoderLayer
 from wordloom.nn.cache import RecurrentCache
 from wordloom.nn.fused import dropout

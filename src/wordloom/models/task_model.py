@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.bert import Bert, BertConfig
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.settings import check_labels, check_settings, dropout_or
+from wordloom.models.checks import check_labels, check_settings, dropout_or, fills_everything
 from wordloom.models.gpt import GPT, GPTConfig
 from wordloom.models.gpt2 import GPT2, GPT2Config
 from wordloom.models.llama import Llama, LlamaConfig

@@ -41,9 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wordloom.errors import ConfigError, did_you_mean
-from wordloom.models.checks.initialisation import fills_everything
-from wordloom.models.checks.inputs import positions_within
-from wordloom.models.checks.settings import check_settings, dropout_or
+from wordloom.models.checks import check_settings, dropout_or, fills_everything, positions_within
 from wordloom.nn import Attention, FeedForward, LayerNorm, Rotary, Swish, sinusoidal_positions
 from wordloom.nn.cache import DecoderCache, LayerKeyValues, positions_and_visibility
 from wordloom.nn.fused import dropout

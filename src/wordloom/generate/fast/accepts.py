@@ -10,7 +10,7 @@ import torch
 from wordloom.generate.conditioned import Conditioned
 from wordloom.kernels.acceptance import fall_back
 from wordloom.models import MODELS
-from wordloom.models.fast.deviation import deviation
+from wordloom.models.building.deviation import deviation
 
 __all__ = ["ACTIVATIONS", "accepts", "decoder_weights"]
 

@@ -14,7 +14,7 @@ from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vector
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
 from wordloom.kernels.decoding import causal as programs
 from wordloom.models import MODELS, GPTConfig, LlamaConfig
-from wordloom.models.checks.inputs import positions_within
+from wordloom.models.checks import positions_within
 from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.cache import Cache
 from wordloom.nn.linear import has_amx, widens

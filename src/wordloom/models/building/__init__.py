@@ -1,1 +1,1 @@
-"""Build a model of any family from plain settings, and count its cost."""
+"""Models of any family: built from a config, compared with their config, and their cost."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from wordloom.data.batches.masked import Marks
 from wordloom.errors import ConfigError, DataError, DataTypeError, NonFiniteError, did_you_mean
 from wordloom.models import context_limit, encodes
-from wordloom.models.fast.encoder import FastEncoder
+from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn.evaluating import evaluating, widened
 from wordloom.nn.recurrent import Recurrent
 from wordloom.run.models.side_by_side import side_by_side

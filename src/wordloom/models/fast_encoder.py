@@ -9,16 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from wordloom.kernels.acceptance import fall_back
-from wordloom.models.bert import Bert, BertConfig, Block
+from wordloom.models.bert import Bert
+from wordloom.models.building.deviation import deviation
 from wordloom.models.roberta import Roberta
-from wordloom.nn import Attention, FeedForward, LayerNorm
-from wordloom.nn.feed_forward import activation
-from wordloom.nn.linear import Linear, PackedLinear
-from wordloom.nn.unmodified import modification
+from wordloom.nn import LayerNorm
+from wordloom.nn.linear import PackedLinear
 from wordloom.nn.visibility import Visibility
 
 __all__ = ["FastEncoder"]
@@ -66,16 +65,12 @@ class FastEncoder:
 
 def _unfit(model: Any) -> str:
     """Return why the modules of ``model`` must be called, or ""."""
-    if type(model) not in (Bert, Roberta) or type(model.blocks) is not nn.ModuleList:
+    if type(model) not in (Bert, Roberta):
         return f"a {type(model).__name__} is no BERT or RoBERTa as it was built"
-    c = model.config
-    if "hidden" in vars(model):
-        return "the model's hidden is replaced"
-    if c.activation not in PackedLinear.ACTIVATIONS:
-        return f"activation {c.activation}"
-    for block in model.blocks:
-        if reason := _unfit_block(block, c):
-            return reason
+    if model.config.activation not in PackedLinear.ACTIVATIONS:
+        return f"activation {model.config.activation}"
+    if reason := deviation(model):
+        return reason
     parameters = list(model.blocks.parameters())
     if any(p.dtype != parameters[0].dtype for p in parameters):
         return "weights are of several dtypes"
@@ -86,38 +81,10 @@ def _unfit(model: Any) -> str:
     return ""
 
 
-def _unfit_block(block: nn.Module, c: BertConfig) -> str:
-    """Return why ``block`` is not one that a model of config ``c`` was built with, or ""."""
-    if reason := modification(block, Block):
-        return reason
-    assert isinstance(block, Block)
-    a, ffn, norms = block.attention, block.feed_forward, (block.attention_norm, block.ffn_norm)
-    reasons = [modification(a, Attention), modification(ffn, FeedForward)]
-    reasons += [modification(norm, LayerNorm) for norm in norms]
-    if any(reasons):
-        return next(filter(None, reasons))
-    D, F_, head = c.dim, c.ffn_dim, c.dim // c.n_heads
-    shapes = {a.q_proj: (D, D), a.k_proj: (D, D), a.v_proj: (D, D), a.o_proj: (D, D),
-              ffn.up_proj: (F_, D), ffn.down_proj: (D, F_)}  # fmt: skip
-    for layer, shape in shapes.items():
-        if reason := modification(layer, Linear):
-            return reason
-        if tuple(layer.weight.shape) != shape or layer.bias is None:
-            return "a layer has another shape than the config says, or no bias"
-    if (a.n_heads, a.n_kv_heads, a.head_dim) != (c.n_heads, c.n_heads, head):
-        return "attention has other heads than the config says"
-    if ffn.activation is not activation(c.activation):
-        return "another activation than the config says"
-    return ""
-
-
 class _FastBlock:
     def __init__(self, block: Any, activation: str) -> None:
-        self.attention, self.attention_norm, self.ffn_norm = (
-            block.attention,
-            block.attention_norm,
-            block.ffn_norm,
-        )
+        self.attention = block.attention
+        self.attention_norm, self.ffn_norm = block.attention_norm, block.ffn_norm
         a, ffn = block.attention, block.feed_forward
         three = (a.q_proj, a.k_proj, a.v_proj)
         self.qkv = PackedLinear(torch.cat([p.weight for p in three]), torch.cat([p.bias for p in three]))

@@ -1,8 +1,7 @@
 """Check that a model is exactly what its config builds.
 
-A fast path reads the weights of a model and skips its modules.  A hook, a replaced layer or a changed setting
-would then be ignored without a word.  A fast path therefore takes only a model that differs from a fresh one
-in nothing but the values of its weights.
+A fast path reads the weights of a model and skips its modules, so it would ignore a hook, a replaced layer or
+a changed setting.  It therefore takes only a model that differs from a fresh one in its weights alone.
 """
 
 from __future__ import annotations
@@ -28,18 +27,15 @@ class _Built(NamedTuple):
     """A module as the config builds it."""
 
     kind: type
-    settings: dict[
-        str, Any
-    ]  # attributes of the module that are neither PyTorch's own nor tensors nor modules
+    settings: dict[str, Any]  # attributes that are neither PyTorch's own nor tensors nor modules
     known: frozenset[str]  # the names of all attributes that it may have
     shapes: dict[str, torch.Size | None]  # of its parameters
     buffers: set[str]
     parts: dict[str, _Built | None]
 
 
-_built: WeakKeyDictionary[nn.Module, tuple[Any, _Built]] = (
-    WeakKeyDictionary()
-)  # model -> its config and parts
+# model -> its config and parts
+_built: WeakKeyDictionary[nn.Module, tuple[Any, _Built]] = WeakKeyDictionary()
 
 
 def deviation(model: Any) -> str:

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from wordloom.errors import ConfigError
 from wordloom.kernels import acceptance
 from wordloom.models import Bert, BertConfig, RobertaConfig, build
-from wordloom.models.fast.encoder import FastEncoder
+from wordloom.models.fast_encoder import FastEncoder
 from wordloom.nn import Attention, Linear
 
 SIZES = {"vocab_size": 50, "max_seq_len": 40, "dim": 64, "n_layers": 3, "n_heads": 4, "type_vocab_size": 2}

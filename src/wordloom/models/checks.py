@@ -1,14 +1,25 @@
-"""Checks of a model's config, each with a one-line error."""
+"""The checks that every model file makes of its settings, its inputs and its initialisation.
+
+The checks of inputs read values on the CPU only.  Under torch.compile they would break the graph, and on a
+GPU they would wait for the device; there the engine and the batches keep to the limits.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
-from wordloom.errors import ConfigError
+import torch
+from torch import Tensor
+
+from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn.recurrent import CELLS, unknown_cell
 
-__all__ = ["check_labels", "check_settings", "dropout_or"]
+__all__ = [
+    "check_labels", "check_settings", "dropout_or", "fills_everything", "positions_within", "segments_within",
+]  # fmt: skip
 
 # The largest allowed sizes.  Beyond them, building a model would hang or overflow.
 _LARGEST = {
@@ -98,3 +109,55 @@ def _check_recurrence(config: Any) -> None:
 def dropout_or(value: float | None, default: float) -> float:
     """Return ``value``, or ``default`` if the config leaves it open."""
     return default if value is None else value
+
+
+def positions_within(positions: Tensor, max_seq_len: int) -> Tensor:
+    """Return ``positions``; raise GenerationError if a table of ``max_seq_len`` rows lacks one of them."""
+    highest = _highest(positions)
+    if highest >= max_seq_len:
+        raise GenerationError(
+            f"position {highest} lies past max_seq_len {max_seq_len}; shorten the input, or in "
+            "generation ask for the sliding window"
+        )
+    return positions
+
+
+def segments_within(segments: Tensor, type_vocab_size: int) -> Tensor:
+    """Return ``segments``; raise ConfigError if a table of ``type_vocab_size`` rows lacks one of them."""
+    highest = _highest(segments)
+    if highest >= type_vocab_size:
+        raise ConfigError(
+            f"segment {highest} is given and the model has {type_vocab_size}, numbered from 0; renumber the "
+            "segments, or build the model with a larger type_vocab_size"
+        )
+    return segments
+
+
+def _highest(numbers: Tensor) -> int:
+    """Return the largest of ``numbers``; -1 if there are none or their values are not read here."""
+    if torch.compiler.is_compiling() or numbers.device.type != "cpu" or not numbers.numel():
+        return -1
+    return int(numbers.max())
+
+
+def fills_everything(init_weights: Callable[..., None]) -> Callable[..., None]:
+    """Decorate ``init_weights`` to run without gradients and to raise ConfigError if it skips a tensor.
+
+    Every parameter and buffer must be written.  Inference tensors do not count writes and meta tensors hold
+    nothing, so neither is checked.
+    """
+
+    @functools.wraps(init_weights)
+    @torch.no_grad()
+    def checked(model: Any, generator: torch.Generator | None = None) -> None:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        before = {name: t._version for name, t in tensors.items() if not (t.is_inference() or t.is_meta)}
+        init_weights(model, generator)
+        skipped = [name for name, version in before.items() if tensors[name]._version == version]
+        if skipped:
+            raise ConfigError(
+                f"init_weights of {type(model).__name__} has no rule for {', '.join(skipped)}; fill what was "
+                "added to the model, or add it after initialisation"
+            )
+
+    return checked

@@ -1,1 +1,0 @@
-"""Fast paths of models, and the check that a model is as its config builds it."""
