@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from wordloom.kernels import programs
 from wordloom.nn import fused
 from wordloom.nn.recurrent import CELLS, Recurrent
-from wordloom.nn.recurrent_kernels import run_sequence
 
 B, T, D, HIDDEN, V = 8, 256, 512, 1536, 16_384
 Side = Callable[[], object]
@@ -120,7 +119,7 @@ def _recurrent_sides(
     state, u = layer.new_state(len(x), x), layer.hidden_proj.weight
 
     def by_us() -> Tensor:
-        return run_sequence(layer._sequence(x, state, u, None, starts))[0]
+        return layer._fused(x, state, u, None, starts)[0]
 
     def by_torch() -> Tensor:
         steps = starts is not None or layer.kernel == "steps"

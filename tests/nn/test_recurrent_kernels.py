@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from wordloom.nn import linear, recurrent_kernels
 from wordloom.nn.recurrent import Recurrent
-from wordloom.nn.recurrent_kernels import run_sequence
 
 B, T, D, H = 5, 7, 11, 37  # H leaves a rest beside whole vectors
 
@@ -56,7 +55,7 @@ def test_it_is_the_steps_and_so_are_its_gradients(name: str, masks: str) -> None
     x, state, where = given(layer, masks)
     inputs = [x, *state, *layer.parameters()]
     exact = layer(x, state, **where, exact=True)
-    ours = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+    ours = layer._fused(x, state, layer.hidden_proj.weight, **where)
     for a, b in zip((exact[0], *exact[1]), (ours[0], *ours[1]), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
     wanted = gradients(exact, inputs)
@@ -79,7 +78,7 @@ def test_in_bfloat16_it_stays_near_float32(
     inputs = [x, *state, *layer.parameters()]
     exact = layer(x, state, exact=True)
     with torch.autocast("cpu", torch.bfloat16):
-        ours = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+        ours = layer._fused(x, state, layer.hidden_proj.weight, **where)
     assert ours[0].dtype == torch.bfloat16
     torch.testing.assert_close(ours[0].float(), exact[0], rtol=0, atol=0.03)
     if not arithmetic:
@@ -96,7 +95,7 @@ def test_its_bits_are_the_same_again(name: str) -> None:
     x, state, where = given(layer, "")
 
     def run() -> list[Tensor]:
-        found = run_sequence(layer._sequence(x, state, layer.hidden_proj.weight, **where))
+        found = layer._fused(x, state, layer.hidden_proj.weight, **where)
         return [found[0], *gradients(found, [x])]
 
     first = run()

@@ -10,6 +10,7 @@ import logging
 import math
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -73,20 +74,14 @@ def exact_attention(
     kind = q.device.type
     mask = visibility.mask(q.shape[2], k.shape[2], device=q.device)
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
-        return _exact_attention(q, k, v, mask, scale, dropout)
-
-
-def _exact_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float
-) -> tuple[Tensor, Tensor]:
-    scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    weights = scores.softmax(dim=-1)
-    if mask is not None:
-        weights = weights.masked_fill(~mask, 0.0)  # a fully masked row is 0/0 otherwise
-    dropped = F.dropout(weights, dropout) if dropout else weights
-    return (dropped @ v.float()).to(v.dtype), weights
+        scores = (q.float() @ k.float().transpose(-2, -1)) * scale  # [B, H, T, S]
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        weights = scores.softmax(dim=-1)
+        if mask is not None:
+            weights = weights.masked_fill(~mask, 0.0)  # a fully masked row is 0/0 otherwise
+        dropped = F.dropout(weights, dropout) if dropout else weights
+        return (dropped @ v.float()).to(v.dtype), weights
 
 
 def _faster_in_float32(q: Tensor, k: Tensor) -> bool:
@@ -211,21 +206,18 @@ class Attention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
     ) -> Tensor:
         forced = ATTENTION_BACKENDS[self.backend]
+        attention = partial(
+            F.scaled_dot_product_attention, attn_mask=mask, dropout_p=dropout, is_causal=is_causal,
+            scale=self.scale,
+        )  # fmt: skip
         if forced is None and any(x.requires_grad for x in (q, k, v)) and _faster_in_float32(q, k):
             with torch.autocast("cpu", enabled=False):
-                wide = q.float(), k.float(), v.float()
-                return F.scaled_dot_product_attention(
-                    *wide, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
-                ).to(product_dtype(q))
+                return attention(q.float(), k.float(), v.float()).to(product_dtype(q))
         if forced is None:
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
-            )
+            return attention(q, k, v)
         with sdpa_kernel(forced):
             try:
-                return F.scaled_dot_product_attention(
-                    q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=self.scale
-                )
+                return attention(q, k, v)
             except RuntimeError as error:
                 if "No available kernel" not in str(error) and "No viable backend" not in str(error):
                     raise

@@ -150,10 +150,9 @@ class Linear(nn.Linear):
             dtype = product_dtype(x)
             # outside autocast, PyTorch refuses factors of two dtypes
             allowed = dtype != x.dtype or x.dtype == self.weight.dtype
-            if allowed and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias):
-                return _Widened.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
-            if dtype == torch.float32 and by_onednn(x, self.weight, self.bias):
-                return _ByOneDNN.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+            wide = allowed and widens(x.device, dtype) and _read_directly(x, self.weight, self.bias)
+            if wide or (dtype == torch.float32 and by_onednn(x, self.weight, self.bias)):
+                return _Product.apply(x, self.weight, self.bias, dtype)  # type: ignore[no-untyped-call]
         return F.linear(x, self.weight, self.bias)
 
 
@@ -199,28 +198,9 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self.weight, self.bias, "add")
 
 
-class _ByOneDNN(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return fastest_linear(x, weight, bias)
+class _Product(torch.autograd.Function):
+    """The product of numbers in ``dtype``, computed in float32 by the fastest routine, and rounded."""
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        rows = grad.reshape(-1, grad.shape[-1])  # [N, out]
-        d_x = d_weight = d_bias = None
-        if ctx.needs_input_grad[0]:
-            d_x = fastest_linear(rows, weight.t()).view(x.shape)
-        if ctx.needs_input_grad[1]:
-            d_weight = rows.t() @ x.reshape(-1, x.shape[-1])  # oneDNN would copy a transpose first
-        if ctx.needs_input_grad[2]:
-            d_bias = rows.sum(0)
-        return d_x, d_weight, d_bias
-
-
-class _Widened(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         low = x.to(dtype)
@@ -228,21 +208,20 @@ class _Widened(torch.autograd.Function):
         ctx.dtypes = (dtype, x.dtype, None if bias is None else bias.dtype)
         with torch.autocast("cpu", enabled=False):
             wide_bias = None if bias is None else bias.to(dtype).float()
-            return F.linear(low.float(), weight.to(dtype).float(), wide_bias).to(dtype)
+            return fastest_linear(low.float(), weight.to(dtype).float(), wide_bias).to(dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         low, weight = ctx.saved_tensors
         dtype, x_dtype, bias_dtype = ctx.dtypes
-        wide = grad.float()
-        rows = wide.reshape(-1, wide.shape[-1])  # [N, out]
+        rows = grad.float().reshape(-1, grad.shape[-1])  # [N, out]
         d_x = d_weight = d_bias = None
         with torch.autocast("cpu", enabled=False):
             if ctx.needs_input_grad[0]:
-                d_x = (wide @ weight.to(dtype).float()).to(x_dtype)
-            if ctx.needs_input_grad[1]:
-                d_weight = (rows.T @ low.float().reshape(-1, low.shape[-1])).to(weight.dtype)
+                d_x = fastest_linear(rows, weight.to(dtype).float().t()).view(low.shape).to(x_dtype)
+            if ctx.needs_input_grad[1]:  # not by oneDNN, which would copy a transpose first
+                d_weight = (rows.t() @ low.float().reshape(-1, low.shape[-1])).to(weight.dtype)
             if ctx.needs_input_grad[2]:
                 d_bias = rows.sum(0).to(bias_dtype)
         return d_x, d_weight, d_bias, None

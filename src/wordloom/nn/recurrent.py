@@ -27,8 +27,8 @@ torch.nn has two biases for each gate, which are added; here there is one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -39,7 +39,7 @@ from wordloom.errors import ConfigError, did_you_mean
 from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear, product_dtype, widens
-from wordloom.nn.recurrent_kernels import Sequence, fits, run_sequence
+from wordloom.nn.recurrent_kernels import Weights, fits, run_sequence
 from wordloom.nn.unmodified import modification
 
 __all__ = ["CELLS", "Recurrent", "State", "unknown_cell"]
@@ -71,14 +71,6 @@ def unknown_cell(name: str) -> str:
     meant = _FOREIGN.get(name.lower(), name.lower())
     hint = f"did you mean '{meant}'?" if meant in CELLS else did_you_mean(meant, CELLS)
     return f"unknown cell {name!r}; {hint}"
-
-
-@contextmanager
-def _without_warning() -> Iterator[None]:
-    """Hide PyTorch's warning that oneDNN has no projections; PyTorch then uses another kernel."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="LSTM with projections is not supported")
-        yield
 
 
 class Recurrent(nn.Module):
@@ -195,7 +187,7 @@ class Recurrent(nn.Module):
         if kernel == "steps" or u is None:
             return self._steps(x, state, u, attend, starts)
         if kernel == "fused":
-            return run_sequence(self._sequence(x, state, u, attend, starts))
+            return self._fused(x, state, u, attend, starts)
         return self._by_torch(x, state, u) if attend is None else self._packed(x, state, u, attend)
 
     def kernel_for(self, x: Tensor, starts: bool = False) -> str:
@@ -224,24 +216,13 @@ class Recurrent(nn.Module):
         layers = (self.input_proj, self.hidden_proj, self.state_proj)
         return next((reason for layer in layers if (reason := modification(layer, Linear))), "")
 
-    def _sequence(
-        self, x: Tensor, state: State, u: Tensor, attend: Tensor | None, starts: Tensor | None
-    ) -> Sequence:
-        return Sequence(
-            cell=self.cell,
-            hidden_dim=self.hidden_dim,
-            state_dim=self.state_dims[0],
-            x=x,
-            state=state,
-            w=self.input_proj.weight,
-            u=u,
-            bias=self.input_proj.bias,
-            candidate_bias=self.candidate_bias,
-            peephole=self.peephole,
-            projection=None if self.state_proj is None else self.state_proj.weight,
-            attend=attend,
-            starts=starts,
-        )
+    def _fused(
+        self, x: Tensor, state: State, u: Tensor, attend: Tensor | None = None, starts: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        projection = None if self.state_proj is None else self.state_proj.weight
+        layer = self.input_proj
+        weights = Weights(layer.weight, u, layer.bias, self.candidate_bias, self.peephole, projection)
+        return run_sequence(self.cell, x, state, weights, attend, starts)
 
     # -- one step after another --------------------------------------------------------------------------
 
@@ -293,10 +274,8 @@ class Recurrent(nn.Module):
                 return (torch.tanh(wx + u(state[0], _ALL)),)
             case "rnn_relu":
                 return (torch.relu(wx + u(state[0], _ALL)),)
-            case "gru":
-                return self._gru(wx, state[0], u)
-            case "gru_reset_after":
-                return self._gru_reset_after(wx, state[0], u)
+            case "gru" | "gru_reset_after":
+                return (self._gru(wx, state[0], u),)
             case _:
                 return self._lstm(wx, state, u)
 
@@ -314,19 +293,17 @@ class Recurrent(nn.Module):
             return sums[gate]
         return sums[gate] + self.peephole[[name for name in self.gates if name != "g"].index(gate)] * c
 
-    def _gru(self, wx: Tensor, h: Tensor, u: Product) -> State:
+    def _gru(self, wx: Tensor, h: Tensor, u: Product) -> Tensor:
         split = 2 * self.hidden_dim
-        r, z = torch.sigmoid(wx[:, :split] + u(h, slice(0, split))).chunk(2, dim=-1)
-        n = torch.tanh(wx[:, split:] + u(r * h, slice(split, None)))
-        return ((1 - z) * h + z * n,)
-
-    def _gru_reset_after(self, wx: Tensor, h: Tensor, u: Product) -> State:
-        split = 2 * self.hidden_dim
+        if self.cell == "gru":
+            r, z = torch.sigmoid(wx[:, :split] + u(h, slice(0, split))).chunk(2, dim=-1)
+            n = torch.tanh(wx[:, split:] + u(r * h, slice(split, None)))
+            return (1 - z) * h + z * n
         uh = u(h, _ALL)
         r, z = torch.sigmoid(wx[:, :split] + uh[:, :split]).chunk(2, dim=-1)
         candidate = uh[:, split:] if self.candidate_bias is None else uh[:, split:] + self.candidate_bias
         n = torch.tanh(wx[:, split:] + r * candidate)
-        return (z * h + (1 - z) * n,)
+        return z * h + (1 - z) * n
 
     # -- torch's kernels ---------------------------------------------------------------------------------
 
@@ -354,17 +331,13 @@ class Recurrent(nn.Module):
         inputs: tuple[Any, ...] = (x,) if sizes is None else (x, sizes)
         settings: tuple[Any, ...] = (weights, biased, 1, 0.0, self.training, False)
         settings += (True,) if sizes is None else ()  # the batch comes first
-        kernels: dict[str, Any] = {
-            "rnn_tanh": torch.rnn_tanh,
-            "rnn_relu": torch.rnn_relu,
-            "gru_reset_after": torch.gru,
-        }
-        if self.cell in kernels:
-            outputs, *after = kernels[self.cell](*inputs, kept[0], *settings)
-        else:
-            lstm: Any = torch.lstm
-            with nullcontext() if self.state_proj is None else _without_warning():
-                outputs, *after = lstm(*inputs, kept, *settings)
+        kernels = {"rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu, "gru_reset_after": torch.gru}
+        kernel: Any = kernels.get(self.cell, torch.lstm)
+        before = kept if kernel is torch.lstm else kept[0]
+        with nullcontext() if self.state_proj is None else warnings.catch_warnings():
+            if self.state_proj is not None:  # oneDNN has no projections, and PyTorch then uses another kernel
+                warnings.filterwarnings("ignore", message="LSTM with projections is not supported")
+            outputs, *after = kernel(*inputs, before, *settings)
         return outputs, tuple(part[0] for part in after)
 
     def _packed(self, x: Tensor, state: State, u: Tensor, attend: Tensor) -> tuple[Tensor, State]:
@@ -384,9 +357,8 @@ class Recurrent(nn.Module):
         outputs, after = self._by_torch(
             F.embedding(order, x.flatten(0, 1)), tuple(part[rows] for part in state), u, sizes.cpu()
         )
-        held = torch.cat(
-            [state[0].to(outputs.dtype), outputs]
-        )  # before a row's first step, its output is its state
+        # before a row's first step, its output is its state
+        held = torch.cat([state[0].to(outputs.dtype), outputs])
         own = torch.arange(len(x), device=x.device)[:, None]
         shown = torch.where(taken > 0, len(x) + last, own)  # [B, T]
         return F.embedding(shown, held), tuple(part[place] for part in after)

@@ -20,36 +20,18 @@ from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import run
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
-__all__ = ["Sequence", "fits", "run_sequence"]
+__all__ = ["Weights", "fits", "run_sequence"]
 
 
-class Sequence(NamedTuple):
-    """The arguments of :func:`run_sequence`; shapes and equations as in :mod:`wordloom.nn.recurrent`.
+class Weights(NamedTuple):
+    """The weights of all gates, stacked; shapes and equations as in :mod:`wordloom.nn.recurrent`."""
 
-    Attributes:
-        hidden_dim, state_dim: H and R.
-        x: ``[B, T, D]``.
-        state: h ``[B, R]`` and, in an LSTM, c ``[B, H]``.
-        w, u, bias: weights and bias of all gates, stacked; ``bias`` may be None.
-        candidate_bias: the bias of n in a GRU whose reset gate follows the product; or None.
-        peephole: ``[gates but g, H]`` or None.
-        projection: ``[R, H]`` or None.
-        attend, starts: ``[B, T]`` or None.
-    """
-
-    cell: str
-    hidden_dim: int
-    state_dim: int
-    x: Tensor
-    state: tuple[Tensor, ...]
     w: Tensor
     u: Tensor
-    bias: Tensor | None = None
-    candidate_bias: Tensor | None = None
-    peephole: Tensor | None = None
-    projection: Tensor | None = None
-    attend: Tensor | None = None
-    starts: Tensor | None = None
+    bias: Tensor | None
+    candidate_bias: Tensor | None  # of n in a GRU whose reset gate follows the product
+    peephole: Tensor | None  # [gates but g, H]
+    projection: Tensor | None  # [R, H]
 
 
 def fits(x: Tensor, hidden_dim: int) -> bool:
@@ -64,28 +46,24 @@ def fits(x: Tensor, hidden_dim: int) -> bool:
     return x.shape[0] * x.shape[1] * hidden_dim >= programs.MINIMUM_ELEMENTS and programs.ready()
 
 
-def run_sequence(s: Sequence) -> tuple[Tensor, tuple[Tensor, ...]]:
+def run_sequence(
+    cell: str, x: Tensor, state: tuple[Tensor, ...], weights: Weights, attend: Tensor | None,
+    starts: Tensor | None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """Return h of every step [B, T, R] and the last state; only valid where :func:`fits` is True.
 
-    Where 16-bit products are faster in float32, everything is computed in float32, and h is rounded.
+    x [B, T, D]; ``state`` is h [B, R] and, in an LSTM, c [B, H]; masks [B, T] or None.  Where 16-bit products
+    are faster in float32, everything is computed in float32, and h is rounded.
     """
-    h, *c = s.state
-    dtype = product_dtype(s.x)
-    inside = torch.float32 if widens(s.x.device, dtype) else dtype
-    cell = _Cell(s.cell, s.hidden_dim, s.state_dim, inside)
-    masks = [None if mask is None else mask.t()[:, :, None] for mask in (s.attend, s.starts)]  # [T, B, 1]
-    weights = (s.w, s.u, s.bias, s.candidate_bias, s.peephole, s.projection)
-    x = s.x.transpose(0, 1)  # [T, B, D]
-    outputs, *state = _RunSequence.apply(cell, *masks, x, h, c[0] if c else None, *weights)  # type: ignore[no-untyped-call]
-    last, *cells = state  # h; and, in an LSTM, c, which is float32
+    dtype = product_dtype(x)
+    inside = torch.float32 if widens(x.device, dtype) else dtype
+    masks = [None if mask is None else mask.t()[:, :, None] for mask in (attend, starts)]  # [T, B, 1]
+    h, *c = state
+    outputs, *after = _RunSequence.apply(  # type: ignore[no-untyped-call]
+        cell, inside, *masks, x.transpose(0, 1), h, c[0] if c else None, *weights
+    )
+    last, *cells = after  # h; and, in an LSTM, c, which is float32
     return outputs.transpose(0, 1).to(dtype), (last.to(dtype), *cells)
-
-
-class _Cell(NamedTuple):
-    name: str
-    hidden_dim: int
-    state_dim: int
-    dtype: torch.dtype  # of everything inside but c and gradients of states
 
 
 class _RunSequence(torch.autograd.Function):
@@ -93,15 +71,13 @@ class _RunSequence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cell: _Cell, attend: Tensor | None, starts: Tensor | None, *tensors: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        x, h0, c0, *weights = tensors
-        assert x is not None
-        assert h0 is not None
+        ctx: Any, cell: str, dtype: torch.dtype, attend: Tensor | None, starts: Tensor | None, x: Tensor,
+        h0: Tensor, c0: Tensor | None, *weights: Any,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         with torch.autocast("cpu", enabled=False):
-            ctx.run = _Pass(cell, x, attend, starts, *weights)
+            ctx.run = _Pass(cell, dtype, x, attend, starts, Weights(*weights))
             outputs, state = ctx.run.forward(h0, c0)
-        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in tensors]
+        ctx.dtypes = [None if tensor is None else tensor.dtype for tensor in (x, h0, c0, *weights)]
         return outputs, *state
 
     @staticmethod
@@ -113,39 +89,28 @@ class _RunSequence(torch.autograd.Function):
             None if gradient is None or dtype is None else gradient.to(dtype)
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
-        return None, None, None, *gradients
+        return None, None, None, None, *gradients
 
 
 class _Pass:
     """One forward pass and the tensors that its backward pass needs."""
 
     def __init__(
-        self,
-        cell: _Cell,
-        x: Tensor,
-        attend: Tensor | None,
-        starts: Tensor | None,
-        w: Tensor | None,
-        u: Tensor | None,
-        bias: Tensor | None,
-        candidate_bias: Tensor | None,
-        peephole: Tensor | None,
-        projection: Tensor | None,
-    ) -> None:
-        assert w is not None
-        assert u is not None
-        self.cell, self.H, self.R, self.dtype = cell
-        dtype = self.dtype
+        self, cell: str, dtype: torch.dtype, x: Tensor, attend: Tensor | None, starts: Tensor | None,
+        weights: Weights,
+    ) -> None:  # fmt: skip
+        """``dtype`` is that of everything inside but c and the gradients of states."""
+        self.cell, self.dtype, self.attend, self.starts = cell, dtype, attend, starts
         # the only setting of a step's kernel: ReLU in Elman's network, the forget gate in an LSTM
-        self.variant = self.cell == "rnn_relu" if self.cell.startswith("rnn") else self.cell == "lstm"
+        self.variant = cell == "rnn_relu" if cell.startswith("rnn") else cell == "lstm"
         self.T, self.B, _ = x.shape
         self.x = x.to(dtype).contiguous()
+        w, u, bias, candidate_bias, peephole, projection = weights
         self.w, self.u = w.to(dtype).contiguous(), u.to(dtype).contiguous()
         self.bias = None if bias is None else bias.to(dtype)
         self.candidate_bias = None if candidate_bias is None else candidate_bias.to(dtype)
         self.peephole = None if peephole is None else peephole.float().contiguous()
         self.projection = None if projection is None else projection.to(dtype).contiguous()
-        self.attend, self.starts = attend, starts
 
     def _run(self, kernel: str, *arguments: Tensor | bool | None) -> None:
         run(f"recurrent.{kernel}", self.dtype, self.B, self.H, *arguments)
@@ -153,7 +118,8 @@ class _Pass:
     # -- forward -----------------------------------------------------------------------------------------
 
     def forward(self, h0: Tensor, c0: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        T, B, H = self.T, self.B, self.H
+        T, B, self.R = self.T, *h0.shape
+        self.H = H = self.R if c0 is None else c0.shape[1]
         new = self.x.new_empty
         self.h = new(T + 1, B, self.R)  # [T + 1, B, R]: before the first step, and after each
         self.h[0] = h0
