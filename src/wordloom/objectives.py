@@ -22,21 +22,10 @@ from wordloom.errors import CheckpointError
 from wordloom.nn.head import head_loss
 
 __all__ = [
-    "OBJECTIVES",
-    "Loss",
-    "Objective",
-    "Regression",
-    "Translation",
-    "TruncatedBPTT",
-    "WithLanguageModel",
-    "answer_loss",
-    "causal_lm",
-    "classification",
-    "masked_lm",
-    "objective",
-    "question_answering",
+    "OBJECTIVES", "Loss", "Objective", "Regression", "Translation", "TruncatedBPTT", "WithLanguageModel",
+    "answer_loss", "causal_lm", "classification", "masked_lm", "objective", "question_answering",
     "token_classification",
-]
+]  # fmt: skip
 
 
 class Loss(NamedTuple):

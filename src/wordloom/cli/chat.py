@@ -48,11 +48,14 @@ def command(
     if terminal:
         print_note(chosen.line())
         print_note("Ctrl-C stops an answer, Ctrl-D leaves")
+    sampling, eos_ids = chosen.sampling, chosen.eos_ids
     for row, prompt in enumerate(_lines(terminal)):
         try:
             # a seed's next line is its next row: the same line twice need not give the same answer
-            how = {"eos_ids": chosen.eos_ids, "first_row": row, "specials": specials}
-            pieces = start_now(stream_text(lm.model, lm.tokenizer, prompt, chosen.sampling, **how))
+            pieces = stream_text(
+                lm.model, lm.tokenizer, prompt, sampling, eos_ids=eos_ids, first_row=row, specials=specials
+            )
+            pieces = start_now(pieces)
             stop = threading.Event()
             with stop_on_signals(stop, [signal.SIGINT] if terminal else []):
                 print(prompt, end="", flush=True)

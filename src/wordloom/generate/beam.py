@@ -30,6 +30,7 @@ from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
 from wordloom.generate.fast import Accelerated
 from wordloom.generate.limits import check_finite, check_known, new_token_limits, not_finite
+from wordloom.generate.sampling import whole_number
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 
@@ -321,10 +322,9 @@ def _lowest(logits: Tensor, values: Tensor, ids: Tensor) -> Tensor:
 def _check(
     beams: object, n_best: object, max_new_tokens: object, length_penalty: object, early_stopping: object
 ) -> None:
-    for name, value in (("beams", beams), ("n_best", n_best), ("max_new_tokens", max_new_tokens)):
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not whole and not (name == "max_new_tokens" and value is None):
-            raise GenerationError(f"{name} is a whole number of at least 1, not {value!r}")
+    whole_number("beams", beams, least=1)
+    whole_number("n_best", n_best, least=1)
+    whole_number("max_new_tokens", max_new_tokens, least=1, optional=True)
     if n_best > beams:  # type: ignore[operator]
         raise GenerationError(f"n_best {n_best} of {beams} beams; ask for fewer, or search with more beams")
     number = isinstance(length_penalty, int | float) and not isinstance(length_penalty, bool)

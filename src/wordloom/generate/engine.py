@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ from torch import Tensor
 from wordloom.errors import GenerationError
 from wordloom.generate.decoder import Decoder
 from wordloom.generate.limits import check_known, new_token_limits, not_finite
-from wordloom.generate.sampling import Sampling, new_seed, next_ids, row_generator
+from wordloom.generate.sampling import Sampling, next_ids, row_generator, seed_of
 from wordloom.generate.token_ids import token_ids
 from wordloom.models import context_limit
 from wordloom.nn.memory import Memory
 
-__all__ = ["Engine", "FinishReason", "Generation", "Step", "generate", "steps"]
+__all__ = ["Engine", "FinishReason", "Generation", "RowOptions", "Step", "generate", "steps"]
 
 FinishReason = Literal["length", "eos", "stop"]
 
@@ -46,47 +46,54 @@ class Generation(NamedTuple):
     seed: int
 
 
+class RowOptions(TypedDict, total=False):
+    """Options of :func:`steps`, :func:`generate` and :meth:`Engine.admit` for the rows of a call.
+
+    Attributes:
+        eos_ids: Ids that end a row with reason "eos".
+        forbidden_ids: Ids that are never drawn.
+        vocab_size: Ids from here on are never drawn, where a head is wider than its tokenizer.
+        seed: The seed where ``sampling.seed`` is None.
+        first_row: The number of the first row; by default the number after the last row of the engine.
+        keys: Key the draws of each row, in place of its number.
+        stopped: Called with (row, id) after each token; a true result ends the row with reason "stop".  It
+            has to find the strings of ``sampling.stop``, as :func:`wordloom.generate.text.stream` does.
+    """
+
+    eos_ids: Iterable[int]
+    forbidden_ids: Iterable[int]
+    vocab_size: int | None
+    seed: int | None
+    first_row: int
+    keys: Sequence[int] | None
+    stopped: Callable[[int, int], bool] | None
+
+
 def generate(
     model: Any,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling | None = None,
     *,
-    eos_ids: Iterable[int] = (),
-    forbidden_ids: Iterable[int] = (),
-    vocab_size: int | None = None,
-    first_row: int = 0,
-    keys: Sequence[int] | None = None,
     use_cache: bool = True,
     fast: bool = True,
+    **options: Unpack[RowOptions],
 ) -> list[Generation]:
     """Continue each prompt; return ``len(prompts) * sampling.samples`` results, a prompt's samples together.
 
     Arguments and errors are those of :func:`steps`.
     """
     sampling = sampling or Sampling()
-    seed = new_seed() if sampling.seed is None else sampling.seed
-    rows = range(first_row, first_row + len(prompts) * sampling.samples)
-    ids: dict[int, list[int]] = {row: [] for row in rows}
-    logprobs: dict[int, list[float]] = {row: [] for row in rows}
-    reasons: dict[int, FinishReason] = {}
-    for step in steps(
-        model,
-        prompts,
-        sampling,
-        eos_ids=eos_ids,
-        forbidden_ids=forbidden_ids,
-        vocab_size=vocab_size,
-        seed=seed,
-        first_row=first_row,
-        keys=keys,
-        use_cache=use_cache,
-        fast=fast,
-    ):
-        ids[step.row].append(step.id)
-        logprobs[step.row].append(step.logprob)
-        if step.finish_reason:
-            reasons[step.row] = step.finish_reason
-    return [Generation(row, ids[row], reasons[row], logprobs[row], seed) for row in rows]
+    options["seed"] = seed = seed_of(sampling, options.get("seed"))
+    rows: dict[int, list[Step]] = {}
+    for step in steps(model, prompts, sampling, use_cache=use_cache, fast=fast, **options):
+        rows.setdefault(step.row, []).append(step)
+    done = []
+    for row, tokens in sorted(rows.items()):
+        reason = tokens[-1].finish_reason
+        assert reason is not None
+        ids, logprobs = [token.id for token in tokens], [token.logprob for token in tokens]
+        done.append(Generation(row, ids, reason, logprobs, seed))
+    return done
 
 
 class _Request(NamedTuple):
@@ -139,24 +146,17 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling | None = None,
         *,
-        eos_ids: Iterable[int] = (),
-        forbidden_ids: Iterable[int] = (),
-        vocab_size: int | None = None,
-        seed: int | None = None,
-        first_row: int | None = None,
-        keys: Sequence[int] | None = None,
-        stopped: Callable[[int, int], bool] | None = None,
         memory: Memory | None = None,
+        **options: Unpack[RowOptions],
     ) -> list[int]:
         """Add ``sampling.samples`` rows for each prompt; return the numbers of the rows.
 
-        The rows are numbered from ``first_row`` on, by default from the number after the last row admitted.
         ``memory`` holds the prompts' sources, as in :meth:`Decoder.admit`.  Other arguments and errors are
         those of :func:`steps`.
         """
         sampling = sampling or Sampling()
         prompts = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts)]
-        request = self._request(sampling, eos_ids, forbidden_ids, vocab_size, stopped)
+        request = self._request(sampling, options)
         model = self.model if memory is None else self.model.with_memory(memory)
         limits = new_token_limits(
             model,
@@ -165,11 +165,8 @@ class Engine:
             window=None if sampling.past == "slide" else context_limit(model.config),
             advice='shorten the prompt, or choose past="slide" (--past slide)',
         )
-        if sampling.seed is not None:
-            seed = sampling.seed
-        elif seed is None:
-            seed = new_seed()
-        first = self._next_number if first_row is None else first_row
+        seed, keys = seed_of(sampling, options.get("seed")), options.get("keys")
+        first = options.get("first_row", self._next_number)
         numbers = range(first, first + len(prompts) * sampling.samples)
         self._next_number = max(self._next_number, numbers.stop)
         for number, key in zip(numbers, numbers if keys is None else keys, strict=True):
@@ -180,14 +177,8 @@ class Engine:
         self.decoder.admit(prompts, new_tokens=room, copies=sampling.samples, memory=memory)
         return list(numbers)
 
-    def _request(
-        self,
-        sampling: Sampling,
-        eos_ids: Iterable[int],
-        forbidden_ids: Iterable[int],
-        vocab_size: int | None,
-        stopped: Callable[[int, int], bool] | None,
-    ) -> _Request:
+    def _request(self, sampling: Sampling, options: RowOptions) -> _Request:
+        vocab_size, stopped = options.get("vocab_size"), options.get("stopped")
         if sampling.stop and stopped is None:
             raise GenerationError(
                 f"stop {sampling.stop[0]!r} is text, which token ids alone do not show: it needs a "
@@ -197,9 +188,9 @@ class Engine:
         for token in sampling.stop_ids:
             if token >= V:
                 raise GenerationError(f"stop_ids (--stop-id) has {token}, and the vocabulary is 0 to {V - 1}")
-        forbidden = sorted(set(forbidden_ids))
+        forbidden = sorted(set(options.get("forbidden_ids", ())))
         check_known("forbidden_ids", forbidden, self.model.config.vocab_size)
-        ends: dict[int, FinishReason] = dict.fromkeys(eos_ids, "eos")
+        ends: dict[int, FinishReason] = dict.fromkeys(options.get("eos_ids", ()), "eos")
         ends.update(dict.fromkeys(sampling.stop_ids, "stop"))
         banned = torch.tensor(forbidden, device=self.decoder.device) if forbidden else None
         return _Request(sampling, ends, banned, vocab_size, stopped)
@@ -270,15 +261,9 @@ def steps(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling | None = None,
     *,
-    eos_ids: Iterable[int] = (),
-    forbidden_ids: Iterable[int] = (),
-    vocab_size: int | None = None,
-    seed: int | None = None,
-    first_row: int = 0,
-    keys: Sequence[int] | None = None,
     use_cache: bool = True,
     fast: bool = True,
-    stopped: Callable[[int, int], bool] | None = None,
+    **options: Unpack[RowOptions],
 ) -> Iterator[Step]:
     """Yield tokens as they are drawn, every live row's token of a step before the next step.
 
@@ -290,16 +275,9 @@ def steps(
             :class:`wordloom.generate.Conditioned`.
         prompts: Lists of ids.
         sampling: The settings; by default those of :class:`Sampling`.
-        eos_ids: Ids that end a row with reason "eos".
-        forbidden_ids: Ids that are never drawn.
-        vocab_size: Ids from here on are never drawn, where a head is wider than its tokenizer.
-        seed: The seed where ``sampling.seed`` is None.
-        first_row: The number of the first row.
-        keys: Key the draws of each row, in place of its number.
         use_cache: False recomputes all tokens in each step; the oracle of the cache.
         fast: False runs the model's modules where a compiled program could; the oracle of the programs.
-        stopped: Called with (row, id) after each token; a true result ends the row with reason "stop".  It
-            has to find the strings of ``sampling.stop``, as :func:`wordloom.generate.text.stream` does.
+        options: See :class:`RowOptions`.
 
     Raises:
         GenerationError: Before anything is computed: an empty prompt, an id outside the vocabulary (also in
@@ -307,10 +285,7 @@ def steps(
             ``max_seq_len`` with ``past="error"``.
     """
     engine = Engine(model, use_cache=use_cache, fast=fast)
-    engine.admit(
-        prompts, sampling, eos_ids=eos_ids, forbidden_ids=forbidden_ids, vocab_size=vocab_size, seed=seed,
-        first_row=first_row, keys=keys, stopped=stopped,
-    )  # fmt: skip
+    engine.admit(prompts, sampling, **options)
     return _until_all_end(engine)
 
 

@@ -21,20 +21,10 @@ from wordloom.generate.token_ids import token_ids
 from wordloom.nn.evaluating import widened
 
 __all__ = [
-    "DEFAULT_NEW_TOKENS",
-    "Sampling",
-    "draw",
-    "filter_logits",
-    "forbid_repeated_ngrams",
-    "greedy",
-    "keep_min_p",
-    "keep_top_k",
-    "keep_top_p",
-    "new_seed",
-    "next_ids",
-    "penalise_repetition",
-    "row_generator",
-]
+    "DEFAULT_NEW_TOKENS", "Sampling", "draw", "filter_logits", "forbid_repeated_ngrams", "greedy",
+    "keep_min_p", "keep_top_k", "keep_top_p", "new_seed", "next_ids", "penalise_repetition",
+    "row_generator", "seed_of", "whole_number",
+]  # fmt: skip
 
 DEFAULT_NEW_TOKENS = 256
 
@@ -86,11 +76,11 @@ class Sampling:
                 object.__setattr__(self, name, (value,))
             elif name == "stop_ids" and not isinstance(value, tuple):
                 object.__setattr__(self, name, tuple(token_ids(value, name)))
-        _whole("max_new_tokens", self.max_new_tokens, least=1, optional=True)
-        _whole("top_k", self.top_k, least=0, optional=True)
-        _whole("no_repeat_ngram", self.no_repeat_ngram, least=0)
-        _whole("seed", self.seed, least=0, optional=True)
-        _whole("samples", self.samples, least=1)
+        whole_number("max_new_tokens", self.max_new_tokens, least=1, optional=True)
+        whole_number("top_k", self.top_k, least=0, optional=True)
+        whole_number("no_repeat_ngram", self.no_repeat_ngram, least=0)
+        whole_number("seed", self.seed, least=0, optional=True)
+        whole_number("samples", self.samples, least=1)
         _number("temperature", self.temperature, lambda x: x >= 0, "from 0 (greedy) up")
         _number("top_p", self.top_p, lambda x: 0 < x <= 1, "above 0 and up to 1 (off)")
         _number("min_p", self.min_p, lambda x: 0 <= x <= 1, "from 0 (off) to 1")
@@ -99,14 +89,15 @@ class Sampling:
             if not isinstance(text, str) or not text:
                 raise GenerationError(f"stop takes strings of at least one character, not {text!r}")
         for token in self.stop_ids:
-            _whole("stop_ids", token, least=0)
+            whole_number("stop_ids", token, least=0)
         if self.past not in ("error", "slide"):
             raise GenerationError(
                 f"unknown past {self.past!r}; {did_you_mean(str(self.past), ['error', 'slide'])}"
             )
 
 
-def _whole(name: str, value: object, *, least: int, optional: bool = False) -> None:
+def whole_number(name: str, value: object, *, least: int, optional: bool = False) -> None:
+    """Raise GenerationError unless ``value`` is a whole number of at least ``least``, or may be None."""
     if optional and value is None:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -125,6 +116,13 @@ def _number(name: str, value: object, allowed: object, said: str) -> None:
 def new_seed() -> int:
     """Return a random seed of 32 bits, short enough to be typed again."""
     return secrets.randbits(32)
+
+
+def seed_of(sampling: Sampling, seed: int | None) -> int:
+    """Return the seed of ``sampling``, else ``seed``, else a new one."""
+    if sampling.seed is not None:
+        return sampling.seed
+    return new_seed() if seed is None else seed
 
 
 def row_generator(seed: int, row: int) -> np.random.Generator:

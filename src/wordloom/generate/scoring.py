@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,19 +39,34 @@ def score_ids(
             f"{window} holds; shorten the prompt"
         )
     device = next(model.parameters()).device
+    return _scored(
+        model,
+        continuations,
+        lambda batch: _hidden_after(model, prompt, [continuations[i] for i in batch], device),
+        len(prompt),
+    )
+
+
+def _scored(
+    model: Any, texts: Sequence[Sequence[int]], hidden_of: Callable[[list[int]], Tensor], before: int
+) -> list[tuple[list[float], bool]]:
+    """Score texts in batches, the longest first; a row has ``before`` tokens besides its text.
+
+    ``hidden_of`` returns the vectors [B, T, D] that predict the texts of these numbers.
+    """
     scored: dict[int, tuple[list[float], bool]] = {}
-    order = sorted(range(len(continuations)), key=lambda i: len(continuations[i]))
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     with evaluating(model), torch.inference_mode():
         while order:
             batch = [order.pop()]  # the longest one, and as many others as fit
-            rows = max(1, BATCH_TOKENS // (len(prompt) + len(continuations[batch[0]])))
+            rows = BATCH_TOKENS // max(1, before + len(texts[batch[0]]))
             batch += [order.pop() for _ in range(min(rows - 1, len(order)))]
-            hidden = _hidden_after(model, prompt, [continuations[i] for i in batch], device)  # [B, T, D]
+            hidden = hidden_of(batch)
             for place, i in enumerate(batch):
-                ids = torch.tensor(continuations[i], dtype=torch.int64, device=device)
+                ids = torch.tensor(texts[i], dtype=torch.int64, device=hidden.device)
                 logits = model.lm_head(hidden[place, : len(ids)]).float()  # [T, V]
                 scored[i] = _token_scores(logits, ids)
-    return [scored[i] for i in range(len(continuations))]
+    return [scored[i] for i in range(len(texts))]
 
 
 def _hidden_after(
@@ -105,21 +120,15 @@ def score_targets(
                 f"target {number} has {len(target)} tokens: more than max_seq_len {window} holds; shorten it"
             )
     device = next(model.parameters()).device
-    scored: dict[int, tuple[list[float], bool]] = {}
-    order = sorted(range(len(targets)), key=lambda i: len(targets[i]))
-    with evaluating(model), torch.inference_mode():
-        while order:
-            batch = [order.pop()]  # the longest one, and as many others as fit
-            T = max(1, len(targets[batch[0]]))
-            batch += [order.pop() for _ in range(min(BATCH_TOKENS // T - 1, len(order)))]
-            prefixes = [[start_id, *targets[i]][:T] for i in batch]
-            # no target attends to the padding on its right, because the decoder is causal
-            prefix = torch.tensor([row + [start_id] * (T - len(row)) for row in prefixes], device=device)
-            hidden = model.hidden(prefix, memory.select(torch.tensor(batch, device=device)))  # [B, T, D]
-            for place, i in enumerate(batch):
-                ids = torch.tensor(targets[i], dtype=torch.int64, device=device)
-                scored[i] = _token_scores(model.lm_head(hidden[place, : len(ids)]).float(), ids)
-    return [scored[i] for i in range(len(targets))]
+
+    def hidden_of(batch: list[int]) -> Tensor:
+        T = max(1, len(targets[batch[0]]))
+        prefixes = [[start_id, *targets[i]][:T] for i in batch]
+        # no target attends to the padding on its right, because the decoder is causal
+        prefix = torch.tensor([row + [start_id] * (T - len(row)) for row in prefixes], device=device)
+        return model.hidden(prefix, memory.select(torch.tensor(batch, device=device)))  # [B, T, D]
+
+    return _scored(model, targets, hidden_of, 0)
 
 
 def next_logprobs(model: Any, prompt: Sequence[int]) -> Tensor:

@@ -7,36 +7,23 @@ text is empty, and stop strings are refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from wordloom.errors import GenerationError
 from wordloom.generate.engine import FinishReason, steps
-from wordloom.generate.sampling import Sampling, new_seed
+from wordloom.generate.sampling import Sampling, seed_of
 from wordloom.generate.scoring import next_logprobs, score_ids
 from wordloom.generate.token_ids import token_ids
 
 if TYPE_CHECKING:
-    from wordloom.text import StreamDecoder, Tokenizer
+    from wordloom.text import Specials, StreamDecoder, Tokenizer
 
 __all__ = [
-    "Completion",
-    "NextToken",
-    "Piece",
-    "Scored",
-    "StopWatch",
-    "complete",
-    "continuation_ids",
-    "generate_text",
-    "next_tokens",
-    "prompt_ids",
-    "score",
-    "stream",
-    "stream_ids",
-    "stream_text",
-]
+    "Completion", "NextToken", "Piece", "Scored", "StopWatch", "complete", "continuation_ids",
+    "generate_text", "next_tokens", "prompt_ids", "score", "stream", "stream_ids", "stream_text",
+]  # fmt: skip
 
 Prompt = str | Sequence[int]
-Specials = Literal["refuse", "text", "interpret"]
 
 
 class Piece(NamedTuple):
@@ -151,6 +138,17 @@ def prompt_ids(
     return [start]
 
 
+class StreamOptions(TypedDict, total=False):
+    """The options of :func:`stream`."""
+
+    eos_ids: Iterable[int] | None
+    seed: int | None
+    first_row: int
+    specials: Specials
+    use_cache: bool
+    fast: bool
+
+
 def stream(
     model: Any,
     tokenizer: Tokenizer | None,
@@ -218,43 +216,22 @@ def complete(
     tokenizer: Tokenizer | None,
     prompts: Sequence[Prompt],
     sampling: Sampling | None = None,
-    *,
-    eos_ids: Iterable[int] | None = None,
-    seed: int | None = None,
-    first_row: int = 0,
-    specials: Specials = "refuse",
-    use_cache: bool = True,
-    fast: bool = True,
+    **options: Unpack[StreamOptions],
 ) -> list[Completion]:
     """Continue each prompt; return ``len(prompts) * sampling.samples`` results, a prompt's samples together.
 
     Arguments and errors are those of :func:`stream`.
     """
     sampling = sampling or Sampling()
-    if sampling.seed is not None:
-        seed = sampling.seed
-    elif seed is None:
-        seed = new_seed()
+    options["seed"] = seed = seed_of(sampling, options.get("seed"))
     rows: dict[int, list[Piece]] = {}
-    for piece in stream(
-        model,
-        tokenizer,
-        prompts,
-        sampling,
-        eos_ids=eos_ids,
-        seed=seed,
-        first_row=first_row,
-        specials=specials,
-        use_cache=use_cache,
-        fast=fast,
-    ):
+    for piece in stream(model, tokenizer, prompts, sampling, **options):
         rows.setdefault(piece.row, []).append(piece)
     done = []
-    for row in sorted(rows):
-        pieces = rows[row]
+    for row, pieces in sorted(rows.items()):
         reason = pieces[-1].finish_reason
         assert reason is not None
-        prompt = prompts[(row - first_row) // sampling.samples]
+        prompt = prompts[(row - options.get("first_row", 0)) // sampling.samples]
         text = "".join(piece.text for piece in pieces)
         ids, logprobs = [piece.id for piece in pieces], [piece.logprob for piece in pieces]
         done.append(Completion(row, prompt, text, ids, reason, logprobs, seed))
@@ -266,7 +243,7 @@ def generate_text(
     tokenizer: Tokenizer,
     prompt: str | Sequence[str],
     sampling: Sampling | None = None,
-    **options: Any,
+    **options: Unpack[StreamOptions],
 ) -> str | list[str]:
     """Return the continuation of ``prompt``, without the prompt: a string for one prompt and one sample.
 
@@ -278,7 +255,11 @@ def generate_text(
 
 
 def stream_text(
-    model: Any, tokenizer: Tokenizer, prompt: str, sampling: Sampling | None = None, **options: Any
+    model: Any,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling | None = None,
+    **options: Unpack[StreamOptions],
 ) -> Iterator[str]:
     """Yield the continuation of one prompt in pieces, which add up to the result of :func:`generate_text`.
 
@@ -293,7 +274,7 @@ def stream_ids(
     tokenizer: Tokenizer | None,
     prompt: Sequence[int],
     sampling: Sampling | None = None,
-    **options: Any,
+    **options: Unpack[StreamOptions],
 ) -> Iterator[int]:
     """Yield the ids that continue one prompt of ids as they are drawn: the ids of its :class:`Completion`.
 
@@ -303,7 +284,11 @@ def stream_ids(
 
 
 def _one_row(
-    model: Any, tokenizer: Tokenizer | None, prompt: Prompt, sampling: Sampling | None, **options: Any
+    model: Any,
+    tokenizer: Tokenizer | None,
+    prompt: Prompt,
+    sampling: Sampling | None,
+    **options: Unpack[StreamOptions],
 ) -> Iterator[Piece]:
     if sampling is not None and sampling.samples > 1:
         raise GenerationError(f"one sample streams, not {sampling.samples}; ask for one, or use generate()")

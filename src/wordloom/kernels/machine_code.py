@@ -34,8 +34,8 @@ from numba.core.ccallback import CFunc
 from numba.core.sigutils import normalize_signature
 
 __all__ = [
-    "compiled", "compiled_callback", "exact", "exact_routine", "inlined_files", "leaf", "program", "routine",
-    "stamp", "unordered",
+    "compiled", "compiled_callback", "exact", "exact_routine", "inlined_files", "leaf", "program",
+    "routine", "stamp", "unordered",
 ]  # fmt: skip
 
 # A match in a comment or a docstring names no file, or one more file to hash.

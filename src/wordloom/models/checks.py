@@ -18,7 +18,8 @@ from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn.recurrent import CELLS, unknown_cell
 
 __all__ = [
-    "check_labels", "check_settings", "dropout_or", "fills_everything", "positions_within", "segments_within",
+    "check_labels", "check_settings", "dropout_or", "fills_everything", "positions_within",
+    "segments_within",
 ]  # fmt: skip
 
 # The largest allowed sizes.  Beyond them, building a model would hang or overflow.

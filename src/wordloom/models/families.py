@@ -22,15 +22,8 @@ from wordloom.models import (
 )
 
 __all__ = [
-    "MODELS",
-    "PRESETS",
-    "Family",
-    "body_config",
-    "context_limit",
-    "encodes",
-    "family_of",
-    "translates",
-]
+    "MODELS", "PRESETS", "Family", "body_config", "context_limit", "encodes", "family_of", "translates",
+]  # fmt: skip
 
 
 class Family(NamedTuple):

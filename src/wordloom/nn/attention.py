@@ -26,13 +26,7 @@ from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
-__all__ = [
-    "ATTENTION_BACKENDS",
-    "Attention",
-    "exact_attention",
-    "running_kernel",
-    "set_attention_backend",
-]
+__all__ = ["ATTENTION_BACKENDS", "Attention", "exact_attention", "running_kernel", "set_attention_backend"]
 
 log = logging.getLogger(__name__)
 

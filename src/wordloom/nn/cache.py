@@ -24,15 +24,9 @@ from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn.visibility import Visibility
 
 __all__ = [
-    "Cache",
-    "DecoderCache",
-    "KeyValueCache",
-    "LayerKeyValues",
-    "LayerState",
-    "RecurrentCache",
-    "RowLengths",
-    "positions_and_visibility",
-]
+    "Cache", "DecoderCache", "KeyValueCache", "LayerKeyValues", "LayerState", "RecurrentCache",
+    "RowLengths", "positions_and_visibility",
+]  # fmt: skip
 
 
 class Cache(Protocol):

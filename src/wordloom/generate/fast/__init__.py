@@ -4,13 +4,38 @@
 same tokens, and logits within 1e-5.  In bfloat16 the programs compute in float32 between the layers, where
 PyTorch rounds, so their logits are the more exact ones.
 
-choose      which wrapper a model gets           accepts   which models the programs compute exactly
-causal      GPT, GPT-2 and LLaMA                 threads   the threads that run one program together
-recurrent   RNN, LSTM, GRU                       stacking  the small weights of all layers as one array
-transformer Transformer and BertGeneration
+accepts     which models the programs compute    threads   the threads that run one program together
+causal      GPT, GPT-2 and LLaMA                 stacking  the small weights of all layers as one array
+recurrent   RNN, LSTM, GRU                       transformer  Transformer and BertGeneration
 """
 
-from wordloom.generate.fast.choose import accelerate
+from typing import Any
+
+from wordloom.generate.conditioned import Conditioned
+from wordloom.generate.fast.accepts import accepts
 from wordloom.generate.fast.threads import Accelerated
+from wordloom.models import RNN
 
 __all__ = ["Accelerated", "accelerate"]
+
+
+def accelerate(model: Any) -> Any:
+    """Return ``model`` wrapped for fast decoding, or ``model`` itself if no program computes what it does.
+
+    :func:`accepts` decides.  It accepts GPT, GPT-2, LLaMA, recurrent models,
+    and a Transformer or BertGeneration with its sources, on a CPU in float32 or bfloat16.
+    """
+    if not accepts(model):
+        return model
+    # numba is optional, and these modules import it
+    if isinstance(model, Conditioned):
+        from wordloom.generate.fast.transformer import FastTransformer
+
+        return FastTransformer(model.model, model.memory, kept=model.kept)
+    if isinstance(model, RNN):
+        from wordloom.generate.fast.recurrent import FastRNN
+
+        return FastRNN(model)
+    from wordloom.generate.fast.causal import FastModel
+
+    return FastModel(model)

@@ -36,16 +36,7 @@ from wordloom.kernels.registers import LANES
 from wordloom.kernels.rows import dot_at, mix_at
 
 __all__ = [
-    "LANES",
-    "PANEL",
-    "Buffers",
-    "Choice",
-    "Head",
-    "Step",
-    "Weights",
-    "decode",
-    "likeliest",
-    "logits",
+    "LANES", "PANEL", "Buffers", "Choice", "Head", "Step", "Weights", "decode", "likeliest", "logits",
     "pack",
 ]  # fmt: skip
 

@@ -33,7 +33,7 @@ from wordloom.run.prepare import Prepared, ledger_json, prepare_recipe
 from wordloom.run.tasks.model_settings import model_settings
 from wordloom.run.tasks.placement import set_up_blocks
 from wordloom.run.tasks.task import Task
-from wordloom.text import Tokenizer
+from wordloom.text import Specials, Tokenizer
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import check_fits
@@ -217,7 +217,7 @@ def _sampler(recipe: Recipe, tokenizer: Tokenizer) -> Callable[[Any], str]:
     s = recipe.train
     sampling = Sampling(max_new_tokens=s.sample_tokens, seed=recipe.seed, past="slide")
 
-    specials = "interpret" if recipe.data_as(CausalData).label_prefix else "refuse"
+    specials: Specials = "interpret" if recipe.data_as(CausalData).label_prefix else "refuse"
 
     def sample(model: Any) -> str:
         text = generate_text(model, tokenizer, s.sample_prompt, sampling, specials=specials)
