@@ -43,6 +43,7 @@ class DotScorer(nn.Module):
         self.memory_dim, self.score_dim = memory_dim, dim
 
     def keys(self, memory: Tensor) -> Tensor:
+        """memory [B, S, M] -> [B, S, H]."""
         return memory
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -50,26 +51,19 @@ class DotScorer(nn.Module):
 
     def exact(self, query: Tensor, memory: Tensor) -> Tensor:
         """query [B, H], memory [B, S, M] -> e [B, S]."""
-        return torch.einsum("bh,bsh->bs", query, memory)
+        return torch.einsum("bh,bsh->bs", query, self.keys(memory))
 
 
-class GeneralScorer(nn.Module):
+class GeneralScorer(DotScorer):
     """e = q^T W m with the key W m."""
 
     def __init__(self, *, dim: int, memory_dim: int) -> None:
-        super().__init__()
-        self.memory_dim, self.score_dim = memory_dim, dim
+        super().__init__(dim=dim, memory_dim=dim)
+        self.memory_dim = memory_dim
         self.key_proj = Linear(memory_dim, dim, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
         return self.key_proj(memory)  # [B, S, M] -> [B, S, H]
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return queries @ keys.transpose(1, 2)  # [B, T, H] [B, H, S] -> [B, T, S]
-
-    def exact(self, query: Tensor, memory: Tensor) -> Tensor:
-        """query [B, H], memory [B, S, M] -> e [B, S]."""
-        return torch.einsum("bh,bsh->bs", query, self.key_proj(memory))
 
 
 class AdditiveScorer(nn.Module):
@@ -94,7 +88,7 @@ class AdditiveScorer(nn.Module):
         return torch.tanh(self.query_proj(query)[:, None] + self.key_proj(memory)) @ self.v
 
 
-AttentionScorer: TypeAlias = DotScorer | GeneralScorer | AdditiveScorer
+AttentionScorer: TypeAlias = DotScorer | AdditiveScorer
 
 SCORERS: dict[str, Callable[..., AttentionScorer]] = {
     "dot": DotScorer,

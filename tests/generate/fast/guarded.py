@@ -103,7 +103,7 @@ class Guard:
 
 
 _run: Callable[..., None] = Threads.run
-pack = transformer.pack
+pack = transformer.programs.pack
 THREADS = Threads(1), Threads(2)
 
 SHAPE: dict[str, Any] = {"vocab_size": 37, "max_seq_len": 20, "n_layers": 2}
@@ -166,13 +166,13 @@ def check(config: Any, dtype: torch.dtype, rows: int, guard: Guard) -> None:
         parameter.data = guard.tensor(parameter.data)
     program = accelerate(reader)
     assert program is not reader
-    transformer.pack = lambda weight: guard.tensor(pack(weight))
+    transformer.programs.pack = lambda weight: guard.tensor(pack(weight))
     Threads.run = lambda *given: guard.run(*given)  # type: ignore[method-assign, assignment]
     causal.threads_for = transformer.threads_for = lambda _weights: THREADS[rows > 1]
     try:
         ours = logits_of(program, rows, guard.cache)
     finally:
-        Threads.run, transformer.pack = _run, pack  # type: ignore[method-assign]
+        Threads.run, transformer.programs.pack = _run, pack  # type: ignore[method-assign]
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
     torch.testing.assert_close(ours, plain, rtol=0, atol=tolerance * float(plain.abs().max()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,24 +27,6 @@ FLOAT32_ROWS = 32
 BFLOAT16_ROWS = 24
 AMX_BFLOAT16_ROWS = 8
 WIDENED_BFLOAT16_ROWS = 96  # where PyTorch first converts all weights to float32
-
-
-class Shape(NamedTuple):
-    """The sizes of a model's layers, as its config gives them."""
-
-    dim: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden_dim: int
-
-    @classmethod
-    def of(cls, config: Any) -> Shape:
-        """Return the sizes of a GPT, a GPT-2 or a LLaMA."""
-        c = config
-        if isinstance(c, LlamaConfig):
-            return cls(c.dim, c.n_heads, c.kv_heads, c.head_width, c.ffn_dim)
-        return cls(c.dim, c.n_heads, c.n_heads, c.dim // c.n_heads, c.hidden_dim or 4 * c.dim)
 
 
 class FastModel(Accelerated):
@@ -160,7 +142,7 @@ class FastModel(Accelerated):
         known = len(self.checked) == len(stored)
         if not known or any(part is not ref() for part, ref in zip(stored, self.checked, strict=True)):
             tensors = [part for part in stored if part is not None]
-            wanted = (B, self.shape.kv_heads, tensors[0].shape[2], self.shape.head_dim)
+            wanted = (B, self.weights.kv_heads, tensors[0].shape[2], self.weights.head_dim)
             if any(
                 part.shape != wanted or part.dtype != self.dtype or not part.is_contiguous()
                 for part in tensors
@@ -174,12 +156,8 @@ class FastModel(Accelerated):
         """Allocate the keys and values of an empty cache, or make room for ``needed`` tokens."""
         for layer in cache.layers:
             if layer.keys is None:
-                shape = (
-                    cache.n_rows,
-                    self.shape.kv_heads,
-                    max(cache.capacity, needed),
-                    self.shape.head_dim,
-                )
+                capacity = max(cache.capacity, needed)
+                shape = (cache.n_rows, self.weights.kv_heads, capacity, self.weights.head_dim)
                 layer.keys, layer.values = zeros(shape, self.dtype), zeros(shape, self.dtype)
             else:
                 layer.grow(layer.keys, needed)
@@ -218,14 +196,13 @@ class FastModel(Accelerated):
         return x + model.position_embedding(positions).float()
 
     def _new_buffers(self, R: int) -> Any:
-        s, gated = self.shape, isinstance(self.config, LlamaConfig)
-        queries, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
-        widths = {
-            "x": s.dim, "q": queries, "k": keys, "v": keys, "mixed": queries,
-            "wide": s.hidden_dim, "gate": s.hidden_dim * gated,
-        }  # fmt: skip
+        w, gated = self.weights, isinstance(self.config, LlamaConfig)
+        dim, hidden_dim = self.config.dim, self.model.blocks[0].feed_forward.up_proj.out_features
+        queries, keys = w.heads * w.head_dim, w.kv_heads * w.head_dim
+        widths = {"x": dim, "q": queries, "k": keys, "v": keys, "mixed": queries,
+                  "wide": hidden_dim, "gate": hidden_dim * gated}  # fmt: skip
         arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
-        normed = np.zeros((self.threads.count, R, s.dim), dtype=np.float32)
+        normed = np.zeros((self.threads.count, R, dim), dtype=np.float32)
         scores = np.zeros((self.threads.count, whole_vectors(self.length)), dtype=np.float32)
         return programs.Buffers(**arrays, normed=normed, scores=scores)
 
@@ -233,23 +210,23 @@ class FastModel(Accelerated):
         """Return the model as the programs see it."""
         family = next(name for name, family in MODELS.items() if type(self.model) is family.model)
         self.program = programs.PROGRAMS[family]
-        self.shape = s = Shape.of(self.config)
         model, blocks = self.model, self.model.blocks
+        attention = blocks[0].attention  # its sizes are those of the config, as accepts() has checked
         linears = [_linears(block) for block in blocks]
         final = getattr(model, "final_norm", blocks[0].attention_norm)  # a GPT has none, nor reads it
         norms = [[block.attention_norm, block.ffn_norm] for block in blocks] + [[final, final]]
         return programs.Weights(
             like=self._like(),
-            heads=s.heads,
-            kv_heads=s.kv_heads,
-            head_dim=s.head_dim,
+            heads=attention.n_heads,
+            kv_heads=attention.n_kv_heads,
+            head_dim=attention.head_dim,
             matrices=self._addresses([[linear.weight for linear in row] for row in linears]),
             biases=tuple(stacked([linear.bias for linear in kind]) for kind in zip(*linears, strict=True)),
             gains=stacked_norms(norms, "weight"),
             offsets=stacked_norms(norms, "bias"),
-            rotary=np.zeros((2, 0, s.head_dim // 2), dtype=np.float32),
+            rotary=np.zeros((2, 0, attention.head_dim // 2), dtype=np.float32),
             eps=float(self.config.norm_eps),
-            scale=float(blocks[0].attention.scale),
+            scale=float(attention.scale),
             activation=ACTIVATIONS[self.config.activation],
         )
 

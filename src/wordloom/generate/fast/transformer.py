@@ -20,18 +20,7 @@ from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.fast.accepts import ACTIVATIONS, decoder_weights
 from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
-from wordloom.kernels.decoding.encoder_decoder import (
-    PANEL,
-    Buffers,
-    Choice,
-    Head,
-    Step,
-    Weights,
-    decode,
-    likeliest,
-    logits,
-    pack,
-)
+from wordloom.kernels.decoding import encoder_decoder as programs
 from wordloom.kernels.threads import one_thread
 from wordloom.nn.cache import RowLengths
 from wordloom.nn.memory import Memory
@@ -200,8 +189,8 @@ class Decoder:
         self.bound = False
         self.length = 0
         self.free: list[np.ndarray] = []  # blocks of slots that no cache uses
-        self.buffers: Buffers | None = None
-        self.choice: Choice | None = None
+        self.buffers: programs.Buffers | None = None
+        self.choice: programs.Choice | None = None
 
     def bind(self) -> None:
         """Copy the weights as they are now."""
@@ -211,14 +200,14 @@ class Decoder:
         self.length = 0
         layers = [_linears(block) for block in model.decoder_blocks]
         self.packed = [
-            [pack(_joined([linear.weight for linear in some])) for some in layer] for layer in layers
+            [programs.pack(_joined([linear.weight for linear in some])) for some in layer] for layer in layers
         ]
         norms = [
             [block.attention_norm, block.cross_attention_norm, block.ffn_norm]
             for block in model.decoder_blocks
         ]
         norms.append([model.final_norm or norms[0][0]] * 3)
-        self.weights = Weights(
+        self.weights = programs.Weights(
             matrices=np.array([[matrix.data_ptr() for matrix in layer] for layer in self.packed]),
             biases=tuple(stacked([_bias(some) for some in kind]) for kind in zip(*layers, strict=True)),
             gains=stacked_norms(norms, "weight"),
@@ -232,10 +221,10 @@ class Decoder:
             pre_norm=c.norm_place == "pre",
         )
         head = model.lm_head
-        missing = -len(head.weight) % PANEL
+        missing = -len(head.weight) % programs.PANEL
         bias = torch.zeros(len(head.weight)) if head.bias is None else head.bias.detach().float()
-        self.head = Head(
-            matrix=pack(F.pad(head.weight, (0, 0, 0, missing)) if missing else head.weight).numpy(),
+        self.head = programs.Head(
+            matrix=programs.pack(F.pad(head.weight, (0, 0, 0, missing)) if missing else head.weight).numpy(),
             bias=F.pad(bias, (0, missing), value=-torch.inf).numpy(),
             forbidden=np.zeros(len(bias) + missing, dtype=bool),
         )
@@ -264,17 +253,17 @@ class Decoder:
             x.copy_(self.model.embedded(tokens, positions, is_source=False)[:, 0])
         cache.append()
         lengths = np.full(R, cache.longest) if cache.uniform else cache.lengths.numpy()
-        step = Step(cache.slots, lengths, cache.sources)
-        with compiling(decode):
-            self.threads.run(decode, self.weights, step, buffers)
+        step = programs.Step(cache.slots, lengths, cache.sources)
+        with compiling(programs.decode):
+            self.threads.run(programs.decode, self.weights, step, buffers)
         cache.advance(tokens)
         return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, D] -> logits [R, V]."""
         out = np.empty((len(hidden), len(self.head.bias)), dtype=np.float32)
-        with compiling(logits):
-            self.threads.run(logits, self.head, hidden.contiguous().numpy(), out, self.threads.count)
+        with compiling(programs.logits):
+            self.threads.run(programs.logits, self.head, hidden.contiguous().numpy(), out, self.threads.count)
         return torch.from_numpy(out)[:, : self.model.config.vocab_size]
 
     def likeliest(
@@ -289,11 +278,11 @@ class Decoder:
             return None
         R = len(hidden)
         choice = self._choice(R, k)
-        with compiling(likeliest):
-            self.threads.run(likeliest, self.head, hidden.contiguous().numpy(), choice)
+        with compiling(programs.likeliest):
+            self.threads.run(programs.likeliest, self.head, hidden.contiguous().numpy(), choice)
         return torch.from_numpy(choice.values[:R]), torch.from_numpy(choice.ids[:R])
 
-    def _buffers(self, R: int, longest: int) -> Buffers:
+    def _buffers(self, R: int, longest: int) -> programs.Buffers:
         """Return arrays for R rows whose queries see up to ``longest`` tokens."""
         if self.buffers is None or len(self.buffers.x) < R or self.buffers.weights.shape[2] < longest:
             c = self.model.config
@@ -301,17 +290,17 @@ class Decoder:
                       "wide": c.ffn_dim}  # fmt: skip
             arrays = {name: np.zeros((R, width), dtype=np.float32) for name, width in widths.items()}
             weights = np.zeros((self.threads.count, c.n_heads, whole_vectors(longest)), dtype=np.float32)
-            self.buffers = Buffers(**arrays, weights=weights)
+            self.buffers = programs.Buffers(**arrays, weights=weights)
         return self.buffers
 
-    def _choice(self, R: int, k: int) -> Choice:
+    def _choice(self, R: int, k: int) -> programs.Choice:
         if self.choice is None or len(self.choice.total) < R or self.choice.ids.shape[1] != k:
-            self.choice = Choice(
+            self.choice = programs.Choice(
                 values=np.empty((R, k), dtype=np.float32),
                 ids=np.empty((R, k), dtype=np.int64),
                 largest=np.empty(R, dtype=np.float32),
                 total=np.empty(R, dtype=np.float32),
-                tiles=np.empty((self.threads.count, R, PANEL), dtype=np.float32),
+                tiles=np.empty((self.threads.count, R, programs.PANEL), dtype=np.float32),
             )
         return self.choice
 

@@ -134,28 +134,20 @@ def _llama(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: 
 
 @program
 def _gpt2(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
-    x, h, wide = buffers.x, buffers.normed[thread], buffers.wide
-    threads = buffers.normed.shape[0]
-    first, last = share(wide.shape[1], thread, threads)
+    x, h = buffers.x, buffers.normed[thread]
     L = new.layers.shape[0]
     for i in range(L):
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
-        project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
-        activate(wide, w.activation, first, last)
-        barrier(counters, threads, PATIENCE)
-        project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        barrier(counters, threads, PATIENCE)
+        _feed_forward(buffers, h, w, i, counters, thread)
     layer_norm(h, x, w.gains[L, 0], w.offsets[L, 0], w.eps)
     _replace_x(buffers, h, counters, thread)
 
 
 @program
 def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: int) -> None:
-    x, h, wide = buffers.x, buffers.normed[thread], buffers.wide
-    threads = buffers.normed.shape[0]
-    first, last = share(wide.shape[1], thread, threads)
+    x, h = buffers.x, buffers.normed[thread]
     for r in range(x.shape[0]):
         for d in range(x.shape[1]):
             h[r, d] = x[r, d]
@@ -163,13 +155,21 @@ def _gpt(w: Weights, new: NewTokens, buffers: Buffers, counters: Any, thread: in
         _self_attention(buffers, h, w, i, new, counters, thread)
         layer_norm(h, x, w.gains[i, 0], w.offsets[i, 0], w.eps)
         _replace_x(buffers, h, counters, thread)
-        project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
-        activate(wide, w.activation, first, last)
-        barrier(counters, threads, PATIENCE)
-        project(x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
-        barrier(counters, threads, PATIENCE)
+        _feed_forward(buffers, h, w, i, counters, thread)
         layer_norm(h, x, w.gains[i, 1], w.offsets[i, 1], w.eps)
         _replace_x(buffers, h, counters, thread)
+
+
+@program
+def _feed_forward(buffers: Buffers, h: Any, w: Weights, i: int, counters: Any, thread: int) -> None:
+    """x += feed_forward(h) in layer i, without a gate; ends with a barrier."""
+    threads, wide = buffers.normed.shape[0], buffers.wide
+    first, last = share(wide.shape[1], thread, threads)
+    project(wide, h, w.matrices[i, 4], w.biases[4][i], False, w.like, thread, threads)
+    activate(wide, w.activation, first, last)
+    barrier(counters, threads, PATIENCE)
+    project(buffers.x, wide, w.matrices[i, 5], w.biases[5][i], True, w.like, thread, threads)
+    barrier(counters, threads, PATIENCE)
 
 
 @program

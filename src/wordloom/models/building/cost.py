@@ -15,7 +15,7 @@ from torch import nn
 from wordloom.errors import ConfigError
 from wordloom.models.building.build import skeleton
 from wordloom.nn import Attention
-from wordloom.nn.scorers import AdditiveScorer, DotScorer, GeneralScorer
+from wordloom.nn.scorers import AdditiveScorer, DotScorer
 
 __all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token"]
 
@@ -63,7 +63,7 @@ def flops_per_token(model: Any, *, context: int) -> Flops:
             layers += 2 * linear.weight.numel()
     attention = sum(4 * a.n_heads * a.head_dim * context for _, a in _attentions(_module(model)))
     for module in _module(model).modules():
-        if isinstance(module, DotScorer | GeneralScorer | AdditiveScorer):  # score and mean
+        if isinstance(module, DotScorer | AdditiveScorer):  # score and mean
             attention += 2 * (module.score_dim + module.memory_dim) * context
     return Flops(layers=layers, attention=attention, head=head)
 
