@@ -1,7 +1,7 @@
 """Objectives: (model, batch) -> Loss(total, count).
 
-A loss is a sum over scored items and their number, divided once by the global count.  Mean-of-means
-under gradient accumulation, padding or several ranks cannot be expressed in this shape.
+The trainer divides the summed loss once by the global count.  So gradient accumulation, padding and several
+ranks cannot turn it into a mean of means.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = [
 
 
 class Loss(NamedTuple):
-    """``total`` nats summed over ``count`` scored items; both scalars, count without gradient.
+    """The summed loss in nats, and the number of scored items, which has no gradient.
 
-    Or both [k]: terms of which each is divided by its own count, and which are then added.
+    Both are scalars, or both [k]: each of k terms is divided by its own count, and the quotients are added.
     """
 
     total: Tensor
-    count: Tensor  # type: ignore[assignment]  # it hides tuple.count, which nobody asks of a loss
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which a loss does not need
 
 
 Objective = Callable[[Any, Any], Loss]
 
 
 def causal_lm(model: Any, batch: CausalBatch) -> Loss:
-    """Next-token cross-entropy; targets [B, T] are shifted by the batch, IGNORE is not scored."""
+    """Next-token cross-entropy; the batch has shifted the targets [B, T], and IGNORE is not scored."""
     hidden = model.hidden(batch.tokens, positions=batch.positions, documents=batch.documents)  # [B, T, D]
     return _next_token_loss(model.lm_head, hidden, batch.targets)
 
@@ -54,25 +54,27 @@ def _next_token_loss(head: Any, hidden: Tensor, targets: Tensor, smoothing: floa
 
 
 def classification(model: Any, batch: LabelBatch) -> Loss:
-    """Softmax cross-entropy of the logits [B, C] that ``model(*inputs)`` gives against targets [B]; of
-    choices -inf is the logit of one that is none."""
+    """Softmax cross-entropy of the logits [B, C] of ``model(*inputs)`` with targets [B].
+
+    In multiple choice, a missing choice has the logit -inf.
+    """
     return Loss(_class_nats(model(*batch.inputs), batch.targets), (batch.targets != IGNORE).sum())
 
 
 def _class_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    logits = logits.float().t()[None]  # [1, C, B]: of few classes PyTorch's softmax is slow
+    logits = logits.float().t()[None]  # [1, C, B]: PyTorch's softmax over few classes is slow
     return F.cross_entropy(logits, targets[None], ignore_index=IGNORE, reduction="sum")
 
 
 class Regression:
-    """Squared error of the numbers [B] that ``model(*inputs)`` gives against targets [B], float."""
+    """Squared error of the numbers [B] of ``model(*inputs)``, compared with targets [B], float."""
 
     def __call__(self, model: Any, batch: LabelBatch) -> Loss:
         total = _squared_errors(model(*batch.inputs), batch.targets)
         return Loss(total, torch.tensor(len(batch.targets), device=total.device))
 
     def counts(self, batch: LabelBatch) -> list[int]:
-        """All rows: any number is a target, that of IGNORE too."""
+        """Return the number of rows: each number is a target, also the value of IGNORE."""
         return [len(batch.targets)]
 
 
@@ -81,23 +83,22 @@ def _squared_errors(answers: Tensor, targets: Tensor) -> Tensor:
 
 
 def token_classification(model: Any, batch: LabelBatch) -> Loss:
-    """Softmax cross-entropy of the logits [B, T, C] that ``model(*inputs)`` gives against targets [B, T]."""
+    """Softmax cross-entropy of the logits [B, T, C] of ``model(*inputs)`` with targets [B, T]."""
     scored = batch.targets != IGNORE
     logits = model(*batch.inputs)[scored].float()  # [n, C]
     return Loss(F.cross_entropy(logits, batch.targets[scored], reduction="sum"), scored.sum())
 
 
 def question_answering(model: Any, batch: LabelBatch) -> Loss:
-    """Softmax cross-entropy over a row's tokens, of where the answer starts and of where it ends (Devlin et
-    al. 2018, section 4.2); targets [B, 2].
+    """Softmax cross-entropy over a row's tokens, for the start and the end of the answer; targets [B, 2].
 
-    Padding takes no part, so that a row's loss is its own whatever stands beside it.
+    Devlin et al. 2018, section 4.2.  Padding is masked, so a row's loss does not depend on the other rows.
     """
     return answer_loss(model(*batch.inputs), batch)
 
 
 def answer_loss(logits: Tensor, batch: LabelBatch) -> Loss:
-    """The loss of :func:`question_answering` for these ``logits`` [B, T, 2]."""
+    """Return the loss of :func:`question_answering` for ``logits`` [B, T, 2]."""
     logits = logits.float().masked_fill(~batch.inputs[2][..., None], -torch.inf)  # type: ignore[index]
     total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORE, reduction="sum")
     return Loss(total, (batch.targets != IGNORE).sum())
@@ -106,11 +107,11 @@ def answer_loss(logits: Tensor, batch: LabelBatch) -> Loss:
 class WithLanguageModel:
     """A task's loss plus the weighted next-token cross-entropy of its texts: L = L_task + weight * L_lm.
 
-    Both terms are means (Radford et al. 2018, equation 5). The model is a :class:`wordloom.models.TaskModel`
-    with the head of its language model. With choices or both orders (tokens [B, K, T]) every row is a text.
+    Both terms are means (Radford et al. 2018, equation 5).  The model is a :class:`wordloom.models.TaskModel`
+    that keeps its language-model head.  With choices or both orders (tokens [B, K, T]), each row is a text.
 
     Args:
-        task: :func:`classification` (of choices, too) or :class:`Regression`.
+        task: :func:`classification`, also for multiple choice, or :class:`Regression`.
     """
 
     def __init__(self, task: Objective | type[Regression], language_model_weight: float) -> None:
@@ -130,7 +131,7 @@ class WithLanguageModel:
         return Loss(total, torch.tensor(self.counts(batch), device=total.device))
 
     def counts(self, batch: LabelBatch) -> list[int]:
-        """Items of both terms: rows, and tokens that follow one."""
+        """Return the scored items of both terms: rows, and tokens after the first of a row."""
         attend = batch.inputs[2]
         assert attend is not None
         rows = len(batch.targets) if self.numbers else int((batch.targets != IGNORE).sum())
@@ -140,7 +141,7 @@ class WithLanguageModel:
 def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
     """Cross-entropy of the masked tokens (Devlin et al. 2018, section 3.1, task 1).
 
-    Rows of two texts have a second term: whether the second text follows the first (task 2).
+    Rows of two texts add a second term: next-sentence prediction (task 2).
     """
     hidden = model.hidden(batch.tokens, batch.segments, batch.attend)  # [B, T, D]
     places = (batch.targets != IGNORE).flatten().nonzero()[:, 0]  # the head sees these alone
@@ -157,12 +158,12 @@ def masked_lm(model: Any, batch: MaskedBatch) -> Loss:
 class TruncatedBPTT:
     """:func:`causal_lm` on consecutive windows of a stream; gradients stay within a window.
 
-    Williams & Peng 1990, with as many steps forward as back.  The recurrent state of every stream is carried
-    from batch to batch, and is zero at the beginning of a stream.
+    Williams & Peng 1990, with equal numbers of forward and backward steps.  Each stream carries its recurrent
+    state from batch to batch, and starts with zeros.
 
     Attributes:
-        carried: for each layer, h [rows, R] and, in an LSTM, c [rows, H], of all streams; empty before the
-            first batch.
+        carried: the state of each layer for all streams, h [rows, R] and, in an LSTM, c [rows, H]; empty
+            before the first batch.
     """
 
     def __init__(self) -> None:
@@ -196,14 +197,16 @@ class TruncatedBPTT:
         self.carried = []
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Every tensor of :attr:`carried` as ``carried.<layer>.<part>``."""
+        """Return the tensors of :attr:`carried` by name: ``carried.<layer>.<part>``."""
         return {
             f"carried.{i}.{j}": part for i, parts in enumerate(self.carried) for j, part in enumerate(parts)
         }
 
     def load_state_tensors(self, tensors: dict[str, Tensor], model: Any, rows: int) -> None:
-        """The inverse of :meth:`state_tensors`, of ``rows`` streams that ``model`` reads; 0: as before the
-        first batch.  Raises CheckpointError where a tensor is missing or of another shape."""
+        """Restore the :meth:`state_tensors` of ``rows`` streams; with 0 rows, nothing is carried.
+
+        Raises CheckpointError if a tensor is missing or has another shape.
+        """
         self.carried = []
         for i, layer in enumerate(model.blocks if rows else ()):
             parts = []
@@ -220,12 +223,11 @@ class TruncatedBPTT:
 
 
 class Translation:
-    """Cross-entropy of the target tokens after the source and those before them.
+    """Cross-entropy of the target tokens, given the source and the previous target tokens.
 
     Attributes:
-        label_smoothing: the share of every target's probability that is spread over the whole vocabulary in
-            training (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4); a model in evaluation is held
-            to the targets alone.
+        label_smoothing: in training, the share of each target's probability that is spread over the
+            vocabulary (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4).
     """
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
@@ -238,7 +240,7 @@ class Translation:
         return _next_token_loss(model.lm_head, hidden, batch.targets, smoothing)
 
 
-#: The objectives by name; a class is instantiated for every run, because its objects have state.
+#: The objectives by name; each run creates an object of a class, because the object has state.
 OBJECTIVES: dict[str, Objective | type[Regression] | type[TruncatedBPTT] | type[Translation]] = {
     "causal_lm": causal_lm,
     "classification": classification,

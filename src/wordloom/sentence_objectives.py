@@ -1,12 +1,11 @@
-"""Objectives of vectors of texts: those that belong together are to be nearer than others, or two as near as
-people find them alike; (model, batch) -> Loss(total, count), as in :mod:`wordloom.objectives`.
+"""Objectives for sentence embeddings: (model, batch) -> Loss(total, count), as in :mod:`wordloom.objectives`.
 
-    vector = pool(encoder(tokens)), divided by its length
-    contrastive          softmax over scale * cosine(first, second of each row of the batch), its own is right
-                         (Henderson et al. 2017, arXiv:1705.00652; with cosines and a scale as SimCSE, Gao et
-                         al. 2021, arXiv:2104.08821, equation 1, and sentence-transformers)
-    cosine_similarity    (cosine(first, second) - score)^2
-                         (Reimers & Gurevych 2019, arXiv:1908.10084, section 3)
+embedding = pool(encoder(tokens)), divided by its length
+contrastive          softmax over scale * cosine(first text, second text of each row); the target is the
+                     second text of the same row (Henderson et al. 2017, arXiv:1705.00652; cosines
+                     and a scale as in SimCSE, Gao et al. 2021, arXiv:2104.08821, equation 1)
+cosine_similarity    (cosine(first, second) - score)^2
+                     (Reimers & Gurevych 2019, arXiv:1908.10084, section 3)
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ TEXT_POOLINGS: tuple[TextPooling, ...] = ("mean", "max", "cls")
 
 
 def text_vectors(model: Any, tokens: Tensor, attend: Tensor, pooling: TextPooling) -> Tensor:
-    """tokens and attend [.., T] of an encoder -> [.., D] float32 of length 1, one vector of each text.
+    """Return the embeddings of texts: tokens and attend [.., T] -> [.., D] float32 of length 1.
 
-    ``pooling`` is of all its tokens, marks included: their mean, the largest of each component, or the vector
-    of the first, [CLS].
+    ``pooling`` reads all tokens, special tokens included: their mean, the maximum of each component, or the
+    vector of the first token, [CLS].
     """
     rows, there = tokens.flatten(0, -2), attend.flatten(0, -2)  # [R, T]
     x = model.hidden(rows, attend=there).float()  # [R, T, D]
@@ -46,11 +45,11 @@ def text_vectors(model: Any, tokens: Tensor, attend: Tensor, pooling: TextPoolin
 
 
 def contrast(vectors: Tensor, texts: Tensor, scale: float) -> Tensor:
-    """vectors [B, K, D] of length 1, of B rows of K texts -> logits [B, (K - 1) B] of what belongs to each
-    first text: the second texts of all rows, its own in the row's place, then their third ones and so on.
+    """vectors [B, K, D] -> logits [B, (K - 1) B] of each row's first text with all texts but the first ones.
 
-    ``texts`` [B, K] numbers the texts, equal ones alike.  What would be a wrong negative has -inf: a text
-    equal to the row's first or second, and the second text of a row with the same first.
+    The columns are the second texts of all rows, then the third texts, and so on; column b is row b's own.
+    ``texts`` [B, K] has one number for equal texts.  False negatives have the logit -inf: a text equal to
+    the row's first or second text, and the second text of a row with an equal first text.
     """
     B, K, D = vectors.shape
     first, others = vectors[:, 0], vectors[:, 1:].transpose(0, 1).reshape((K - 1) * B, D)
@@ -63,14 +62,13 @@ def contrast(vectors: Tensor, texts: Tensor, scale: float) -> Tensor:
 
 
 class Contrastive:
-    """Nats of finding each row's second text, given its first, among the second texts of the batch, and all
-    further ones.
+    """Cross-entropy of each row's second text among all texts of the batch but the first ones.
 
-    The batch is what goes through at once: there are no negatives beyond it.
+    All negatives come from the micro-batch.
 
     Attributes:
-        scale: of the cosines; 1 / scale is also called the temperature.
-        symmetric: the mean of that and of finding the first text, given the second, among all firsts.
+        scale: Factor of the cosines; 1 / scale is also called the temperature.
+        symmetric: Average this loss with that of each row's first text among all first texts.
     """
 
     def __init__(
@@ -93,16 +91,16 @@ class Contrastive:
         there = F.cross_entropy(logits, own, reduction="none")
         if not self.symmetric:
             return there
-        # a wrong negative is one both ways
+        # false negatives are masked in both directions
         return (there + F.cross_entropy(logits[:, : len(logits)].T, own, reduction="none")) / 2
 
     def counts(self, batch: LabelBatch) -> list[int]:
-        """All rows."""
+        """Return the number of rows."""
         return [len(batch.targets)]
 
 
 class CosineSimilarity:
-    """Squared error of the cosines of B pairs of texts against targets [B]."""
+    """Squared error of the cosines of B pairs of texts, compared with targets [B]."""
 
     def __init__(self, pooling: TextPooling = "mean") -> None:
         self.pooling = pooling
@@ -116,5 +114,5 @@ class CosineSimilarity:
         return Loss(total, torch.tensor(len(tokens), device=total.device))
 
     def counts(self, batch: LabelBatch) -> list[int]:
-        """All rows."""
+        """Return the number of rows."""
         return [len(batch.targets)]
