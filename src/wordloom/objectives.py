@@ -21,12 +21,6 @@ from wordloom.data.batches.pairs import PairBatch
 from wordloom.errors import CheckpointError
 from wordloom.nn.head import head_loss
 
-__all__ = [
-    "OBJECTIVES", "Loss", "Objective", "Regression", "Translation", "TruncatedBPTT", "WithLanguageModel",
-    "answer_loss", "causal_lm", "classification", "masked_lm", "objective", "question_answering",
-    "token_classification",
-]  # fmt: skip
-
 
 class Loss(NamedTuple):
     """The summed loss in nats, and the number of scored items, which has no gradient.

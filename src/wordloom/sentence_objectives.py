@@ -1,11 +1,13 @@
 """Objectives for sentence embeddings: (model, batch) -> Loss(total, count), as in :mod:`wordloom.objectives`.
 
-embedding = pool(encoder(tokens)), divided by its length
-contrastive          softmax over scale * cosine(first text, second text of each row); the target is the
-                     second text of the same row (Henderson et al. 2017, arXiv:1705.00652; cosines
-                     and a scale as in SimCSE, Gao et al. 2021, arXiv:2104.08821, equation 1)
-cosine_similarity    (cosine(first, second) - score)^2
-                     (Reimers & Gurevych 2019, arXiv:1908.10084, section 3)
+The embedding and the losses::
+
+    embedding = pool(encoder(tokens)), divided by its length
+    contrastive          softmax over scale * cosine(first text, second text of each row); the target is the
+                         second text of the same row (Henderson et al. 2017, arXiv:1705.00652; cosines
+                         and a scale as in SimCSE, Gao et al. 2021, arXiv:2104.08821, equation 1)
+    cosine_similarity    (cosine(first, second) - score)^2
+                         (Reimers & Gurevych 2019, arXiv:1908.10084, section 3)
 """
 
 from __future__ import annotations
@@ -18,8 +20,6 @@ from torch.nn import functional as F
 
 from wordloom.data.batches.labelled import LabelBatch
 from wordloom.objectives import Loss
-
-__all__ = ["TEXT_POOLINGS", "Contrastive", "CosineSimilarity", "TextPooling", "contrast", "text_vectors"]
 
 TextPooling: TypeAlias = Literal["mean", "max", "cls"]
 TEXT_POOLINGS: tuple[TextPooling, ...] = ("mean", "max", "cls")

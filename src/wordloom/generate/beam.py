@@ -34,8 +34,6 @@ from wordloom.generate.sampling import whole_number
 from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 
-__all__ = ["Hypothesis", "beam_search"]
-
 STEEPEST = 10.0  # length penalties whose powers float32 holds
 FIRST_ROOM = 32  # new tokens: the modules' caches are copied at each step, so they begin small and double
 

@@ -24,8 +24,6 @@ from wordloom.errors import GenerationError
 from wordloom.nn.cache import Cache
 from wordloom.nn.memory import Memory
 
-__all__ = ["Conditioned", "ConditionedCache"]
-
 
 class ConditionedCache:
     """The cache of the model's prefixes, and the memory of each row's source; rows move together."""

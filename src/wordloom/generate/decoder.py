@@ -30,8 +30,6 @@ from wordloom.models import context_limit
 from wordloom.nn.evaluating import evaluating
 from wordloom.nn.memory import Memory
 
-__all__ = ["Decoder", "next_logits", "prefill"]
-
 PREFILL_TOKENS = 4096  # longer prompts pass in pieces, which bounds activations and masks
 
 

@@ -22,8 +22,6 @@ from wordloom.generate.token_ids import token_ids
 from wordloom.models import context_limit
 from wordloom.nn.memory import Memory
 
-__all__ = ["Engine", "FinishReason", "Generation", "RowOptions", "Step", "generate", "steps"]
-
 FinishReason = Literal["length", "eos", "stop"]
 
 

@@ -11,8 +11,6 @@ from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
 from wordloom.generate.sampling import DEFAULT_NEW_TOKENS
 
-__all__ = ["check_finite", "check_ids", "check_known", "new_token_limits", "not_finite"]
-
 
 def check_finite(logits: Tensor) -> None:
     """Raise GenerationError unless each row's largest logit is a finite number."""

@@ -20,12 +20,6 @@ from wordloom.errors import GenerationError, did_you_mean
 from wordloom.generate.token_ids import token_ids
 from wordloom.nn.evaluating import widened
 
-__all__ = [
-    "DEFAULT_NEW_TOKENS", "Sampling", "draw", "filter_logits", "forbid_repeated_ngrams", "greedy",
-    "keep_min_p", "keep_top_k", "keep_top_p", "new_seed", "next_ids", "penalise_repetition",
-    "row_generator", "seed_of", "whole_number",
-]  # fmt: skip
-
 DEFAULT_NEW_TOKENS = 256
 
 

@@ -14,8 +14,6 @@ from wordloom.generate.limits import check_finite, check_ids, check_known
 from wordloom.models import Memory, context_limit
 from wordloom.nn.evaluating import evaluating
 
-__all__ = ["next_logprobs", "score_ids", "score_targets"]
-
 BATCH_TOKENS = 4096  # continuations scored at once hold at most this many tokens
 
 

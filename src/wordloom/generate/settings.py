@@ -12,8 +12,6 @@ from wordloom.generate.sampling import DEFAULT_NEW_TOKENS, Sampling, new_seed
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
 
-__all__ = ["Settings", "settings"]
-
 CHECKPOINT = "generation_config.json"
 
 # transformers' name: ours

@@ -18,11 +18,6 @@ from wordloom.generate.token_ids import token_ids
 if TYPE_CHECKING:
     from wordloom.text import Specials, StreamDecoder, Tokenizer
 
-__all__ = [
-    "Completion", "NextToken", "Piece", "Scored", "StopWatch", "complete", "continuation_ids",
-    "generate_text", "next_tokens", "prompt_ids", "score", "stream", "stream_ids", "stream_text",
-]  # fmt: skip
-
 Prompt = str | Sequence[int]
 
 

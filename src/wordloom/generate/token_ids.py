@@ -6,8 +6,6 @@ from typing import Any
 
 from wordloom.errors import GenerationError
 
-__all__ = ["are_several", "token_ids"]
-
 
 def token_ids(given: Any, what: str) -> list[int]:
     """Return a sequence of whole numbers of any kind as a list of Python ints.

@@ -28,8 +28,6 @@ from wordloom.models.checks import check_labels, check_settings, fills_everythin
 from wordloom.nn.bags import bag_products
 from wordloom.nn.unmodified import modification
 
-__all__ = ["FEATURES", "BagOfWords", "BagOfWordsConfig"]
-
 FEATURES = ("counts", "binary", "tfidf")
 
 

@@ -40,8 +40,6 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["PRESETS", "Bert", "BertConfig", "Encoded"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:

@@ -40,8 +40,6 @@ from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["PRESETS", "BertGeneration", "BertGenerationConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BertGenerationConfig:

@@ -17,11 +17,6 @@ from torch import Tensor
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn.recurrent import CELLS, unknown_cell
 
-__all__ = [
-    "check_labels", "check_settings", "dropout_or", "fills_everything", "positions_within",
-    "segments_within",
-]  # fmt: skip
-
 # The largest allowed sizes.  Beyond them, building a model would hang or overflow.
 _LARGEST = {
     **dict.fromkeys(("vocab_size", "source_vocab_size", "max_seq_len"), 2**31 - 1),

@@ -21,10 +21,6 @@ from wordloom.models import (
     transformer,
 )
 
-__all__ = [
-    "MODELS", "PRESETS", "Family", "body_config", "context_limit", "encodes", "family_of", "translates",
-]  # fmt: skip
-
 
 class Family(NamedTuple):
     """A config class and the model it builds."""

@@ -20,8 +20,6 @@ from wordloom.nn import LayerNorm
 from wordloom.nn.linear import PackedLinear
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["FastEncoder"]
-
 
 class FastEncoder:
     """``model``'s :meth:`~wordloom.models.bert.Bert.hidden` without gradients and dropout.

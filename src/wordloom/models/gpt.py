@@ -30,8 +30,6 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["GPT", "PRESETS", "GPTConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:

@@ -32,8 +32,6 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["GPT2", "PRESETS", "GPT2Config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:

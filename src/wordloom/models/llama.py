@@ -36,8 +36,6 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.head import Head
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["PRESETS", "Llama", "LlamaConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaConfig:

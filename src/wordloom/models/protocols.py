@@ -11,8 +11,6 @@ from wordloom.models.bert import Encoded
 from wordloom.nn.cache import Cache
 from wordloom.nn.memory import Memory
 
-__all__ = ["CausalLM", "Encoder", "SequenceToSequence"]
-
 
 class Network(Protocol):
     """The part of the interface that every model shares."""

@@ -39,8 +39,6 @@ from wordloom.nn.head import Head
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 
-__all__ = ["PRESETS", "RNN", "RNNConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RNNConfig:

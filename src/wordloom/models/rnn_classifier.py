@@ -34,8 +34,6 @@ from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 from wordloom.nn.recurrent import Recurrent
 
-__all__ = ["POOLINGS", "RNNClassifier", "RNNClassifierConfig"]
-
 POOLINGS = ("last", "mean", "max")
 
 

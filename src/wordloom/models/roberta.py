@@ -20,8 +20,6 @@ from typing import ClassVar
 from wordloom.errors import ConfigError
 from wordloom.models.bert import Bert, BertConfig
 
-__all__ = ["PRESETS", "Roberta", "RobertaConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RobertaConfig(BertConfig):

@@ -47,8 +47,6 @@ from wordloom.nn.memory import Memory
 from wordloom.nn.recurrent import Recurrent, State
 from wordloom.nn.scorers import SCORERS, AttentionScorer, attend_to
 
-__all__ = ["Seq2Seq", "Seq2SeqConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2SeqConfig:

@@ -35,8 +35,6 @@ from wordloom.models.roberta import Roberta, RobertaConfig
 from wordloom.nn.fused import dropout
 from wordloom.nn.linear import Linear
 
-__all__ = ["BODIES", "SUMMARIES", "TASKS", "TaskConfig", "TaskModel"]
-
 SUMMARIES = ("classification", "regression", "multiple_choice")  # tasks that read one vector per text
 TASKS = (*SUMMARIES, "token_classification", "question_answering")
 BODIES: dict[type, type[nn.Module]] = {

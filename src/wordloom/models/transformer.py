@@ -49,8 +49,6 @@ from wordloom.nn.head import Head
 from wordloom.nn.memory import Memory
 from wordloom.nn.visibility import Visibility
 
-__all__ = ["PRESETS", "Transformer", "TransformerConfig"]
-
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned", "rotary", "one_hot", "none")
 
 

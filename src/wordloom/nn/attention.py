@@ -26,8 +26,6 @@ from wordloom.nn.linear import Linear, has_amx, product_dtype, widens
 from wordloom.nn.positions import apply_rotary
 from wordloom.nn.visibility import EVERYTHING, Visibility, causal_mask
 
-__all__ = ["ATTENTION_BACKENDS", "Attention", "exact_attention", "running_kernel", "set_attention_backend"]
-
 log = logging.getLogger(__name__)
 
 ATTENTION_BACKENDS: dict[str, SDPBackend | None] = {

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from wordloom.kernels.acceptance import plain
 
-__all__ = ["bag_products"]
-
 _FEW = 3  # rows of the matrix up to which separate products are faster than one
 
 

@@ -23,11 +23,6 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError, GenerationError
 from wordloom.nn.visibility import Visibility
 
-__all__ = [
-    "Cache", "DecoderCache", "KeyValueCache", "LayerKeyValues", "LayerState", "RecurrentCache",
-    "RowLengths", "positions_and_visibility",
-]  # fmt: skip
-
 
 class Cache(Protocol):
     """The protocol; see the module docstring."""

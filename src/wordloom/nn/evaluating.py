@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-__all__ = ["evaluating", "widened"]
-
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:

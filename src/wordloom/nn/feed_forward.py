@@ -12,8 +12,6 @@ from wordloom.errors import ConfigError, did_you_mean
 from wordloom.nn.fused import dropout, gelu_tanh, swiglu
 from wordloom.nn.linear import Linear
 
-__all__ = ["ACTIVATIONS", "FeedForward", "GatedFeedForward", "Swish", "activation"]
-
 
 class Swish(nn.Module):
     """x * sigmoid(beta * x) (Ramachandran et al. 2017, arXiv:1710.05941); beta is fixed or trained."""

@@ -20,11 +20,6 @@ from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import SHARES, fits, run
 from wordloom.nn.linear import has_amx, mkl_is_a_guest
 
-__all__ = [
-    "attention", "attention_fits", "attention_program", "dropout", "gelu_tanh", "rms_norm", "rotate",
-    "softmax_error", "swiglu",
-]  # fmt: skip
-
 # With fewer queries than this, copying the keys takes as long as the products, and PyTorch's forward pass is
 # faster: on Zen 4 twice as fast for one query.
 FEW_QUERIES = 32

@@ -16,8 +16,6 @@ from wordloom.nn.fused import softmax_error
 from wordloom.nn.linear import Linear, fastest_linear, product_dtype, widens
 from wordloom.nn.unmodified import modification
 
-__all__ = ["IGNORE_INDEX", "Head", "head_loss", "linear_cross_entropy"]
-
 IGNORE_INDEX = -100  # a target that is not scored
 CHUNK_BYTES = 64 << 20  # of logits computed at once, whatever the vocabulary and the precision
 

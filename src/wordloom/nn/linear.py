@@ -23,11 +23,6 @@ from torch.nn import functional as F
 
 from wordloom.kernels.acceptance import fall_back, plain
 
-__all__ = [
-    "Linear", "PackedLinear", "fastest_linear", "has_amx", "has_fast_bf16", "mkl_is_a_guest", "processor",
-    "product_dtype", "widens",
-]  # fmt: skip
-
 LEAST_ROWS = 32  # of x: for fewer rows, widening the weight costs more than it saves
 LEAST_PRODUCTS = 1 << 22  # of float32 numbers: for fewer, oneDNN's overhead is larger than its gain
 

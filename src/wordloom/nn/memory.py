@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Memory"]
-
 
 class Memory(NamedTuple):
     """A batch of encoded sources: B rows, S source positions.

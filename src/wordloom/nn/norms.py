@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from wordloom.nn.fused import rms_norm
 
-__all__ = ["LayerNorm", "RMSNorm"]
-
 
 class LayerNorm(nn.Module):
     """Layer normalisation over the last dimension (Ba et al. 2016, arXiv:1607.06450, eq. 4).

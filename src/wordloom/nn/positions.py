@@ -15,10 +15,6 @@ from torch import Tensor
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.nn.fused import rotate
 
-__all__ = [
-    "ROPE_SCALINGS", "Rotary", "apply_rotary", "halves_to_pairs", "pairs_to_halves", "sinusoidal_positions",
-]  # fmt: skip
-
 ROPE_SCALINGS = ("default", "linear", "dynamic", "llama3")
 
 

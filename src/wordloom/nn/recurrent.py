@@ -42,8 +42,6 @@ from wordloom.nn.linear import Linear, product_dtype, widens
 from wordloom.nn.recurrent_kernels import Weights, fits, run_sequence
 from wordloom.nn.unmodified import modification
 
-__all__ = ["CELLS", "Recurrent", "State", "unknown_cell"]
-
 State: TypeAlias = tuple[Tensor, ...]  # (h,), or (h, c) of an LSTM
 Product: TypeAlias = Callable[[Tensor, slice], Tensor]  # h [B, R], rows of U -> U[rows] h [B, rows]
 

@@ -20,8 +20,6 @@ from wordloom.kernels.acceptance import fall_back, plain
 from wordloom.kernels.programs import run
 from wordloom.nn.linear import fastest_linear, product_dtype, widens
 
-__all__ = ["Weights", "fits", "run_sequence"]
-
 
 class Weights(NamedTuple):
     """The weights of all gates, stacked; shapes and equations as in :mod:`wordloom.nn.recurrent`."""

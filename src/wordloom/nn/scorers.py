@@ -24,8 +24,6 @@ from torch.nn import functional as F
 from wordloom.errors import ConfigError
 from wordloom.nn.linear import Linear
 
-__all__ = ["SCORERS", "AdditiveScorer", "AttentionScorer", "DotScorer", "GeneralScorer", "attend_to"]
-
 
 class DotScorer(nn.Module):
     """e = q . m.

@@ -12,8 +12,6 @@ from torch.nn.modules import module as torch_module
 
 from wordloom.kernels.acceptance import plain
 
-__all__ = ["FORWARD_HOOKS", "modification"]
-
 # Hooks that PyTorch keeps for all modules; it never replaces these dictionaries.
 FORWARD_HOOKS = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
 _ALL_HOOKS = (

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from wordloom.errors import ConfigError
 
-__all__ = ["EVERYTHING", "Visibility", "causal_mask"]
-
 
 def causal_mask(T: int, S: int, *, device: torch.device | None = None) -> Tensor:
     """Return [T, S], True where query t may see key s; the last query stands at the last key."""

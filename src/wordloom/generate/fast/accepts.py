@@ -12,8 +12,6 @@ from wordloom.kernels.acceptance import fall_back
 from wordloom.models import MODELS
 from wordloom.models.building.deviation import deviation
 
-__all__ = ["ACTIVATIONS", "accepts", "decoder_weights"]
-
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}  # as numbered in kernels/decoding/leaves.py
 MOST_WEIGHTS = 1 << 26  # of decoder and head, which are copied; larger ones gain little
 

@@ -19,8 +19,6 @@ from wordloom.nn import GatedFeedForward, KeyValueCache
 from wordloom.nn.cache import Cache
 from wordloom.nn.linear import has_amx, widens
 
-__all__ = ["FastModel"]
-
 # The largest number of tokens computed at once for which the programs are faster than PyTorch's products.  On
 # Zen 4, PyTorch is faster from 64 to 96 tokens in float32 and from about 32 in bfloat16; on Zen 3 from fewer.
 FLOAT32_ROWS = 32

@@ -18,8 +18,6 @@ from wordloom.kernels.decoding import recurrent as programs
 from wordloom.nn.cache import Cache, RecurrentCache
 from wordloom.nn.recurrent import CELLS
 
-__all__ = ["FastRNN"]
-
 
 class WrittenState(tuple[Tensor, ...]):
     """The state of one layer, as views of the program's arrays, which hold the states of all layers.

@@ -8,8 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["stacked", "stacked_norms", "whole_vectors", "zeros"]
-
 
 def whole_vectors(n: int) -> int:
     """Return ``n`` rounded up to whole vector registers, which hold 8 or 16 numbers."""

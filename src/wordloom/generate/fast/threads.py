@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Accelerated", "Threads", "compiling", "threads_for"]
-
 log = logging.getLogger(__name__)
 
 WEIGHTS_PER_THREAD = 2_000_000  # with fewer, waiting for one another costs more than sharing saves

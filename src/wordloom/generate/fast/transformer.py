@@ -25,8 +25,6 @@ from wordloom.kernels.threads import one_thread
 from wordloom.nn.cache import RowLengths
 from wordloom.nn.memory import Memory
 
-__all__ = ["FastTransformer"]
-
 MOST_CHOSEN = 64  # ids of a row: each is inserted into a sorted list
 SLACK = 256  # slots that no row uses, below which looking for free blocks is not worth it
 

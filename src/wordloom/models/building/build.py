@@ -12,8 +12,6 @@ from torch.overrides import TorchFunctionMode
 from wordloom.errors import ConfigError, did_you_mean
 from wordloom.models.families import MODELS, family_of
 
-__all__ = ["build", "config_from", "skeleton"]
-
 
 class _NoDefaultInit(TorchFunctionMode):
     """Skip the values that PyTorch's layers draw when they are constructed.

@@ -17,8 +17,6 @@ from wordloom.models.building.build import skeleton
 from wordloom.nn import Attention
 from wordloom.nn.scorers import AdditiveScorer, DotScorer
 
-__all__ = ["Flops", "flops_per_token", "kv_cache_bytes_per_token"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:

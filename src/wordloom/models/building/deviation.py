@@ -17,8 +17,6 @@ from wordloom.models.building.build import skeleton
 from wordloom.nn import Rotary
 from wordloom.nn.unmodified import FORWARD_HOOKS
 
-__all__ = ["deviation"]
-
 # Attributes that PyTorch keeps on a module, and three that do not change what inference computes.
 _INTERNAL = {*vars(nn.Module()), "_compiled_call_impl", "product_dtype", "_sinusoidal"}
 
