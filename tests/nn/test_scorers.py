@@ -39,7 +39,7 @@ def by_hand(scorer: Any, q: list[float], m: list[float]) -> float:
     def times(matrix: Any, vector: list[float]) -> list[float]:
         return [sum(w * x for w, x in zip(row, vector, strict=True)) for row in matrix.weight.tolist()]
 
-    if isinstance(scorer, DotScorer):
+    if type(scorer) is DotScorer:
         return sum(a * b for a, b in zip(q, m, strict=True))
     if isinstance(scorer, AdditiveScorer):
         sums = zip(times(scorer.query_proj, q), times(scorer.key_proj, m), strict=True)
