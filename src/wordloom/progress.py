@@ -150,7 +150,7 @@ class TrainingProgress:
         used = f"  flop utilisation {line['flop_utilisation']:.0%}" if "flop_utilisation" in line else ""
         details = (
             f"{state}  learning rate {line['learning_rate']:.2e}  gradient norm {norm}"
-            f"{used}  memory {line['memory_mb']:,} MB"
+            f"{used}  memory in use {line['memory_mb']:,} MB"
         )
         fits = self.console.width >= len(details) + 50  # room for the bar itself
         plain = f"step {line['step']:,}/{self._total:,}  {details}"
@@ -178,7 +178,7 @@ class TrainingProgress:
 
 
 class TerminalReporter:
-    """Shows lines and progress; see :class:`wordloom.run.checkpoint.reporting.Reporter`."""
+    """Shows lines and progress; see :class:`wordloom.run.checkpoint.contents.Reporter`."""
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

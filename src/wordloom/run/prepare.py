@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
+from wordloom.data.rows.labelled import Part
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.progress import TrainingProgress
@@ -40,14 +41,12 @@ class Prepared:
     tokenizer: Tokenizer
     batches: CausalBatches | ContiguousBatches
     validation: CausalBatches | ContiguousBatches | None
-    train_shards: TokenShards
-    validation_shards: TokenShards | None
 
     @property
     def fingerprint(self) -> str:
         """The sha256 of the shards for training and validation."""
-        shards = (self.train_shards, self.validation_shards)
-        return joined_fingerprint(part.fingerprint for part in shards if part is not None)
+        parts = (self.batches, self.validation)
+        return joined_fingerprint(part.shards.fingerprint for part in parts if part is not None)
 
 
 def joined_fingerprint(parts: Iterable[str]) -> str:
@@ -82,21 +81,18 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
     if isinstance(corpus, LabelledDocuments):
         corpus.check(tokenizer)
     d = recipe.data_as(CausalData)
-    with progress.data("train") as show:
-        shards = prepare(corpus, tokenizer, part="train", specials=d.specials, progress=show)
-    batches = causal_batches(recipe, shards, rows=recipe.train.batch_size, order=d.order)
-    validation = validation_shards = None
-    if recipe.data.holds_out:
-        with progress.data("validation") as show:
-            validation_shards = prepare(
-                corpus, tokenizer, part="validation", specials=d.specials, progress=show
-            )
-        validation = causal_batches(recipe, validation_shards, rows=1, order="sequential")
-    progress.say(batches.ledger.lines())
-    if validation is not None:
-        progress.say(validation.ledger.lines())
-    unknown = _unknown(shards, tokenizer)
-    if unknown:
+    orders: dict[Part, tuple[int, Order]] = {"train": (recipe.train.batch_size, d.order)}
+    if d.holds_out:
+        orders["validation"] = (1, "sequential")
+    parts: dict[Part, CausalBatches | ContiguousBatches] = {}
+    for part, (rows, order) in orders.items():
+        with progress.data(part) as show:
+            shards = prepare(corpus, tokenizer, part=part, specials=d.specials, progress=show)
+        parts[part] = causal_batches(recipe, shards, rows=rows, order=order)
+    for batches in parts.values():
+        progress.say(batches.ledger.lines())
+    shards = parts["train"].shards
+    if unknown := _unknown(shards, tokenizer):
         progress.say(
             f"unknown: {unknown:,} of {len(shards):,} training tokens stand for text the tokenizer lacks"
         )
@@ -104,13 +100,7 @@ def prepare_recipe(recipe: Recipe, *, tokenizer: Tokenizer | None, progress: Tra
         progress.say(
             f"bits per byte is not given: this {tokenizer.kind} tokenizer does not give all text back"
         )
-    return Prepared(
-        tokenizer=tokenizer,
-        batches=batches,
-        validation=validation,
-        train_shards=shards,
-        validation_shards=validation_shards,
-    )
+    return Prepared(tokenizer=tokenizer, batches=parts["train"], validation=parts.get("validation"))
 
 
 def causal_batches(
@@ -170,15 +160,12 @@ def recipe_tokenizer(
         )
     standard = t.special_tokens if t.special_tokens is not None else TOKENIZERS[t.kind].special_tokens
     settings: dict[str, Any] = {
-        key: value
-        for key, value in (
-            ("vocab_size", t.vocab_size),
-            ("min_frequency", t.min_frequency),
-            ("special_tokens", [*standard, *further] if further else t.special_tokens),
-            ("split", t.split),
-        )
-        if value is not None
+        "vocab_size": t.vocab_size,
+        "min_frequency": t.min_frequency,
+        "special_tokens": [*standard, *further] if further else t.special_tokens,
+        "split": t.split,
     }
+    settings = {name: value for name, value in settings.items() if value is not None}
     progress.say(f"tokenizer   training a {t.kind} tokenizer on the training {what}")
     tokenizer = Tokenizer.train(texts, kind=t.kind, lower=t.lower, **settings)
     if tokenizer.training_report is not None:

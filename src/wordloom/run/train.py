@@ -267,7 +267,7 @@ def _add_hooks(
         write_checkpoint(
             trainer,
             folder,
-            write_model=lambda place: task.save(trainer.model, place, False),
+            write_model=lambda place: task.save(trainer.model, place),
             facts=facts,
             keep_last=recipe.train.keep_last,
             best_step=best_step,
@@ -366,10 +366,10 @@ def _finish(trainer: Trainer, folder: Path, recipe: Recipe, task: Task, progress
         if trainer.average is not None:  # the metric is that of the average, not of the saved weights
             trainer.average.load_state_tensors(read_state(checkpoint)[0])
             trainer.average.copy_to(best)
-        task.save(best, folder, True)
+        task.save(best, folder, overwrite=True)
     else:
         with finished_weights(trainer) as model:
-            task.save(model, folder, True)
+            task.save(model, folder, overwrite=True)
     for hook in trainer.hooks:
         if isinstance(hook, OldTaskLoss):
             write_losses(hook, folder, step, progress)

@@ -86,9 +86,9 @@ class Plan:
         mb = 2**20
         lines = [
             f"parameters  {self.parameters:,}",
-            f"memory      {self.memory_bytes / mb:,.0f} MB: weights {self.weight_bytes / mb:,.0f}, gradients "
-            f"{self.gradient_bytes / mb:,.0f}, optimizer {self.optimizer_bytes / mb:,.0f}, activations "
-            f"{self.activation_bytes / mb:,.0f} (free: {self.available_bytes / mb:,.0f} MB)",
+            f"memory      {self.memory_bytes / mb:,.0f} MB needed: weights {self.weight_bytes / mb:,.0f}, "
+            f"gradients {self.gradient_bytes / mb:,.0f}, optimizer {self.optimizer_bytes / mb:,.0f}, "
+            f"activations {self.activation_bytes / mb:,.0f}; {self.available_bytes / mb:,.0f} MB are free",
             f"compute     {self._compute(self.costs)}"
             + (f", at the end {self._compute(self.costs.longer[1])}" if self.costs.longer else "")
             + (f"; matrix peak here {self.peak_flops / 1e9:,.0f} GFLOP/s" if self.peak_flops else ""),

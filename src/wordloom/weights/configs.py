@@ -182,12 +182,11 @@ def load_config(folder: str | Path) -> Any:
     """
     path = Path(folder) / "config.json"
     complete(path.parent)
+    theirs = read_json(path)
     try:
-        theirs = read_json(path)
         config = config_from_json(theirs)
     except CheckpointError as error:
-        message = str(error)
-        raise CheckpointError(message if str(path) in message else f"{path}: {message}") from None
+        raise CheckpointError(f"{path}: {error}") from None
     if isinstance(config, TaskConfig):
         return with_stored_language_model(config, open_tensors(path.parent).entries)
     refine = FORMATS[family_of(config)].refine

@@ -208,4 +208,4 @@ def test_the_ledger_counts_what_windows_divide_and_leave(make_shards) -> None:
     assert "18 windows of 8 tokens, in text order" in text
     assert "4 positions of the last window are padding" in text
     permuted = "\n".join(CausalBatches(make_shards(*documents(141)), seq_len=8).ledger.lines())
-    assert "16 windows of 8 tokens an epoch, permuted; 12 of 140 targets are left over" in permuted
+    assert "16 windows of 8 tokens an epoch, permuted; 12 of 140 targets are dropped" in permuted

@@ -50,7 +50,7 @@ def test_every_stream_is_a_stretch_of_the_text_read_once(make_shards, lengths, r
         assert np.array_equal(tokens[:, :n].numpy(), streams)
         assert np.array_equal(targets[:, :n].numpy(), ids[1 : rows * n + 1].reshape(rows, n))
     assert 0 <= len(ids) - 1 - rows * n < rows
-    assert f"{len(ids) - 1 - rows * n:,} targets are left over" in batches.ledger.notes[-1]
+    assert f"{len(ids) - 1 - rows * n:,} targets are dropped" in batches.ledger.notes[-1]
     assert batches.ledger.packed_share == pytest.approx(n / (batches.windows * seq_len))
 
 

@@ -190,7 +190,7 @@ def test_mistakes_are_told(tmp_path):
             train(recipe, changes, out=tmp_path / "no", start_from=tmp_path / "body", force=True)
         return str(caught.value)
 
-    assert "train.seq_len 17 is more than the model reads, 16" in refused("train.seq_len=17")
+    assert "rows of 17 tokens are longer than model.max_seq_len 16" in refused("train.seq_len=17")
     assert "has dim 16, the model has 32" in refused("model.dim=32")
     assert "holds a bert, and model.family is 'gpt2'" in refused('model.family="gpt2"')
     assert "train.seq_len allows 3" in refused("train.seq_len=3")

@@ -23,7 +23,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.prepare import prepare_recipe, recipe_corpus
-from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.tasks.building import model_settings
 
 RECIPE = """
 description = "tests"
@@ -94,7 +94,7 @@ def test_the_last_evaluation_is_what_evaluate_says_of_the_joined_text(recurrent,
     recipe = load_recipe(tmp_path / "run")
     lm = wordloom.load(tmp_path / "run")
     prepared = prepare_recipe(recipe, tokenizer=lm.tokenizer, progress=TrainingProgress())
-    ids = torch.from_numpy(prepared.validation_shards.tokens()[:].astype("int64"))
+    ids = torch.from_numpy(prepared.validation.shards.tokens()[:].astype("int64"))
     with torch.no_grad():
         logits = lm.model.eval()(ids[None, :-1])[0]
     whole = float(F.cross_entropy(logits, ids[1:]))
@@ -126,7 +126,7 @@ def test_windows_one_after_another_are_one_long_one(recurrent, tmp_path):
                 loss = objective(model, batches.batch(step * 6 + start, rows))
                 total, count = total + float(loss.total), count + int(loss.count)
         n = batches.length
-        ids = torch.from_numpy(prepared.train_shards.tokens()[: 6 * n + 1].astype("int64"))
+        ids = torch.from_numpy(batches.shards.tokens()[: 6 * n + 1].astype("int64"))
         logits = model(ids[:-1].view(6, n))
         whole = F.cross_entropy(logits.flatten(0, 1), ids[1:])
     assert count == 2 * 6 * n

@@ -336,7 +336,7 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
     write_body(tmp_path / "gpt2", TEXTS, "gpt2")
     with pytest.raises(RecipeError, match="is for an encoder, which a gpt2 is not"):
         train(str(place / "recipe.toml"), [], out=tmp_path / "no", start_from=tmp_path / "gpt2")
-    with pytest.raises(RecipeError, match="hides no tokens; give scored pairs and --task similarity"):
+    with pytest.raises(RecipeError, match="masks no tokens; give scored pairs and --task similarity"):
         validation_scores(wordloom.load(place / "run"))
 
 

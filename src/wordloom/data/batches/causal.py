@@ -212,7 +212,7 @@ class CausalBatches:
             case "permutation":
                 left = targets - count * T
                 notes.append(
-                    f"order: {windows} an epoch, permuted; {left:,} of {targets:,} targets are left over at "
+                    f"order: {windows} an epoch, permuted; {left:,} of {targets:,} targets are dropped at "
                     "the ends, different ones in each epoch"
                 )
             case "random":

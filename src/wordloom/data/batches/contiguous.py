@@ -155,7 +155,7 @@ class ContiguousBatches:
             f"across document boundaries: {'state begins anew' if self.document_mask else 'state carried'}, "
             f"{'first tokens not scored' if self.mask_document_starts else 'first tokens scored'}",
             f"order: {self.rows:,} streams of {self.length:,} targets side by side in {self.windows:,} "
-            f"windows of {self.seq_len:,}, state carried over; {left:,} targets are left over at the end, "
+            f"windows of {self.seq_len:,}, state carried over; {left:,} targets are dropped at the end, "
             f"{self.rows * padded:,} positions of the last windows are padding",
         ]
         share = self.length / (self.windows * self.seq_len)

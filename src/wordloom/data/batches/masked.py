@@ -200,7 +200,7 @@ class MaskedBatches(MaskedRows):
                 f"{self.seq_len} needs {n}; lower seq_len or add text"
             )
         self.samples_per_epoch = -(-len(shards) // n) if sequential else len(shards) // n
-        if self.dynamic:  # one to two windows are left over, as room for other phases
+        if self.dynamic:  # one to two windows are dropped, as room for other phases
             self.samples_per_epoch = max(1, (len(shards) + 1) // n - 1)
         left = len(shards) - self.samples_per_epoch * n
         self._phases = min(n, left + 1) if self.dynamic else 1
@@ -231,7 +231,7 @@ class MaskedBatches(MaskedRows):
         else:
             left = len(self.shards) - count * n
             masked = "masked anew every time" if self.dynamic else "each masked once and for all"
-            note = f"order: {windows} an epoch, permuted, {masked}; {left:,} tokens are left over at the ends"
+            note = f"order: {windows} an epoch, permuted, {masked}; {left:,} tokens are dropped at the ends"
             packed = 1.0
         ledger = self.shards.ledger
         return replace(ledger, packed_share=packed, notes=(*ledger.notes, note))

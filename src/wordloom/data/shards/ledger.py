@@ -43,7 +43,7 @@ class Ledger:
             f"{_count(self.tokens, 'token')}, {_count(self.bytes, 'byte')}{per_token}",
             f"split: {self.split}",
             "dropped: " + (_reasons(self.dropped) or "nothing"),
-            "cut: " + (_reasons(self.cut) or "nothing"),
+            "truncated or divided: " + (_reasons(self.cut) or "nothing"),
         ]
         if self.packed_share is not None:
             lines.append(f"packed: {self.packed_share:.1%} of batch positions hold tokens")

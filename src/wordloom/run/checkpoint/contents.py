@@ -1,17 +1,20 @@
-"""The contents of a checkpoint folder that decide how it is loaded and used."""
+"""The contents of a checkpoint folder that decide how it is loaded and used, and reports on what is read."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from wordloom.data.files.source import Columns
 from wordloom.errors import CheckpointError
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.weights import load_config
 
-__all__ = ["Checkpoint", "read_checkpoint"]
+__all__ = ["Checkpoint", "Reporter", "read_checkpoint", "report_columns"]
 
 
 @dataclass(frozen=True)
@@ -38,3 +41,24 @@ class Checkpoint:
 def read_checkpoint(folder: str | Path) -> Checkpoint:
     """Read the config of the model in ``folder``; raises CheckpointError if there is none."""
     return Checkpoint(Path(folder), load_config(folder))
+
+
+class Reporter(Protocol):
+    """Receives lines for the user and the progress of long work."""
+
+    def say(self, line: str) -> None:
+        """Show one line."""
+        ...
+
+    def progress(self, total: float) -> AbstractContextManager[Callable[[float, str], None]]:
+        """Return a context whose ``advance(amount, state)`` moves a bar of length ``total``."""
+        ...
+
+
+def report_columns(reporter: Reporter, checkpoint: Checkpoint, read: Iterable[Columns]) -> None:
+    """Report the columns that are read; the recipe of ``checkpoint`` names those that were not given."""
+    for columns in read:
+        texts = ", ".join(map(repr, columns.texts))
+        what, answer = ("label", columns.label) if columns.score is None else ("score", columns.score)
+        recipe = checkpoint.folder / "recipe.toml"
+        reporter.say(f"columns: text {texts}; {what} {answer!r} (by default those in {recipe})")

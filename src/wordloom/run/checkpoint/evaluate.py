@@ -1,4 +1,4 @@
-"""The evaluations of checkpoints, one function for each kind of checkpoint or task.
+"""The evaluations of checkpoints: of fine-tuned models by their rows, and of each other kind of checkpoint.
 
 Each function takes a checkpoint, its loaded model and the files to score.  Without files it scores the
 validation data that the recipe in the folder names, as they were read in training.  The keyword arguments
@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from wordloom.data import ScoredCorpus, documents, questions
 from wordloom.data.files.stream import EncodingErrors
-from wordloom.data.rows.choices import choice_rows
+from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.data.rows.lines import is_table
-from wordloom.data.rows.tagged import tagged_texts, word_columns
+from wordloom.data.rows.squad import Question
+from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
 from wordloom.errors import CheckpointError, DataError, EvaluationError
 from wordloom.evaluate import Scores, lambada, passages, perplexity
 from wordloom.evaluate.score import perplexity_of
 from wordloom.files import write_text
 from wordloom.inspect.score_plots import draw_confusion
 from wordloom.recipe.data import CausalData, QuestionData, TextData, TranslationData
-from wordloom.run.checkpoint.contents import Checkpoint
-from wordloom.run.checkpoint.reporting import Reporter, report_columns
-from wordloom.run.models.heads.classification import TextClassifier
-from wordloom.run.models.heads.head import Head
-from wordloom.run.models.heads.multiple_choice import MultipleChoice
-from wordloom.run.models.heads.question_answering import QuestionAnswerer
-from wordloom.run.models.heads.regression import TextRegressor
-from wordloom.run.models.heads.token_classification import TokenClassifier
+from wordloom.run.checkpoint.contents import Checkpoint, Reporter, report_columns
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.sentence_folder import pooling_of
 from wordloom.run.models.similarity import similarity_scores
@@ -49,15 +44,11 @@ from wordloom.text import Specials
 
 __all__ = [
     "PAIRS_HINT",
-    "evaluate_classification",
+    "evaluate_head",
     "evaluate_lambada",
     "evaluate_masked",
-    "evaluate_multiple_choice",
-    "evaluate_question_answering",
-    "evaluate_regression",
     "evaluate_similarity",
     "evaluate_text",
-    "evaluate_token_classification",
     "evaluate_translation",
 ]
 
@@ -88,13 +79,11 @@ def evaluate_text(
 ) -> Scores:
     """Return loss, perplexity and bits per byte.
 
-    ``windows`` are settings of :func:`wordloom.evaluate.perplexity`.
-
-    A model trained on texts behind their labels is scored on each text given its label.
+    ``windows`` are settings of :func:`wordloom.evaluate.perplexity`.  A model trained on texts behind their
+    labels is scored on each text given its label.
     """
     if sources:
-        reading: dict[str, Any] = {"separator": separator, "encoding_errors": encoding_errors}
-        texts = documents(sources, field=field, **reading)
+        texts = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
     else:
         recipe = checkpoint.validation_recipe
         if isinstance(recipe.data, CausalData) and recipe.data.label_prefix:
@@ -162,9 +151,9 @@ def evaluate_masked(
             raise DataError(
                 f"'{source}' is a table, and {checkpoint.folder} is scored on running text{PAIRS_HINT}"
             )
-    reading: dict[str, Any] = {"separator": separator, "encoding_errors": encoding_errors}
     try:
-        texts = list(islice(documents(sources, field=field, **reading), first))
+        read = documents(sources, field=field, separator=separator, encoding_errors=encoding_errors)
+        texts = list(islice(read, first))
     except DataError as error:
         if pooling_of(checkpoint.folder) is None:
             raise
@@ -184,31 +173,43 @@ def evaluate_masked(
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def evaluate_classification(
+def evaluate_head(
     checkpoint: Checkpoint,
-    classifier: TextClassifier,
+    head: Any,
     sources: Sources,
     reporter: Reporter,
     *,
-    label_column: Column | None = None,
-    too_long: Literal["error", "cut"] | None = None,
+    too_long: Literal["error", "cut", "window"] | None = None,
+    threshold: float | None = None,
     plot: Path | None = None,
     **reading: Any,
 ) -> Scores:
-    """Return accuracy, F1 and loss on labelled rows; draw the confusion matrix into ``plot``.
+    """Return the scores of a :class:`~wordloom.run.models.heads.head.Head` on rows with answers.
 
-    ``reading`` are the settings of :func:`_labelled_rows`, here and below.
+    The length of rows, and ``too_long`` by default, are those of training.  With a ``threshold`` a question
+    may have no answer.  The confusion matrix of a classifier is drawn into ``plot``.
     """
-    classifier = _with_limits_of_training(checkpoint, classifier, too_long)
-    rows: Any
+    recipe = checkpoint.recipe
+    if recipe is not None and recipe.train.objective == head.task:
+        head = head.with_settings(recipe)
+    if too_long is not None:
+        head.too_long = too_long
+    if threshold is not None:
+        head.no_answer, head.threshold = True, threshold
     if sources:
-        reading |= {"label_column": label_column, "objectives": ("classification",)}
-        rows = _labelled_rows(LabelledCorpus, checkpoint, sources, reporter, **reading)
+        rows = _ROWS[head.task](checkpoint, sources, reporter, **reading)
     else:
-        rows = labelled_corpus(checkpoint.validation_recipe).part("validation")
-    scores = classifier.evaluate(rows)
+        recipe, rows = checkpoint.validation_recipe, None
+        if recipe.train.objective == head.task:
+            rows = head.rows_of(recipe, Counter()).get("validation")
+        if rows is None:
+            raise CheckpointError(
+                f"the recipe of {checkpoint.folder} holds out no validation data; give a file"
+            )
+    scores: Scores = head.evaluate(rows)
     if plot is not None:
-        kind = label_column if isinstance(label_column, str) and label_column != "file" else "label"
+        column = reading["label_column"]
+        kind = column if isinstance(column, str) and column != "file" else "label"
         draw_confusion(**scores.details["confusion"], path=plot, kind=kind)
         reporter.say(f"wrote {plot}")
     return scores
@@ -226,60 +227,40 @@ def evaluate_similarity(
     """Return how well the cosines of pairs of texts correlate with the scores of the pairs."""
     if not sources:
         raise CheckpointError("--task similarity needs scored pairs; give a file or a set: glue-stsb/dev")
-    reading["objectives"] = ("cosine_similarity", "contrastive")
-    corpus = _labelled_rows(ScoredCorpus, checkpoint, sources, reporter, **reading)
+    objectives = ("cosine_similarity", "contrastive")
+    corpus = _labelled_rows(ScoredCorpus, objectives, checkpoint, sources, reporter, **reading)
     settings = {} if too_long is None else {"too_long": too_long}
     return similarity_scores(model.embedder(**settings), corpus)
 
 
-def evaluate_regression(
+def _labelled_rows(
+    kind: type[Corpus],
+    objectives: Sequence[str],
     checkpoint: Checkpoint,
-    scorer: TextRegressor,
     sources: Sources,
     reporter: Reporter,
     *,
-    too_long: Literal["error", "cut"] | None = None,
-    **reading: Any,
-) -> Scores:
-    """Return the mean squared error and the correlations with the scores of rows."""
-    scorer = _with_limits_of_training(checkpoint, scorer, too_long)
-    if not sources:
-        return scorer.evaluate(_held_out(checkpoint, scorer))
-    reading |= {"objectives": ("regression",), "split": "files"}
-    return scorer.evaluate(_labelled_rows(ScoredCorpus, checkpoint, sources, reporter, **reading))
+    text_column: Columns = None,
+    label_column: Column | None = None,
+    **settings: Any,
+) -> Corpus:
+    """Return the rows of files; a recipe for one of ``objectives`` names the columns that are not given."""
+    default = training_columns(checkpoint.recipe, *objectives)
+    corpus = kind(sources=sources, text=text_column, label=label_column, default=default, **settings)
+    if default is not None:
+        report_columns(reporter, checkpoint, corpus.columns_read())
+    return corpus
 
 
-def evaluate_multiple_choice(
+def _tagged_rows(
     checkpoint: Checkpoint,
-    chooser: MultipleChoice,
-    sources: Sources,
-    reporter: Reporter,
-    *,
-    encoding_errors: EncodingErrors = "strict",
-    too_long: Literal["error", "cut"] | None = None,
-) -> Scores:
-    """Return accuracy and loss on questions with choices."""
-    chooser = _with_limits_of_training(checkpoint, chooser, too_long)
-    if sources:
-        return chooser.evaluate(list(choice_rows(sources, answered=True, encoding_errors=encoding_errors)))
-    return chooser.evaluate(_held_out(checkpoint, chooser))
-
-
-def evaluate_token_classification(
-    checkpoint: Checkpoint,
-    tagger: TokenClassifier,
     sources: Sources,
     reporter: Reporter,
     *,
     text_column: Columns = None,
     label_column: Column | None = None,
     encoding_errors: EncodingErrors = "strict",
-    too_long: Literal["error", "cut", "window"] | None = None,
-) -> Scores:
-    """Return loss, accuracy and the F1 of entities on words with labels."""
-    tagger = _with_limits_of_training(checkpoint, tagger, too_long)
-    if not sources:
-        return tagger.evaluate(_held_out(checkpoint, tagger))
+) -> list[TaggedText]:
     default = training_columns(checkpoint.recipe, "token_classification")
     columns: dict[str, Any] = {
         "word": text_column[0] if text_column else None,
@@ -289,31 +270,36 @@ def evaluate_token_classification(
     texts = list(tagged_texts(sources, encoding_errors=encoding_errors, **columns))
     if default is not None:
         report_columns(reporter, checkpoint, word_columns(sources, **columns))
-    return tagger.evaluate(texts)
+    return texts
 
 
-def evaluate_question_answering(
-    checkpoint: Checkpoint,
-    answerer: QuestionAnswerer,
-    sources: Sources,
-    reporter: Reporter,
-    *,
-    encoding_errors: EncodingErrors = "strict",
-    threshold: float | None = None,
-) -> Scores:
-    """Return exact match and F1 of answers; with a ``threshold`` a question may have no answer."""
-    if threshold is not None:
-        answerer.no_answer, answerer.threshold = True, threshold
-    if sources:
-        data = None if checkpoint.recipe is None else checkpoint.recipe.data
-        misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
-        rows = list(questions(list(sources), misplaced=misplaced, encoding_errors=encoding_errors))
-    else:
-        rows = _held_out(checkpoint, answerer)
-    return answerer.evaluate(rows)
+def _choice_rows(
+    checkpoint: Checkpoint, sources: Sources, reporter: Reporter, **settings: Any
+) -> list[ChoiceRow]:
+    return list(choice_rows(sources, answered=True, **settings))
+
+
+def _questions(
+    checkpoint: Checkpoint, sources: Sources, reporter: Reporter, **settings: Any
+) -> list[Question]:
+    data = None if checkpoint.recipe is None else checkpoint.recipe.data
+    misplaced = data.misplaced if isinstance(data, QuestionData) else "error"
+    return list(questions(list(sources), misplaced=misplaced, **settings))
+
+
+# The readers of the rows in files, by the task of the head.
+_ROWS: dict[str, Callable[..., Any]] = {
+    "classification": partial(_labelled_rows, LabelledCorpus, ["classification"]),
+    "regression": partial(_labelled_rows, ScoredCorpus, ["regression"]),
+    "multiple_choice": _choice_rows,
+    "token_classification": _tagged_rows,
+    "question_answering": _questions,
+}
 
 
 # -- pairs of texts ----------------------------------------------------------------------------------------
+
+_PAIRS = ("targets", "source_column", "target_column", "header", "encoding_errors")
 
 
 def evaluate_translation(
@@ -323,29 +309,18 @@ def evaluate_translation(
     reporter: Reporter,
     *,
     first: int | None = None,
-    targets: list[str] | None = None,
-    source_column: Column | None = None,
-    target_column: Column | None = None,
-    header: bool | None = None,
-    encoding_errors: EncodingErrors = "strict",
     translations: Path | None = None,
     batch_size: int | None = None,
-    **search: Any,
+    **options: Any,
 ) -> Scores:
     """Return BLEU and chrF of translations and the loss of the references.
 
-    ``search`` are settings of the beam search.  The file ``translations`` receives a line for each text.
+    ``options`` are settings of :class:`~wordloom.data.PairCorpus`, and of the beam search and the scores.
+    The file ``translations`` receives a line for each text.
     """
-    reading = {
-        "targets": targets,
-        "source_column": source_column,
-        "target_column": target_column,
-        "header": header,
-        "encoding_errors": encoding_errors,
-    }
-    reading = {name: value for name, value in reading.items() if value is not None}
-    if sources and not targets:
-        _report_pair_columns(checkpoint, reporter, source_column, target_column)
+    reading = {name: value for name in _PAIRS if (value := options.pop(name, None)) is not None}
+    if sources and "targets" not in reading:
+        _report_pair_columns(checkpoint, reporter, reading)
     # all pairs are read, also beyond ``first``: the counts of both sides must agree
     pairs = list(pairs_to_score(checkpoint.folder, sources, **reading))[:first]
     with reporter.progress(len(pairs)) as advance:
@@ -357,7 +332,7 @@ def evaluate_translation(
             advance(1, f"{done:,} of {len(pairs):,} texts translated")
 
         scores, written = translation_scores(
-            translator, pairs, batch_size=batch_size or 32, progress=progress, **search
+            translator, pairs, batch_size=batch_size or 32, progress=progress, **options
         )
     if translations is not None:
         write_text(translations, "".join(f"{line}\n" for line in written))
@@ -365,59 +340,11 @@ def evaluate_translation(
     return scores
 
 
-def _report_pair_columns(
-    checkpoint: Checkpoint, reporter: Reporter, source_column: Column | None, target_column: Column | None
-) -> None:
+def _report_pair_columns(checkpoint: Checkpoint, reporter: Reporter, given: dict[str, Any]) -> None:
     data = None if checkpoint.recipe is None else checkpoint.recipe.data
     if not isinstance(data, TranslationData) or (data.source_column is None and data.target_column is None):
         return
-    source = source_column or data.source_column or "source"
-    target = target_column or data.target_column or "target"
+    source = given.get("source_column") or data.source_column or "source"
+    target = given.get("target_column") or data.target_column or "target"
     recipe = checkpoint.folder / "recipe.toml"
     reporter.say(f"columns: source {source!r}; target {target!r} (by default those in {recipe})")
-
-
-# -- the recipe of the run -----------------------------------------------------------------------------------
-
-
-def _with_limits_of_training(checkpoint: Checkpoint, head: Any, too_long: str | None) -> Any:
-    """Return ``head`` with the row length and, unless it is given, the ``too_long`` of its training."""
-    recipe = checkpoint.recipe
-    if recipe is not None and recipe.train.objective == head.task:
-        head = head.with_settings(recipe)
-    if too_long is not None:
-        head.too_long = too_long
-    return head
-
-
-def _held_out(checkpoint: Checkpoint, head: Head[Any]) -> Any:
-    """Return the validation rows of the recipe; raises CheckpointError without any."""
-    recipe = checkpoint.validation_recipe
-    rows = None
-    if recipe.train.objective == head.task:
-        rows = head.rows_of(recipe, Counter()).get("validation")
-    if rows is None:
-        raise CheckpointError(f"the recipe of {checkpoint.folder} holds out no validation data; give a file")
-    return rows
-
-
-def _labelled_rows(
-    kind: type[Corpus],
-    checkpoint: Checkpoint,
-    sources: Sources,
-    reporter: Reporter,
-    *,
-    objectives: Sequence[str],
-    text_column: Columns = None,
-    label_column: Column | None = None,
-    **settings: Any,
-) -> Corpus:
-    """Return the rows of files; a recipe for one of ``objectives`` names the columns that are not given.
-
-    ``settings`` are those of :class:`~wordloom.data.rows.labelled.LabelledCorpus` that are options.
-    """
-    default = training_columns(checkpoint.recipe, *objectives)
-    corpus = kind(sources=sources, text=text_column, label=label_column, default=default, **settings)
-    if default is not None:
-        report_columns(reporter, checkpoint, corpus.columns_read())
-    return corpus

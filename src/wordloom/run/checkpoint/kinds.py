@@ -20,10 +20,9 @@ from wordloom.run.checkpoint.loaders import (
     Loader,
     load_bag_of_words,
     load_classifier,
-    load_encoder,
     load_language_model,
     load_translator,
-    loader_of_head,
+    loader_of,
 )
 from wordloom.run.checkpoint.predict import PredictedRow
 from wordloom.run.models.heads.classification import TextClassifier
@@ -155,7 +154,7 @@ def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
         "evaluations": {
             "text": Evaluation(
                 name="classification",
-                run=evaluate.evaluate_classification,
+                run=evaluate.evaluate_head,
                 reads="is scored on labelled rows",
                 options=("plot",),
                 file_options=(*_COLUMNS, "encoding_errors", *options),
@@ -163,7 +162,7 @@ def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
             )
         },
         "prediction": Prediction(
-            run=predict.predict_labels,
+            run=predict.predict_head,
             reads="predicts the labels of texts",
             options=(*_TEXTS, "batch_size", *options),
             most_texts=most_texts,
@@ -197,18 +196,18 @@ KINDS: dict[str, Kind] = {
         description="a model for regression",
         recognises=_has_head("regression"),
         result=TextRegressor,
-        load=loader_of_head(TextRegressor),
+        load=loader_of(TextRegressor),
         evaluations={
             "text": Evaluation(
                 name="regression",
-                run=evaluate.evaluate_regression,
+                run=evaluate.evaluate_head,
                 reads="is scored on rows with scores",
                 file_options=(*_COLUMNS, "encoding_errors", "too_long"),
                 most_texts=2,
             )
         },
         prediction=Prediction(
-            run=predict.predict_scores,
+            run=predict.predict_head,
             reads="predicts a number for each text",
             options=(*_TEXTS, "batch_size", "too_long"),
             most_texts=2,
@@ -218,17 +217,17 @@ KINDS: dict[str, Kind] = {
         description="a model for multiple choice",
         recognises=_has_head("multiple_choice"),
         result=MultipleChoice,
-        load=loader_of_head(MultipleChoice),
+        load=loader_of(MultipleChoice),
         evaluations={
             "text": Evaluation(
                 name="multiple_choice",
-                run=evaluate.evaluate_multiple_choice,
+                run=evaluate.evaluate_head,
                 reads="is scored on questions with choices",
                 file_options=("encoding_errors", "too_long"),
             )
         },
         prediction=Prediction(
-            run=predict.predict_choices,
+            run=predict.predict_head,
             reads="reads questions with choices",
             options=("batch_size", "too_long"),
             rows="questions",
@@ -239,18 +238,18 @@ KINDS: dict[str, Kind] = {
         description="a model for token classification",
         recognises=_has_head("token_classification"),
         result=TokenClassifier,
-        load=loader_of_head(TokenClassifier),
+        load=loader_of(TokenClassifier),
         evaluations={
             "text": Evaluation(
                 name="token_classification",
-                run=evaluate.evaluate_token_classification,
+                run=evaluate.evaluate_head,
                 reads="is scored on words with labels",
                 file_options=("text_column", "label_column", "encoding_errors", "too_long"),
                 too_long=("error", "cut", "window"),
             )
         },
         prediction=Prediction(
-            run=predict.predict_word_labels,
+            run=predict.predict_head,
             reads="predicts the labels of words",
             options=(*_TEXTS, "batch_size", "too_long"),
             too_long=("error", "cut", "window"),
@@ -260,18 +259,18 @@ KINDS: dict[str, Kind] = {
         description="a model for question answering",
         recognises=_has_head("question_answering"),
         result=QuestionAnswerer,
-        load=loader_of_head(QuestionAnswerer),
+        load=loader_of(QuestionAnswerer),
         evaluations={
             "text": Evaluation(
                 name="question_answering",
-                run=evaluate.evaluate_question_answering,
+                run=evaluate.evaluate_head,
                 reads="is scored on questions with answers",
                 options=("threshold",),
                 file_options=("encoding_errors",),
             )
         },
         prediction=Prediction(
-            run=predict.predict_answers,
+            run=predict.predict_head,
             reads="reads questions and the texts that answer them",
             options=("batch_size", "too_long", "top_k", "threshold"),
             rows="questions",
@@ -301,7 +300,7 @@ KINDS: dict[str, Kind] = {
         description="an encoder",
         recognises=encodes,
         result=TextEncoder,
-        load=load_encoder,
+        load=loader_of(TextEncoder),
         next_command=_try_encoder,
         embeds=True,
         evaluations={

@@ -25,7 +25,7 @@ from wordloom.generate import (
 from wordloom.generate.token_ids import are_several
 from wordloom.run.models.embedder import Embedder
 from wordloom.run.models.tokenizers import ReadsText
-from wordloom.text import Specials, Tokenizer
+from wordloom.text import Specials
 from wordloom.weights import save_model
 
 __all__ = ["LanguageModel"]
@@ -42,10 +42,6 @@ class LanguageModel(ReadsText):
     """
 
     takes_ids: ClassVar[bool] = True
-    model: Any
-    tokenizer: Tokenizer | None
-    config: Any
-    folder: Path | None = None
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     def generate(

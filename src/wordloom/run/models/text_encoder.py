@@ -17,7 +17,6 @@ from wordloom.nn.evaluating import evaluating
 from wordloom.run.models.embedder import Embedded, Embedder, EmbedLedger, TokenVectors
 from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.run.models.tokenizers import ReadsText
-from wordloom.text import Tokenizer
 from wordloom.weights import save_model
 
 __all__ = ["Filling", "TextEncoder"]
@@ -33,11 +32,6 @@ class Filling(NamedTuple):
 @dataclass(kw_only=True)
 class TextEncoder(ReadsText):
     """An encoder and its tokenizer, as :func:`wordloom.load` returns them."""
-
-    model: Any
-    tokenizer: Tokenizer | None
-    config: Any
-    folder: Path | None = None
 
     # -- embeddings --------------------------------------------------------------------------------------
 

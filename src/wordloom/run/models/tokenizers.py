@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from wordloom.errors import CheckpointError
 from wordloom.text import Tokenizer
@@ -44,12 +45,20 @@ def required_tokenizer(tokenizer: Tokenizer | None, folder: Path | None, *, ids:
     return tokenizer
 
 
+@dataclass(kw_only=True)
 class ReadsText:
-    """A loaded model with a ``tokenizer``, which is None if its folder has none."""
+    """A loaded model and its tokenizer, which is None if its folder has none."""
 
     takes_ids: ClassVar[bool] = False  # in place of text
+    model: Any
     tokenizer: Tokenizer | None
-    folder: Path | None
+    config: Any
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer | None) -> Self:
+        """Return the ``model`` in ``folder`` with its tokenizer."""
+        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
 
     @property
     def text_tokenizer(self) -> Tokenizer:

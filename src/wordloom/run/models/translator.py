@@ -86,17 +86,13 @@ class Translator(ReadsText):
         generation_defaults: the settings in generation_config.json, which :meth:`save_pretrained` keeps.
     """
 
-    model: Any
-    tokenizer: Tokenizer | None
     source_tokenizer: Tokenizer | None
-    config: Any
     source_eos_id: int
     eos_id: int
     pad_id: int
     start_id: int
     source_start_id: int | None = None
     forced_eos_id: int | None = None
-    folder: Path | None = None
     generation_defaults: dict[str, Any] = field(default_factory=dict)
 
     @property

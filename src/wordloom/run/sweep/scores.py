@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -20,9 +21,15 @@ from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
 
 __all__ = [
-    "OLD_LOSSES", "Metric", "SweepGroup", "SweepRun", "best_run", "groups_of", "measured_differently",
-    "metric_lines", "read_run", "scores_of", "undefined", "work", "write_tables",
-]  # fmt: skip
+    "OLD_LOSSES",
+    "Metric",
+    "SweepGroup",
+    "SweepResult",
+    "SweepRun",
+    "metric_lines",
+    "read_run",
+    "scores_of",
+]
 
 # Objectives that score whole texts.
 _TEXT_OBJECTIVES = (
@@ -58,6 +65,11 @@ class Metric:
             raise RecipeError(f"a {better} {name} is better; leave out {option}")
         return cls(name, higher)
 
+    @property
+    def direction(self) -> str:
+        """The better direction, "higher" or "lower"."""
+        return "higher" if self.higher else "lower"
+
     def check(self, scores: Collection[str]) -> None:
         """Raise RecipeError if an evaluation with these ``scores`` does not have the metric."""
         if self.name not in scores:
@@ -89,7 +101,7 @@ class SweepRun:
     seconds: float = 0.0
     reason: str = ""
     signature: str = ""  # how the scores were measured, where that can differ between runs
-    work: float = 0.0  # the amount of work of the complete run, as `work` counts it
+    work: float = 0.0  # the amount of work of the complete run, in the unit of its kind of budget
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -138,14 +150,15 @@ class SweepGroup:
 def read_run(combination: Combination, folder: Path) -> SweepRun:
     """Return the state and scores of the run in ``folder``; raise RecipeError for another recipe."""
     recipe = combination.recipe
-    reason = _failure(folder)
+    failure = folder / "failed.json"
+    reason = str(json.loads(failure.read_text(encoding="utf-8"))["reason"]) if failure.exists() else ""
     if not (folder / "recipe.toml").exists():  # a run can fail in its first, timed steps
         return SweepRun(
             settings=combination.settings,
             folder=folder,
             state="failed" if reason else "waiting",
             reason=reason,
-            work=work(recipe),
+            work=_work(recipe),
         )
     saved = RunFolder(folder, resume=True, force=False).saved_recipe(Recipe)
     try:
@@ -168,14 +181,8 @@ def read_run(combination: Combination, folder: Path) -> SweepRun:
         steps=max((line["step"] for line in lines), default=0),
         seconds=sum(line.get("seconds", 0.0) for line in lines),
         reason=reason,
-        work=work(recipe),
+        work=_work(recipe),
     )
-
-
-def _failure(folder: Path) -> str:
-    """Return why the run in ``folder`` failed, or "" if it did not."""
-    path = folder / "failed.json"
-    return str(json.loads(path.read_text(encoding="utf-8"))["reason"]) if path.exists() else ""
 
 
 def _ended(folder: Path, step: int) -> bool:
@@ -239,20 +246,7 @@ def _signature(lines: Sequence[dict[str, Any]], recipe: Recipe) -> str:
     return "|".join([name, *(part for part in parts if part.startswith("text:"))])
 
 
-def measured_differently(runs: Sequence[SweepRun]) -> str:
-    """Return how the measurements of the finished runs differ, such as ``window: 64, 128``, or ""."""
-    parts: dict[str, list[str]] = {}
-    signatures = [run.signature for run in runs if run.state == "done" and run.signature]
-    for signature in signatures:
-        for part in signature.split("|")[1:]:
-            name, _, value = part.partition(":")
-            if value not in parts.setdefault(name, []):
-                parts[name].append(value)
-    different = {name: values for name, values in parts.items() if len(values) > 1}
-    return "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
-
-
-def work(recipe: Recipe) -> float:
+def _work(recipe: Recipe) -> float:
     """Return the amount of work of a run, in a unit that is equal for runs with the same kind of budget."""
     s = recipe.train
     if s.steps is not None:
@@ -260,37 +254,127 @@ def work(recipe: Recipe) -> float:
     return float(s.tokens or s.epochs or s.flops or s.minutes or 1)
 
 
-def best_run(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> SweepRun | None:
-    """Return the run with the best score; of equal scores, the one with the smaller budget, then the first.
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """The runs of a grid in its order, compared by the metric ``by``.
 
-    With ``groups``, the group with the best median wins, and of its runs the one nearest to the median.
+    The runs are grouped by all settings except ``median``; there are no groups if ``median`` is None.
     """
-    if groups:
-        complete = [group for group in groups if math.isfinite(metric.cost(group.median))]
+
+    folder: Path
+    by: Metric
+    median: str | None
+    runs: list[SweepRun]
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric."""
+        return self.by.name
+
+    @property
+    def done(self) -> list[SweepRun]:
+        """The finished runs."""
+        return [run for run in self.runs if run.state == "done"]
+
+    @property
+    def stopped(self) -> bool:
+        """True if some runs are not finished; an equal call continues them."""
+        return any(run.state in ("waiting", "stopped") for run in self.runs)
+
+    @cached_property
+    def groups(self) -> list[SweepGroup]:
+        """The groups of runs, in the order of their first runs."""
+        if self.median is None:
+            return []
+        members: dict[str, list[SweepRun]] = {}
+        for run in self.runs:
+            shared = {key: value for key, value in run.settings.items() if key != self.median}
+            members.setdefault(json.dumps(shared, default=str), []).append(run)
+        return [_group(group, self.median, self.metric) for group in members.values()]
+
+    @cached_property
+    def best(self) -> SweepRun | None:
+        """The run with the best score; of equal scores, the one with the smaller budget, then the first.
+
+        With groups, the group with the best median wins, and of its runs the one nearest to the median.
+        """
+        cost = self.by.cost
+        if self.median is None:
+            scored = [run for run in self.done if math.isfinite(cost(run.metrics.get(self.metric)))]
+            return min(scored, key=lambda run: (cost(run.metrics[self.metric]), run.work), default=None)
+        complete = [group for group in self.groups if math.isfinite(cost(group.median))]
         if not complete:
             return None
-        best = min(complete, key=lambda group: (metric.cost(group.median), group.runs[0].work))
+        best = min(complete, key=lambda group: (cost(group.median), group.runs[0].work))
         middle = best.median
         assert middle is not None
-        return min(best.runs, key=lambda run: abs(run.metrics[metric.name] - middle))
-    scored = [run for run in runs if run.state == "done"]
-    scored = [run for run in scored if math.isfinite(metric.cost(run.metrics.get(metric.name)))]
-    return min(scored, key=lambda run: (metric.cost(run.metrics[metric.name]), run.work), default=None)
+        return min(best.runs, key=lambda run: abs(run.metrics[self.metric] - middle))
+
+    @property
+    def undefined(self) -> list[str]:
+        """A line for each setting whose score is undefined, so that it cannot be the best."""
+        if self.median is not None:
+            return [
+                f"{_named(group.settings)}: {self.metric} is undefined in {group.undefined} of "
+                f"{len(group.runs)} runs, which leaves no median"
+                for group in self.groups
+                if group.undefined
+            ]
+        return [
+            f"{run.folder.name}: {self.metric} is undefined"
+            for run in self.done
+            if not math.isfinite(self.by.cost(run.metrics.get(self.metric)))
+        ]
+
+    @property
+    def measured_differently(self) -> str:
+        """How the measurements of the finished runs differ, such as ``window: 64, 128``, or ""."""
+        parts: dict[str, list[str]] = {}
+        for part in (part for run in self.done for part in run.signature.split("|")[1:]):
+            name, _, value = part.partition(":")
+            if value not in parts.setdefault(name, []):
+                parts[name].append(value)
+        different = {name: values for name, values in parts.items() if len(values) > 1}
+        return "; ".join(f"{name}: {', '.join(values)}" for name, values in different.items())
+
+    def count(self, state: str) -> int:
+        """Return how many runs are in ``state``."""
+        return sum(run.state == state for run in self.runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "metric": self.metric,
+            "direction": self.by.direction,
+            "runs": [run.as_dict() for run in self.runs],
+            "groups": [group.as_dict() for group in self.groups],
+            "best": None if self.best is None else self.best.as_dict(),
+            "stopped": self.stopped,
+            "measured_differently": self.measured_differently,
+            "undefined": self.undefined,
+        }
+
+    def write_tables(self) -> None:
+        """Write ``table.tsv`` and ``table.jsonl`` with a line for each run, atomically."""
+        rows = [{**run.as_dict(), "best": run is self.best} for run in self.runs]
+        lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+        write_text(self.folder / "table.jsonl", "".join(lines))
+        names = list(dict.fromkeys(name for run in self.runs for name in run.metrics))
+        header = [*self.runs[0].settings, "state", *names, "steps", "seconds", "best", "folder"]
+        cells = (
+            [
+                *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
+                run.state,
+                *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
+                *(str(run.steps), f"{run.seconds:.1f}", "best" if run is self.best else "", run.folder.name),
+            ]
+            for run in self.runs
+        )
+        write_text(self.folder / "table.tsv", "".join("\t".join(row) + "\n" for row in [header, *cells]))
 
 
-def groups_of(runs: Sequence[SweepRun], over: str | None, metric: Metric) -> list[SweepGroup]:
-    """Return the runs grouped by all their settings except ``over``; no groups if ``over`` is None."""
-    if over is None:
-        return []
-    members: dict[str, list[SweepRun]] = {}
-    for run in runs:
-        shared = {key: value for key, value in run.settings.items() if key != over}
-        members.setdefault(json.dumps(shared, default=str), []).append(run)
-    return [_group(group, over, metric) for group in members.values()]
-
-
-def _group(runs: list[SweepRun], over: str, metric: Metric) -> SweepGroup:
-    values = [run.metrics.get(metric.name) for run in runs if run.state == "done"]
+def _group(runs: list[SweepRun], over: str, metric: str) -> SweepGroup:
+    values = [run.metrics.get(metric) for run in runs if run.state == "done"]
     known = sorted(value for value in values if value is not None and math.isfinite(value))
     complete = len(known) == len(runs)
     return SweepGroup(
@@ -303,41 +387,5 @@ def _group(runs: list[SweepRun], over: str, metric: Metric) -> SweepGroup:
     )
 
 
-def undefined(runs: Sequence[SweepRun], groups: Sequence[SweepGroup], metric: Metric) -> list[str]:
-    """Return a line for each setting whose score is undefined, so that it cannot be the best."""
-    if groups:
-        return [
-            f"{_named(group.settings)}: {metric.name} is undefined in {group.undefined} of "
-            f"{len(group.runs)} runs, which leaves no median"
-            for group in groups
-            if group.undefined
-        ]
-    done = (run for run in runs if run.state == "done")
-    return [
-        f"{run.folder.name}: {metric.name} is undefined"
-        for run in done
-        if not math.isfinite(metric.cost(run.metrics.get(metric.name)))
-    ]
-
-
 def _named(settings: dict[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) or "all runs"
-
-
-def write_tables(folder: Path, runs: Sequence[SweepRun], best: SweepRun | None) -> None:
-    """Write ``table.tsv`` and ``table.jsonl`` with a line for each run; replace older files atomically."""
-    rows = [{**run.as_dict(), "best": run is best} for run in runs]
-    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    write_text(folder / "table.jsonl", "".join(lines))
-    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-    header = [*runs[0].settings, "state", *names, "steps", "seconds", "best", "folder"]
-    cells = (
-        [
-            *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
-            run.state,
-            *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
-            *(str(run.steps), f"{run.seconds:.1f}", "best" if run is best else "", run.folder.name),
-        ]
-        for run in runs
-    )
-    write_text(folder / "table.tsv", "".join("\t".join(row) + "\n" for row in [header, *cells]))

@@ -6,7 +6,6 @@ import gc
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,64 +29,14 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.run.folder import locked
 from wordloom.run.sweep.grid import Combination, combinations
-from wordloom.run.sweep.scores import (
-    OLD_LOSSES,
-    Metric,
-    SweepGroup,
-    SweepRun,
-    best_run,
-    groups_of,
-    measured_differently,
-    read_run,
-    undefined,
-    write_tables,
-)  # fmt: skip
-from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.sweep.scores import OLD_LOSSES, Metric, SweepResult, read_run
+from wordloom.run.tasks.building import model_settings
 from wordloom.run.train import TASKS, train
 from wordloom.training.precision import choose_device
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_config
 
 __all__ = ["SweepResult", "sweep"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepResult:
-    """The runs of a grid in its order, and the ``best`` of the finished runs, or None.
-
-    Attributes:
-        groups: the runs grouped by all settings except ``median``, if one was given.
-        stopped: whether some runs are not finished; an equal call continues them.
-        measured_differently: how the measurements of the runs differ, or "".
-        undefined: a line for each setting whose score is undefined.
-    """
-
-    folder: Path
-    metric: str
-    higher: bool
-    runs: list[SweepRun]
-    groups: list[SweepGroup]
-    best: SweepRun | None
-    stopped: bool
-    measured_differently: str = ""
-    undefined: list[str] = field(default_factory=list)
-
-    def count(self, state: str) -> int:
-        """Return how many runs are in ``state``."""
-        return sum(run.state == state for run in self.runs)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "metric": self.metric,
-            "direction": _direction(self.higher),
-            "runs": [run.as_dict() for run in self.runs],
-            "groups": [group.as_dict() for group in self.groups],
-            "best": None if self.best is None else self.best.as_dict(),
-            "stopped": self.stopped,
-            "measured_differently": self.measured_differently,
-            "undefined": self.undefined,
-        }
 
 
 def sweep(
@@ -137,7 +86,7 @@ def sweep(
             "recipe": name,
             "grid": {key: _distinct([point.settings[key] for point in points]) for key in grid},
             "metric": compared.name,
-            "direction": _direction(compared.higher),
+            "direction": compared.direction,
             "median": median,
         }
         write_text(folder / "sweep.json", json.dumps(about, indent=1, ensure_ascii=False, default=str))
@@ -161,24 +110,13 @@ class _Sweep:
         self.runs = [read_run(point, folder / point.name) for point in points]
 
     def result(self) -> SweepResult:
-        groups = groups_of(self.runs, self.median, self.metric)
-        return SweepResult(
-            folder=self.folder,
-            metric=self.metric.name,
-            higher=self.metric.higher,
-            runs=self.runs,
-            groups=groups,
-            best=best_run(self.runs, groups, self.metric),
-            stopped=any(run.state in ("waiting", "stopped") for run in self.runs),
-            measured_differently=measured_differently(self.runs),
-            undefined=undefined(self.runs, groups, self.metric),
-        )
+        return SweepResult(folder=self.folder, by=self.metric, median=self.median, runs=self.runs)
 
     def train(self) -> None:
         """Train the runs that are not done, until a signal asks to stop; write the tables after each run."""
         threads = torch.get_num_threads()
         mistakes: list[tuple[str, WordloomError]] = []
-        self._write()
+        self.result().write_tables()
         self._say_plan()
         for number, point in enumerate(self.points):
             if self.runs[number].state in ("done", "failed"):
@@ -193,7 +131,7 @@ class _Sweep:
                 continue
             finally:
                 self.runs[number] = read_run(point, self.folder / point.name)
-                self._write()
+                self.result().write_tables()
             if stopped:
                 return
             self._say_state(number)
@@ -215,9 +153,6 @@ class _Sweep:
             return False
         finally:
             gc.collect()  # the trainer and its hooks hold the model in a reference cycle
-
-    def _write(self) -> None:
-        write_tables(self.folder, self.runs, self.result().best)
 
     def _say_plan(self) -> None:
         states = [run.state for run in self.runs]
@@ -310,7 +245,3 @@ def _check_folder(folder: Path, grid: Mapping[str, Sequence[Any]]) -> None:
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
     return [value for i, value in enumerate(values) if value not in values[:i]]
-
-
-def _direction(higher: bool) -> str:
-    return "higher" if higher else "lower"

@@ -14,13 +14,13 @@ from typing import Any
 
 from wordloom.data.batches.framed import TASK_TOKENS
 from wordloom.errors import RecipeError
-from wordloom.models import MODELS, TaskConfig, config_from, context_limit, encodes, family_of
+from wordloom.models import MODELS, TaskConfig, body_config, config_from, encodes, family_of
 from wordloom.models.task_model import BODIES, SUMMARIES
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import LabelledData, TaskTokens
 from wordloom.run.prepare import recipe_tokenizer
-from wordloom.run.tasks.model_settings import model_settings
+from wordloom.run.tasks.building import check_length, check_vocabulary_size, new_config
 from wordloom.text import Tokenizer
 from wordloom.weights import load_config
 from wordloom.weights.special_tokens import pads_with_end_token
@@ -118,36 +118,10 @@ def head_config(
 
 
 def recipe_body(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
-    """Return the config of the recipe's body; with a checkpoint ``start`` that of its body, changed."""
-    return _new_body(recipe, tokenizer) if start is None else _start_body(recipe, start)
-
-
-def check_body(recipe: Recipe, tokenizer: Tokenizer, body: Any) -> None:
-    """Raise RecipeError unless ``body`` reads rows as long as the recipe's, and all tokens."""
-    longest, seq_len = context_limit(body), recipe.train.seq_len
-    if longest is not None and seq_len > longest:
-        raise RecipeError(
-            f"train.seq_len {seq_len} is more than the model reads, {longest} tokens; give no more"
-        )
-    if body.vocab_size < tokenizer.vocab_size:
-        raise RecipeError(
-            f"model.vocab_size {body.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; leave it "
-            "out"
-        )
-
-
-def _new_body(recipe: Recipe, tokenizer: Tokenizer) -> Any:
-    family, settings = model_settings(recipe)
-    settings.pop(_HEAD, None)
-    settings["vocab_size"] = recipe.model.get("vocab_size", tokenizer.vocab_size)
-    settings.setdefault("max_seq_len", recipe.train.seq_len)
-    return config_from(family, **settings)
-
-
-def _start_body(recipe: Recipe, start: Path) -> Any:
-    """Return the config of the body in ``start``, with the dropouts of the recipe."""
-    config = load_config(start)
-    body = config.body if isinstance(config, TaskConfig) else config
+    """Return the config of the recipe's body: new, or that of the checkpoint ``start`` with its changes."""
+    if start is None:
+        return new_config(recipe, tokenizer, recipe.train.seq_len, without=_HEAD)
+    body = body_config(load_config(start))
     wanted = {key: value for key, value in recipe.model.items() if key not in ("family", "preset", _HEAD)}
     family = recipe.model.get("family")
     if family not in (None, family_of(body)):
@@ -155,3 +129,9 @@ def _start_body(recipe: Recipe, start: Path) -> Any:
     if type(body) not in BODIES:
         return body
     return config_from(family_of(body), **{**vars(body), **wanted})
+
+
+def check_body(recipe: Recipe, tokenizer: Tokenizer, body: Any) -> None:
+    """Raise RecipeError unless ``body`` reads rows as long as the recipe's, and all tokens."""
+    check_length(body, recipe.train.seq_len)
+    check_vocabulary_size(body, tokenizer)

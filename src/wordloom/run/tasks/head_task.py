@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from wordloom.run.models.heads import HEADS
 from wordloom.run.models.heads.head import Head, ReadRows
 from wordloom.run.prepare import joined_fingerprint, ledger_json
 from wordloom.run.tasks.bodies import has_task_tokens, head_config, start_tokenizer
-from wordloom.run.tasks.placement import new_model, set_up_blocks
+from wordloom.run.tasks.building import new_model, set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.training.plan import Costs
 from wordloom.weights import save_model
@@ -66,21 +67,15 @@ def head_parts(
 
     ``fingerprint`` is that of the tokenizer or vocabulary.
     """
-
-    def save(model: Any, folder: Path, overwrite: bool) -> None:
-        save_model(model, folder, tokenizer=head.vocabulary, overwrite=overwrite)
-
-    return {
-        **row_parts(
-            read,
-            lambda model, validation: replace(head, model=model).metrics(validation),
-            labels=head.labels,
-            signature=head.signature,
-            progress=progress,
-            fingerprint=fingerprint,
-        ),
-        "save": save,
-    }
+    parts = row_parts(
+        read,
+        lambda model, validation: replace(head, model=model).metrics(validation),
+        labels=head.labels,
+        signature=head.signature,
+        progress=progress,
+        fingerprint=fingerprint,
+    )
+    return {**parts, "save": partial(save_model, tokenizer=head.vocabulary)}
 
 
 def row_parts(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from wordloom.data import (
     Corpus,
     Marks,
-    MaskedBatch,
     MaskedBatches,
     Masker,
     Masking,
@@ -25,15 +24,20 @@ from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.masked import masked_scores
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.evaluate.score import Scores
-from wordloom.models import MODELS, BertConfig, body_config, config_from, encodes, family_of
+from wordloom.models import MODELS, BertConfig, body_config, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import MaskingSettings, Recipe, load_recipe
 from wordloom.recipe.data import MaskedData
 from wordloom.run.prepare import corpus_tokenizer, joined_fingerprint, ledger_json, recipe_corpus
-from wordloom.run.tasks.model_settings import model_settings
-from wordloom.run.tasks.placement import new_model, set_up_blocks
-from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.building import (
+    check_length,
+    check_vocabulary_size,
+    new_config,
+    new_model,
+    set_up_blocks,
+)
+from wordloom.run.tasks.task import Task, Windows
 from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs
 from wordloom.weights import load_config, save_model
@@ -49,40 +53,30 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
 
     ``start`` is a checkpoint to begin with.
     """
-    data = _prepared(recipe, start, progress)
-    config = _config(recipe, data.tokenizer, start)
-
-    def save(model: Any, folder: Path, overwrite: bool) -> None:
-        save_model(model, folder, tokenizer=data.tokenizer, overwrite=overwrite)
-
-    validation, s = data.validation, recipe.train
+    tokenizer, parts = _prepared(recipe, start, progress)
+    config, s = _config(recipe, tokenizer, start), recipe.train
     rows = s.micro_batch_size or s.batch_size
+    evaluate, scored = None, dict[str, object]()
+    if "validation" in parts:
+        windows = Windows.of(parts["validation"], s.evaluate_windows, s)
+        evaluate, scored = partial(_metrics, windows=windows), _scored(windows, tokenizer)
     return Task(
         settings=s,
-        batches=data.batches,
-        fingerprints={"data": data.fingerprint, "tokenizer": data.tokenizer.fingerprint},
-        ledger=ledger_json({"train": data.batches, "validation": data.validation}),
+        batches=parts["train"],
+        fingerprints={
+            "data": joined_fingerprint(part.fingerprint for part in parts.values()),
+            "tokenizer": tokenizer.fingerprint,
+        },
+        ledger=ledger_json(parts),
         build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(
             trainer, s, padded=s.objective == "masked_lm+next_sentence", tokens=rows * s.seq_len
         ),
-        evaluate=None if validation is None else _evaluator(recipe, validation),
-        scored={} if validation is None else _scored(recipe, validation, data.tokenizer),
-        save=save,
+        evaluate=evaluate,
+        scored=scored,
+        save=partial(save_model, tokenizer=tokenizer),
         costs=_costs(recipe, config),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prepared:
-    tokenizer: Tokenizer
-    batches: AnyBatches | LengthSchedule
-    validation: AnyBatches | None
-
-    @property
-    def fingerprint(self) -> str:
-        parts = (self.batches, self.validation)
-        return joined_fingerprint(part.fingerprint for part in parts if part is not None)
 
 
 def validation_scores(encoder: Any) -> Scores:
@@ -95,34 +89,54 @@ def validation_scores(encoder: Any) -> Scores:
     if not recipe.train.objective.startswith("masked_lm"):
         vectors = recipe.train.objective in ("contrastive", "cosine_similarity")
         raise RecipeError(
-            f"{encoder.folder} was trained with objective '{recipe.train.objective}', which hides no tokens; "
+            f"{encoder.folder} was trained with objective '{recipe.train.objective}', which masks no tokens; "
             + ("give scored pairs and --task similarity" if vectors else "give a file")
         )
-    data = _prepared(recipe, encoder.folder, TrainingProgress())
-    if data.validation is None:
-        raise RecipeError(f"the recipe of {encoder.folder} holds nothing out; give a file")
-    settings = {**_scored(recipe, data.validation, data.tokenizer), "dtype": dtype_name(encoder.model)}
-    return masked_scores(encoder.model, _validation_batches(recipe, data.validation), settings=settings)
+    tokenizer, parts = _prepared(recipe, encoder.folder, TrainingProgress())
+    if "validation" not in parts:
+        raise RecipeError(f"the recipe of {encoder.folder} holds out no validation data; give a file")
+    windows = Windows.of(parts["validation"], recipe.train.evaluate_windows, recipe.train)
+    settings = {**_scored(windows, tokenizer), "dtype": dtype_name(encoder.model)}
+    return masked_scores(encoder.model, windows.batches(), settings=settings)
 
 
-def _prepared(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> _Prepared:
+def _metrics(model: Any, windows: Windows) -> dict[str, float]:
+    """Return the scores on the validation part, whose masks are fixed."""
+    scores = masked_scores(model, windows.batches(), settings={})
+    return {name: score.value for name, score in scores.items() if score.value is not None}
+
+
+def _scored(windows: Windows, tokenizer: Tokenizer) -> dict[str, object]:
+    return {
+        "data": windows.part.fingerprint[:8],
+        "tok": tokenizer_name(tokenizer),
+        "window": windows.part.seq_len,
+        "windows": windows.count,
+    }
+
+
+def _prepared(
+    recipe: Recipe, start: Path | None, progress: TrainingProgress
+) -> tuple[Tokenizer, dict[str, AnyBatches | LengthSchedule]]:
+    """Return the tokenizer and the batches of each part, "train" and perhaps "validation"."""
     corpus = recipe_corpus(recipe)
     assert isinstance(corpus, Corpus), "data.label_prefix has no meaning here, and the recipe says so"
     tokenizer = Tokenizer.from_pretrained(start) if start else corpus_tokenizer(recipe, corpus, progress)
-    d, s = recipe.data_as(MaskedData), recipe.train
+    s = recipe.train
 
     def batches(part: Any, seq_len: int) -> AnyBatches:
         return masked_part(recipe, corpus, tokenizer, part, seq_len, progress)
 
-    train: AnyBatches | LengthSchedule = batches("train", s.seq_len)
+    train = batches("train", s.seq_len)
+    parts: dict[str, AnyBatches | LengthSchedule] = {"train": train}
     if s.long_seq_len is not None:
         long = batches("train", s.long_seq_len)
-        train = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
-    validation = batches("validation", s.long_seq_len or s.seq_len) if d.holds_out else None
-    progress.say(train.ledger.lines())
-    if validation is not None:
-        progress.say(validation.ledger.lines())
-    return _Prepared(tokenizer=tokenizer, batches=train, validation=validation)
+        parts["train"] = LengthSchedule(train, long, switch=_switch(recipe, train.samples_per_epoch))
+    if recipe.data.holds_out:
+        parts["validation"] = batches("validation", s.long_seq_len or s.seq_len)
+    for part in parts.values():
+        progress.say(part.ledger.lines())
+    return tokenizer, parts
 
 
 def masked_part(
@@ -161,57 +175,38 @@ def _switch(recipe: Recipe, samples_per_epoch: int) -> int:
     return (steps - round(s.long_share * steps)) * s.batch_size
 
 
-_SETTLED = ("masked_lm_head", "next_sentence_head", "empty_id")
+_DECIDED = ("masked_lm_head", "next_sentence_head", "empty_id")  # by the objective and [masking]
 
 
 def _config(recipe: Recipe, tokenizer: Tokenizer, start: Path | None) -> Any:
     """Return the config of the recipe's or ``start``'s encoder, with the heads that the objective needs."""
     s, pairs = recipe.train, recipe.train.objective == "masked_lm+next_sentence"
-    for name in _SETTLED:
+    longest = max(s.seq_len, s.long_seq_len or 0)
+    for name in _DECIDED:
         if name in recipe.model:
             raise RecipeError(f"model.{name} follows from train.objective and [masking]: leave it out")
-    heads: dict[str, Any] = {"masked_lm_head": True, "next_sentence_head": pairs}
-    if start is not None and not recipe.model:
-        config = body_config(load_config(start))
-        _require_encoder(config, recipe)
-        heads["pooler"] = pairs or config.pooler
-    else:
-        family, settings = model_settings(recipe)
-        settings["vocab_size"] = recipe.model.get("vocab_size", tokenizer.vocab_size)
-        settings.setdefault("max_seq_len", max(s.seq_len, s.long_seq_len or 0))
-        config = config_from(family, **settings)
-        _require_encoder(config, recipe)
-        heads["pooler"] = recipe.model.get("pooler", pairs)
-    empty = recipe.masking.placeholder == "empty"  # else also of a checkpoint that learnt with it
-    heads["empty_id"] = tokenizer.token_to_id(EMPTY) if empty else None
+    from_start = start is not None and not recipe.model
+    config = body_config(load_config(start)) if from_start else new_config(recipe, tokenizer, longest)  # type: ignore[arg-type]
+    if not encodes(config):
+        able = " or ".join(name for name, each in MODELS.items() if issubclass(each.config, BertConfig))
+        raise RecipeError(
+            f"model.family '{family_of(config)}' does not read in both directions, as train.objective "
+            f"'{s.objective}' asks; take {able}"
+        )
+    pooler = pairs or config.pooler if from_start else recipe.model.get("pooler", pairs)
+    # without "empty", also the token of a checkpoint that was trained with it is not used
+    empty_id = tokenizer.token_to_id(EMPTY) if recipe.masking.placeholder == "empty" else None
+    heads = {"masked_lm_head": True, "next_sentence_head": pairs, "pooler": pooler, "empty_id": empty_id}
     config = replace(config, **heads)
     if pairs and config.type_vocab_size < 2:
         raise RecipeError(
             f"next sentences are of two segments and model.type_vocab_size is {config.type_vocab_size}; give "
             'it 2, or take train.objective = "masked_lm"'
         )
-    longest = max(s.seq_len, s.long_seq_len or 0)
-    if config.max_seq_len < longest:
-        raise RecipeError(
-            f"rows of {longest} tokens are longer than model.max_seq_len {config.max_seq_len}; raise the one "
-            "or lower train.seq_len (train.long_seq_len)"
-        )
-    if config.vocab_size < tokenizer.vocab_size:
-        raise RecipeError(
-            f"model.vocab_size {config.vocab_size} is below the tokenizer's {tokenizer.vocab_size}; raise "
-            "it, or leave it out"
-        )
+    check_length(config, longest)
+    check_vocabulary_size(config, tokenizer)
     format_of(config).token_settings({"pad_token_id": tokenizer.pad_id})  # refuses before the work
     return config
-
-
-def _require_encoder(config: Any, recipe: Recipe) -> None:
-    if not encodes(config):
-        able = " or ".join(name for name, each in MODELS.items() if issubclass(each.config, BertConfig))
-        raise RecipeError(
-            f"model.family '{family_of(config)}' does not read in both directions, as train.objective "
-            f"'{recipe.train.objective}' asks; take {able}"
-        )
 
 
 def _costs(recipe: Recipe, config: Any) -> Costs:
@@ -232,32 +227,3 @@ def training_flops(config: Any, masking: MaskingSettings, seq_len: int) -> float
     flops = flops_per_token(config, context=seq_len)
     hidden = flops.head + 2 * config.dim**2  # lm_head and mlm_transform
     return 3 * (flops.forward - hidden + share * hidden)
-
-
-def _scored(recipe: Recipe, validation: AnyBatches, tokenizer: Tokenizer) -> dict[str, object]:
-    return {
-        "data": validation.fingerprint[:8],
-        "tok": tokenizer_name(tokenizer),
-        "window": validation.seq_len,
-        "windows": _windows(recipe, validation),
-    }
-
-
-def _windows(recipe: Recipe, validation: AnyBatches) -> int:
-    available = validation.samples_per_epoch
-    return min(available, recipe.train.evaluate_windows or available)
-
-
-def _evaluator(recipe: Recipe, validation: AnyBatches) -> Callable[[Any], dict[str, float]]:
-    """Return the function that scores a model on the validation part, whose masks are fixed."""
-
-    def evaluate(model: Any) -> dict[str, float]:
-        scores = masked_scores(model, _validation_batches(recipe, validation), settings={})
-        return {name: score.value for name, score in scores.items() if score.value is not None}
-
-    return evaluate
-
-
-def _validation_batches(recipe: Recipe, validation: AnyBatches) -> Iterator[MaskedBatch]:
-    rows, windows = recipe.train.micro_batch_size or recipe.train.batch_size, _windows(recipe, validation)
-    return (validation.batch(at, min(rows, windows - at)) for at in range(0, windows, rows))

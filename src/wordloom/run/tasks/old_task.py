@@ -12,7 +12,6 @@ from typing import Any
 from wordloom.data import prepare
 from wordloom.data.batches.mixed import RehearsedBatches
 from wordloom.errors import CheckpointError, RecipeError
-from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.files import write_text
 from wordloom.models import TaskConfig, body_config, context_limit, encodes, family_of
@@ -24,7 +23,7 @@ from wordloom.recipe.reading import read_recipe
 from wordloom.run.prepare import causal_batches, joined_fingerprint, recipe_corpus
 from wordloom.run.tasks.bodies import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
-from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.task import Task, Windows, mean_loss
 from wordloom.text import Tokenizer
 from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of
 from wordloom.training.plan import Costs
@@ -103,24 +102,18 @@ def with_old_task(
         )
 
     validation = read("validation", old.seed)
-    windows = min(validation.samples_per_epoch, old.evaluate_windows or validation.samples_per_epoch)
-    step = s.micro_batch_size or s.batch_size
+    windows = Windows.of(validation, old.evaluate_windows, s)
     old_objective = objective(about.train.objective)
-
-    def loss(body: Any) -> float:
-        rows = (validation.batch(at, min(step, windows - at)) for at in range(0, windows, step))
-        mean = evaluate_batches(body, old_objective, rows).value
-        assert mean is not None
-        return mean
-
     scored = {
         "objective": about.train.objective,
         "data": validation.fingerprint[:8],
         "tok": tokenizer_name(tokenizer),
         "window": length,
-        "windows": windows,
+        "windows": windows.count,
     }
-    progress.say(f"old task    {about.train.objective} on {windows:,} windows of {length} tokens, held out")
+    progress.say(
+        f"old task    {about.train.objective} on {windows.count:,} validation windows of {length} tokens"
+    )
     ledgers = {"validation": validation.ledger.as_dict()}
     parts = [task.fingerprints["data"], validation.fingerprint]
     if s.rehearsal_share is not None or (s.language_model_texts == "old" and s.language_model_weight):
@@ -135,7 +128,7 @@ def with_old_task(
         fingerprints={**task.fingerprints, "data": data},
         ledger=json.dumps(ledger, indent=1, ensure_ascii=False),
     )
-    return task, Measured(loss=loss, scored=scored)
+    return task, Measured(loss=lambda body: mean_loss(body, old_objective, windows.batches()), scored=scored)
 
 
 def _tokenizer(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Tokenizer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,8 +37,8 @@ from wordloom.run.models.heads.head import ReadRows, values_in
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
 from wordloom.run.recipe_rows import corpus_of, parts_of
 from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
+from wordloom.run.tasks.building import new_model, set_up_blocks
 from wordloom.run.tasks.head_task import row_parts
-from wordloom.run.tasks.placement import new_model, set_up_blocks
 from wordloom.run.tasks.task import Task
 from wordloom.sentence_objectives import (
     TEXT_POOLINGS,
@@ -78,10 +79,7 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
         objective, compared = CosineSimilarity(pooling), {}
     signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **compared}
 
-    def save(model: Any, folder: Path, overwrite: bool) -> None:
-        files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
-        save_model(model, folder, tokenizer=tokenizer, files=files, overwrite=overwrite)
-
+    files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
     batches: Any = read["train"].batches
     tokens = batches.tokens_per_sample
     flops = flops_per_token(config, context=max(1, round(tokens / batches.each)))
@@ -90,7 +88,7 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
         objective=objective,
         build_model=lambda: new_model(recipe, config, start, progress),
         set_up=lambda trainer: set_up_blocks(trainer, s, padded=True, tokens=s.batch_size * tokens),
-        save=save,
+        save=partial(save_model, tokenizer=tokenizer, files=files),
         costs=Costs(
             flops_per_token=3 * (flops.layers + flops.attention), tokens_per_sample=tokens, dense=True
         ),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from wordloom.evaluate import evaluate_batches
 from wordloom.objectives import Objective
 from wordloom.recipe import TrainSettings
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Batches, Trainer
 
-__all__ = ["Task"]
+__all__ = ["Task", "Windows", "mean_loss"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Task:
         scored: the settings that decide the metrics, for their signature.
         objective: the objective; None: the one that the recipe names.
         sample: returns a text that the model writes; None for a model that writes none.
-        save: writes a model and its tokenizer into a folder; the third argument is overwrite.
+        save: writes a model and its tokenizer into a folder, as :func:`wordloom.weights.save_model` does.
     """
 
     settings: TrainSettings
@@ -43,9 +43,36 @@ class Task:
     build_model: Callable[[], Any]
     set_up: Callable[[Trainer], str]
     evaluate: Callable[[Any], dict[str, float]] | None
-    save: Callable[[Any, Path, bool], None]
+    save: Callable[..., None]
     scored: dict[str, object] = field(default_factory=dict)
     objective: Objective | None = None
     sample: Callable[[Any], str] | None = None
     costs: Costs | None = None
     timed: bool = True
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The first ``count`` samples of a validation part, read ``rows`` at a time."""
+
+    part: Any
+    count: int
+    rows: int
+
+    @classmethod
+    def of(cls, part: Any, most: int | None, s: TrainSettings) -> Windows:
+        """Return ``most`` samples of ``part``, or all of them, in batches of the size of a forward pass."""
+        available = part.samples_per_epoch
+        return cls(part, min(available, most or available), s.micro_batch_size or s.batch_size)
+
+    def batches(self) -> Iterator[Any]:
+        """Return the batches, in order."""
+        starts = range(0, self.count, self.rows)
+        return (self.part.batch(start, min(self.rows, self.count - start)) for start in starts)
+
+
+def mean_loss(model: Any, objective: Objective, batches: Iterable[Any]) -> float:
+    """Return the mean loss over ``batches``, in which something is scored."""
+    loss = evaluate_batches(model, objective, batches).value
+    assert loss is not None
+    return loss

@@ -214,11 +214,6 @@ class TokenizedHead(ReadsText, Head[Answer]):
     alike: int = 1
 
     @classmethod
-    def of(cls, folder: Path, model: Any, tokenizer: Tokenizer | None) -> Self:
-        """Return the head of the ``model`` in ``folder``."""
-        return cls(model=model, tokenizer=tokenizer, config=model.config, folder=folder)
-
-    @classmethod
     def for_training(cls, recipe: Recipe, tokenizer: Tokenizer, config: TaskConfig) -> Self:
         head = cls(model=None, tokenizer=tokenizer, config=config, alike=recipe.train.batch_size)
         return head.with_settings(recipe)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from wordloom.data import PairBatches, PairCorpus, prepare_pairs
 from wordloom.errors import RecipeError
-from wordloom.evaluate import evaluate_batches
 from wordloom.evaluate.score import perplexity_of
 from wordloom.models import (
     MODELS,
     BertGenerationConfig,
     body_config,
-    build,
     config_from,
     context_limit,
     encodes,
@@ -25,19 +21,18 @@ from wordloom.models import (
     translates,
 )
 from wordloom.models.building.cost import flops_per_token
-from wordloom.nn import set_attention_backend
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
 from wordloom.run.prepare import joined_fingerprint, ledger_json
-from wordloom.run.tasks.model_settings import model_settings
-from wordloom.run.tasks.task import Task
+from wordloom.run.tasks.building import model_settings, new_model
+from wordloom.run.tasks.task import Task, mean_loss
 from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
-from wordloom.training.plan import Costs, check_fits
+from wordloom.training.plan import Costs
 from wordloom.weights import config_from_bert, load_config, load_state, save_model, start_from_bert
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format
@@ -51,15 +46,8 @@ _VOCABULARIES = ("vocab_size", "source_vocab_size")
 def pair_corpus(recipe: Recipe) -> PairCorpus:
     """Return the pairs that ``[data]`` names."""
     d = recipe.data_as(TranslationData)
-    settings: dict[str, Any] = {
-        key: value
-        for key, value in (
-            ("source_column", d.source_column),
-            ("target_column", d.target_column),
-            ("targets", d.targets),
-        )
-        if value is not None
-    }
+    given = {"source_column": d.source_column, "target_column": d.target_column, "targets": d.targets}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if d.validation is not None:
         settings |= {"split": "files", "validation_sources": d.validation}
         if d.validation_targets is not None:
@@ -121,26 +109,18 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     _, target_tokens = train.tokens_per_sample
 
     def build_model() -> Any:
-        check_fits(config, s)
-        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        model = new_model(recipe, config, None, progress)
         if start is not None and _begins_as_bert(config, start):
             for started in start_from_bert(model, start, cross_attention=s.cross_attention):
                 progress.say(started.lines())
         elif start is not None:
             load_state(model, start)
-        set_attention_backend(model, s.attention_backend)
         return model
 
-    def save(model: Any, folder: Path, overwrite: bool) -> None:
-        save_model(
-            model,
-            folder,
-            tokenizer=vocabularies.target,
-            source_tokenizer=vocabularies.beside,
-            generation=_generation(model.config, vocabularies),
-            overwrite=overwrite,
-        )
-
+    evaluate, scored = None, dict[str, object]()
+    if held_out is not None:
+        evaluate = partial(_evaluate, held_out=held_out)
+        scored = {"data": held_out.fingerprint[:8], "tok": vocabularies.name, "pairs": len(held_out.shards)}
     pairs_per_batch = len(train.shards) / train.samples_per_epoch
     mean_length = max(1, round(target_tokens / max(1.0, pairs_per_batch)))
     return Task(
@@ -153,9 +133,14 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
         ledger=ledger_json(parts),
         build_model=build_model,
         set_up=_set_up,
-        evaluate=None if held_out is None else _evaluator(held_out),
-        scored={} if held_out is None else _scored(held_out, vocabularies),
-        save=save,
+        evaluate=evaluate,
+        scored=scored,
+        save=partial(
+            save_model,
+            tokenizer=vocabularies.target,
+            source_tokenizer=vocabularies.beside,
+            generation=_generation(config, vocabularies),
+        ),
         costs=Costs(
             flops_per_token=flops_per_token(config, context=mean_length).training,
             tokens_per_sample=target_tokens,
@@ -250,21 +235,8 @@ def _set_up(trainer: Trainer) -> str:
     return "eager"
 
 
-def _scored(held_out: PairBatches, vocabularies: Vocabularies) -> dict[str, object]:
-    return {
-        "data": held_out.fingerprint[:8],
-        "tok": vocabularies.name,
-        "pairs": len(held_out.shards),
-    }
-
-
-def _evaluator(held_out: PairBatches) -> Callable[[Any], dict[str, float]]:
-    """Return the function that computes loss and perplexity of the target tokens of the validation pairs."""
-
-    def evaluate(model: Any) -> dict[str, float]:
-        batches = (held_out.batch(i, 1) for i in range(held_out.samples_per_epoch))
-        loss = evaluate_batches(model, objective("translation"), batches).value
-        assert loss is not None
-        return {"loss": loss, "perplexity": perplexity_of(loss)}
-
-    return evaluate
+def _evaluate(model: Any, held_out: PairBatches) -> dict[str, float]:
+    """Return loss and perplexity of the target tokens of the validation pairs."""
+    batches = (held_out.batch(i, 1) for i in range(held_out.samples_per_epoch))
+    loss = mean_loss(model, objective("translation"), batches)
+    return {"loss": loss, "perplexity": perplexity_of(loss)}
