@@ -43,8 +43,7 @@ from wordloom.nn import sinusoidal_positions
 from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import TrainSettings, load_recipe
-from wordloom.run.tasks.translation.task import pair_corpus
-from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
+from wordloom.run.tasks.translation.task import pair_corpus, recipe_vocabularies
 from wordloom.training.allocator import tune_allocator
 from wordloom.training.trainer import Trainer
 

@@ -407,7 +407,7 @@ def test_budgets_become_steps(recipe, tmp_path, budget):
         ("model.dim=15", "does not divide into 2 heads"),
         ("model.vocab_size=10", "below the tokenizer's 300"),
         ("train.seq_len=5000", "5001|lower seq_len"),
-        ("model.max_seq_len=8", r"train\.seq_len 16 is above model\.max_seq_len 8"),
+        ("model.max_seq_len=8", r"rows of 16 tokens are longer than model\.max_seq_len 8"),
         ("train.device=cuda:7", "not on this machine|unknown"),
         ("train.attention_backend=efficient", "cannot run"),
         ("data.train=nowhere.txt", "nowhere.txt"),

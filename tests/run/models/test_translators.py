@@ -24,9 +24,8 @@ from wordloom.run import Translator, load_as, translation_scores
 from wordloom.run.checkpoint.load import next_command
 from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.tasks.translation.scores import pairs_to_score
-from wordloom.run.tasks.translation.task import _evaluator, pair_corpus
+from wordloom.run.tasks.translation.task import _evaluate, pair_corpus, recipe_vocabularies
 from wordloom.run.tasks.translation.views import align
-from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.text import Tokenizer
 from wordloom.weights import load_model, save_model
 
@@ -80,7 +79,7 @@ def test_scores_are_sacrebleus_and_the_loss_is_that_of_training(place, tmp_path,
     shards = prepare_pairs(
         corpus, translator.source_tokenizer, translator.tokenizer, part="all", cache=tmp_path
     )
-    trained = _evaluator(PairBatches(shards, batch_tokens=50, order="sequential"))(translator.model)
+    trained = _evaluate(translator.model, PairBatches(shards, batch_tokens=50, order="sequential"))
     assert found["loss"] == pytest.approx(trained["loss"], rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     scores = {score["name"]: score for score in json.loads(printed)["scores"]}

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from wordloom.data.files.source import Columns
 from wordloom.errors import CheckpointError
-from wordloom.recipe import Recipe, load_recipe
+from wordloom.recipe import Recipe
+from wordloom.run.recipe_rows import recipe_of
 from wordloom.weights import load_config
 
 __all__ = ["Checkpoint", "Reporter", "read_checkpoint", "report_columns"]
@@ -27,8 +28,7 @@ class Checkpoint:
     @cached_property
     def recipe(self) -> Recipe | None:
         """The recipe of the run that wrote the folder; None if the folder has no ``recipe.toml``."""
-        path = self.folder / "recipe.toml"
-        return load_recipe(str(path)) if path.exists() else None
+        return recipe_of(self.folder)
 
     @property
     def validation_recipe(self) -> Recipe:

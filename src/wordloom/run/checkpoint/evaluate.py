@@ -19,7 +19,7 @@ from wordloom.data import ScoredCorpus, documents, questions
 from wordloom.data.files.stream import EncodingErrors
 from wordloom.data.rows.choices import ChoiceRow, choice_rows
 from wordloom.data.rows.labelled import Column, LabelledCorpus
-from wordloom.data.rows.labelled_documents import LabelledDocuments
+from wordloom.data.rows.labelled_documents import LabelledDocuments, label_token
 from wordloom.data.rows.lines import is_table
 from wordloom.data.rows.squad import Question
 from wordloom.data.rows.tagged import TaggedText, tagged_texts, word_columns
@@ -37,7 +37,6 @@ from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_corpus
 from wordloom.run.recipe_rows import labelled_corpus, training_columns
-from wordloom.run.tasks.label_prefix import scores_after_labels
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials
@@ -91,7 +90,7 @@ def evaluate_text(
                 raise EvaluationError(
                     "the model scores each text given its label: leave out --per-word, --joined and --first"
                 )
-            return scores_after_labels(lm, LabelledDocuments(labelled_corpus(recipe)), **windows)
+            return _scores_after_labels(lm, LabelledDocuments(labelled_corpus(recipe)), **windows)
         texts, specials = recipe_corpus(recipe).documents("validation"), recipe.data_as(TextData).specials
     tokenizer, read = lm.text_tokenizer, list(islice(texts, first))
     size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in read)
@@ -106,6 +105,29 @@ def evaluate_text(
 
         settings = {**windows, "per_word": per_word, "joined": joined, "specials": specials}
         return perplexity(lm.model, tokenizer, read, progress=progress, **settings)
+
+
+def _scores_after_labels(lm: LanguageModel, corpus: LabelledDocuments, **settings: Any) -> Scores:
+    """Return the perplexity of the validation texts after their labels, which are neither scored nor counted.
+
+    The notes, and ``labels`` in the details, hold the loss and the number of texts of each label.
+    """
+    if (start := settings.pop("start", "auto")) not in ("auto", "label", "none"):
+        raise EvaluationError(f"start '{start}': nothing stands before a label; leave it out")
+    pieces = list(corpus.pieces("validation"))
+    overall = perplexity(lm.model, lm.text_tokenizer, pieces, start="label", **settings)
+    notes, by_label = [], {}
+    for label in corpus.labels:
+        labelled = [piece for piece in pieces if piece.prefix == label_token(label)]
+        if not labelled:
+            continue
+        scores = perplexity(lm.model, lm.text_tokenizer, labelled, start="label", **settings)
+        loss, n = scores["loss"].value, len(labelled)
+        by_label[label] = {"loss": loss, "texts": n}
+        notes.append(f"{label}: loss {loss:.4f} a token, {n:,} {'text' if n == 1 else 'texts'}")
+    return Scores(
+        overall.scores, overall.counts, (*overall.notes, *notes), {**overall.details, "labels": by_label}
+    )
 
 
 def evaluate_lambada(

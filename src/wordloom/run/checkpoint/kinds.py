@@ -69,7 +69,7 @@ class Evaluation(Use):
     """
 
     name: str
-    run: Callable[..., Any]
+    run: Callable[..., Any] = evaluate.evaluate_head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Prediction(Use):
         files: what a FILE holds, for kinds that do not read texts from standard input by default.
     """
 
-    run: Callable[..., Iterator[PredictedRow]]
+    run: Callable[..., Iterator[PredictedRow]] = predict.predict_head
     rows: str = "texts"
     files: str | None = None
 
@@ -154,7 +154,6 @@ def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
         "evaluations": {
             "text": Evaluation(
                 name="classification",
-                run=evaluate.evaluate_head,
                 reads="is scored on labelled rows",
                 options=("plot",),
                 file_options=(*_COLUMNS, "encoding_errors", *options),
@@ -162,7 +161,6 @@ def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
             )
         },
         "prediction": Prediction(
-            run=predict.predict_head,
             reads="predicts the labels of texts",
             options=(*_TEXTS, "batch_size", *options),
             most_texts=most_texts,
@@ -200,14 +198,12 @@ KINDS: dict[str, Kind] = {
         evaluations={
             "text": Evaluation(
                 name="regression",
-                run=evaluate.evaluate_head,
                 reads="is scored on rows with scores",
                 file_options=(*_COLUMNS, "encoding_errors", "too_long"),
                 most_texts=2,
             )
         },
         prediction=Prediction(
-            run=predict.predict_head,
             reads="predicts a number for each text",
             options=(*_TEXTS, "batch_size", "too_long"),
             most_texts=2,
@@ -221,13 +217,11 @@ KINDS: dict[str, Kind] = {
         evaluations={
             "text": Evaluation(
                 name="multiple_choice",
-                run=evaluate.evaluate_head,
                 reads="is scored on questions with choices",
                 file_options=("encoding_errors", "too_long"),
             )
         },
         prediction=Prediction(
-            run=predict.predict_head,
             reads="reads questions with choices",
             options=("batch_size", "too_long"),
             rows="questions",
@@ -242,14 +236,12 @@ KINDS: dict[str, Kind] = {
         evaluations={
             "text": Evaluation(
                 name="token_classification",
-                run=evaluate.evaluate_head,
                 reads="is scored on words with labels",
                 file_options=("text_column", "label_column", "encoding_errors", "too_long"),
                 too_long=("error", "cut", "window"),
             )
         },
         prediction=Prediction(
-            run=predict.predict_head,
             reads="predicts the labels of words",
             options=(*_TEXTS, "batch_size", "too_long"),
             too_long=("error", "cut", "window"),
@@ -263,14 +255,12 @@ KINDS: dict[str, Kind] = {
         evaluations={
             "text": Evaluation(
                 name="question_answering",
-                run=evaluate.evaluate_head,
                 reads="is scored on questions with answers",
                 options=("threshold",),
                 file_options=("encoding_errors",),
             )
         },
         prediction=Prediction(
-            run=predict.predict_head,
             reads="reads questions and the texts that answer them",
             options=("batch_size", "too_long", "top_k", "threshold"),
             rows="questions",

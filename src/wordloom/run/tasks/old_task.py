@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wordloom.data import prepare
+from wordloom.data.batches.causal import Order
 from wordloom.data.batches.mixed import RehearsedBatches
 from wordloom.errors import CheckpointError, RecipeError
 from wordloom.evaluate.reading import tokenizer_name
@@ -24,7 +25,6 @@ from wordloom.run.prepare import causal_batches, joined_fingerprint, recipe_corp
 from wordloom.run.tasks.bodies import start_tokenizer
 from wordloom.run.tasks.masked import masked_part, training_flops
 from wordloom.run.tasks.task import Task, Windows, mean_loss
-from wordloom.text import Tokenizer
 from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of
 from wordloom.training.plan import Costs
 from wordloom.weights import load_config
@@ -34,14 +34,9 @@ __all__ = ["FILE", "Measured", "check_old_head", "with_old_task", "write_losses"
 FILE = "old_task.json"  # of a finished run: the losses before and after
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The measurement of the old task.
-
-    Attributes:
-        loss: returns the mean loss on the old text of the model without the new task's head.
-        scored: the settings that decide the loss, for its signature.
-    """
+class Measured(NamedTuple):
+    """The measurement of the old task: its ``loss`` for a model without the new task's head, and the settings
+    that decide the loss, for its signature."""
 
     loss: Callable[[Any], float]
     scored: dict[str, object]
@@ -84,22 +79,25 @@ def with_old_task(
     if longest is not None and length > longest:
         raise RecipeError(f"rows of [old_task] have {length} tokens and the model reads {longest}; give "
                           "old_task.seq_len")  # fmt: skip
-    tokenizer = _tokenizer(recipe, start, progress)
+    if start is None and recipe.tokenizer.path is None:
+        raise RecipeError(
+            "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
+            "to train both tasks from scratch, name the old task's tokenizer as tokenizer.path"
+        )
+    tokenizer = start_tokenizer(recipe, start, (), progress, "row")
     about = _as_recipe(recipe, "masked_lm" if encoder else "causal_lm")
     corpus: Any = recipe_corpus(about)
     if old.train is None:  # the whole text is measured
         corpus = replace(corpus, sources=(), split="files", validation_sources=corpus.sources)
 
     def read(part: Any, seed: int) -> Any:
+        seeded = about.model_copy(update={"seed": seed})
         if encoder:
-            seeded = about.model_copy(update={"seed": seed})
             return masked_part(seeded, corpus, tokenizer, part, length, progress)
         with progress.data(part) as show:
             shards = prepare(corpus, tokenizer, part=part, specials=old.specials, progress=show)
-        seeded = about.model_copy(update={"seed": seed})
-        return causal_batches(
-            seeded, shards, rows=1, order="permutation" if part == "train" else "sequential"
-        )
+        order: Order = "permutation" if part == "train" else "sequential"
+        return causal_batches(seeded, shards, rows=1, order=order)
 
     validation = read("validation", old.seed)
     windows = Windows.of(validation, old.evaluate_windows, s)
@@ -128,17 +126,7 @@ def with_old_task(
         fingerprints={**task.fingerprints, "data": data},
         ledger=json.dumps(ledger, indent=1, ensure_ascii=False),
     )
-    return task, Measured(loss=lambda body: mean_loss(body, old_objective, windows.batches()), scored=scored)
-
-
-def _tokenizer(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Tokenizer:
-    """Return the tokenizer of the run, with the tokens that the run adds."""
-    if start is None and recipe.tokenizer.path is None:
-        raise RecipeError(
-            "[old_task] is read with the tokenizer of a checkpoint: begin with one (--from CHECKPOINT), or, "
-            "to train both tasks from scratch, name the old task's tokenizer as tokenizer.path"
-        )
-    return start_tokenizer(recipe, start, (), progress, "row")
+    return task, Measured(lambda body: mean_loss(body, old_objective, windows.batches()), scored)
 
 
 def _as_recipe(recipe: Recipe, kind: str) -> Recipe:

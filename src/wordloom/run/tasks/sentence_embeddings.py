@@ -6,11 +6,11 @@ The finished folder is an encoder's folder with the files of sentence-transforme
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from wordloom.data.batches.framed import Frame, MarkedRows, marked_rows
 from wordloom.data.batches.sequences import TextGroupBatches
 from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.groups import GroupCorpus, text_numbers
-from wordloom.data.rows.labelled import REPEATED, LabelledCorpus
+from wordloom.data.rows.labelled import REPEATED, LabelledCorpus, Part
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.data.rows.scored import ScoredCorpus
 from wordloom.errors import DataError, RecipeError, did_you_mean, position
@@ -64,13 +64,13 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = start_tokenizer(recipe, start, texts, progress, "row")
     config = _config(recipe, tokenizer, start)
-    reader = _Reader(tokenizer, s.seq_len, recipe.data_as(RowLengths).too_long, corpus)
-    groups: dict[str, _Groups] = {part: reader.read(part) for part in parts_of(recipe)}
-    targets = _targets(recipe, groups)
-    read = {
-        part: ReadRows(group.batches(targets[part], recipe.seed), group.ledger, group)
-        for part, group in groups.items()
-    }
+    groups: dict[str, _Groups] = {part: _read(recipe, tokenizer, corpus, part) for part in parts_of(recipe)}
+    read = {}
+    for (part, group), targets in zip(groups.items(), _targets(recipe, groups), strict=True):
+        batches = TextGroupBatches(
+            group.texts, targets, pad_id=group.pad, places=group.places, seed=recipe.seed
+        )
+        read[part] = ReadRows(batches, group.ledger, group)
     objective: Contrastive | CosineSimilarity
     if s.objective == "contrastive":
         objective = Contrastive(pooling, scale=s.similarity_scale, symmetric=s.symmetric)
@@ -80,9 +80,9 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
     signature = {"tok": tokenizer_name(tokenizer), "texts": f"to-{s.seq_len}", "pooling": pooling, **compared}
 
     files = pooling_files(config.dim, SentenceSettings(pooling, True, s.seq_len))
-    batches: Any = read["train"].batches
-    tokens = batches.tokens_per_sample
-    flops = flops_per_token(config, context=max(1, round(tokens / batches.each)))
+    train: Any = read["train"].batches
+    tokens = train.tokens_per_sample
+    flops = flops_per_token(config, context=max(1, round(tokens / train.each)))
     return Task(
         settings=s,
         objective=objective,
@@ -155,9 +155,8 @@ class _Groups:
     """N rows of K texts.
 
     Attributes:
-        texts: all of them, those of a row one after another; ``numbers`` [N, K] of them, equal ones alike.
+        texts: all texts, row by row; ``numbers`` [N, K] are their numbers, the same for equal texts.
         scores: [N], None without any; ``belong`` [N]: whether the texts of a row belong together.
-        places: of each row.
     """
 
     texts: MarkedRows
@@ -168,110 +167,92 @@ class _Groups:
     pad: int
     ledger: RowLedger
 
-    def batches(self, targets: Any, seed: int) -> TextGroupBatches:
-        return TextGroupBatches(self.texts, targets, pad_id=self.pad, places=self.places, seed=seed)
+
+def _read(recipe: Recipe, tokenizer: Tokenizer, corpus: LabelledCorpus, part: Part) -> _Groups:
+    """Return the rows of ``part``; training rows are those whose texts belong together.
+
+    Raises DataError for rows of one text or of different numbers of texts, and for an empty or too long text.
+    """
+    dropped: Counter[str] = Counter()
+    rows: list[Any] = list(corpus.rows(part, dropped))
+    if not rows:
+        raise corpus.no_rows(part)
+    positive = corpus.positive if isinstance(corpus, GroupCorpus) else None
+    scored = isinstance(corpus, ScoredCorpus) or isinstance(positive, float | int)
+    belong = np.ones(len(rows), np.bool_)
+    if isinstance(corpus, GroupCorpus):
+        belong = np.array([corpus.belongs(row) for row in rows], np.bool_)
+        _refuse_few(positive, part, rows, belong)
+    others = int((~belong).sum())
+    if part == "train" or not scored:  # validation compares the scores of the other rows, too
+        rows = [row for row, keep in zip(rows, belong, strict=True) if keep]
+        belong = belong[belong]
+    _refuse_uneven(rows, pairs=isinstance(corpus, ScoredCorpus))
+    texts = len(rows[0].texts)
+    frame = Frame.of_encoder(tokenizer)
+    read = marked_rows(
+        tokenizer,
+        ((text,) for row in rows for text in row.texts),
+        frame,
+        longest=recipe.train.seq_len,
+        too_long=recipe.data_as(RowLengths).too_long,
+        place=lambda n: f"{rows[n // texts].place}, column {rows[n // texts].columns[n % texts]!r}",
+    )
+    numbers = text_numbers([row.texts for row in rows])
+    scores = np.array([row.score for row in rows], np.float32) if scored else None
+    ledger = RowLedger(
+        part=part,
+        split=corpus.describe_split(),
+        rows=len(rows),
+        terms=len(read.ids),
+        unknown=read.unknown,
+        repeated=dropped[REPEATED],
+        cut=read.cut,
+        counts={
+            "texts": texts,
+            "others": others if belong.all() else 0,
+            "beside": int((~belong).sum()),
+            "shared": _shared(numbers),
+        },
+        scores=None if scores is None else (scores.min().item(), scores.max().item(), scores.mean().item()),
+        text=str(RowDigest((row.texts, row.score if scored else None) for row in rows)),
+    )
+    places = [position(row.source, row.line) for row in rows]
+    return _Groups(
+        texts=read, numbers=numbers, scores=scores, belong=belong, places=places, pad=frame.pad, ledger=ledger
+    )
 
 
-@dataclass(frozen=True)
-class _Reader:
-    tokenizer: Tokenizer
-    longest: int
-    too_long: Literal["error", "cut"]
-    corpus: LabelledCorpus
+def _refuse_few(positive: Any, part: Part, rows: Sequence[Any], belong: NDArray[np.bool_]) -> None:
+    """Raise DataError if the texts of fewer than two rows belong together."""
+    count = int(belong.sum())
+    if count >= 2:
+        return
+    hint = ""
+    if isinstance(positive, str):
+        labels = sorted({str(row.label) for row in rows})
+        hint = f"; data.positive is {positive!r} and the labels there: {', '.join(labels[:8])}"
+    elif positive is not None:
+        hint = f"; data.positive is {positive:g} and the scores go to {max(row.score for row in rows):g}"
+    raise DataError(
+        f"the {part} part has {count} row(s) whose texts belong together, and a text is to be found "
+        f"among others: give 2 or more{hint}"
+    )
 
-    def read(self, part: Literal["train", "validation"]) -> _Groups:
-        """Return the rows of ``part``; training rows are those whose texts belong together.
 
-        Raises DataError for rows of one text or of different numbers of them, an empty text and one that is
-        too long.
-        """
-        dropped: Counter[str] = Counter()
-        rows: list[Any] = list(self.corpus.rows(part, dropped))
-        if not rows:
-            raise self.corpus.no_rows(part)
-        scored = isinstance(self.corpus, ScoredCorpus) or (
-            isinstance(self.corpus, GroupCorpus) and isinstance(self.corpus.positive, float | int)
-        )
-        belong = np.ones(len(rows), np.bool_)
-        if isinstance(self.corpus, GroupCorpus):
-            belong = np.array([self.corpus.belongs(row) for row in rows], np.bool_)
-            self._refuse_few(part, rows, belong)
-        others = int((~belong).sum())
-        if part == "train" or not scored:  # the others' scores are compared with, too
-            rows = [row for row, keep in zip(rows, belong, strict=True) if keep]
-            belong = belong[belong]
-        self._refuse_uneven(rows)
-        texts = len(rows[0].texts)
-        frame = Frame.of_encoder(self.tokenizer)
-        read = marked_rows(
-            self.tokenizer,
-            ((text,) for row in rows for text in row.texts),
-            frame,
-            longest=self.longest,
-            too_long=self.too_long,
-            place=lambda n: f"{rows[n // texts].place}, column {rows[n // texts].columns[n % texts]!r}",
-        )
-        numbers = text_numbers([row.texts for row in rows])
-        scores = np.array([row.score for row in rows], np.float32) if scored else None
-        ledger = RowLedger(
-            part=part,
-            split=self.corpus.describe_split(),
-            rows=len(rows),
-            terms=len(read.ids),
-            unknown=read.unknown,
-            repeated=dropped[REPEATED],
-            cut=read.cut,
-            counts={
-                "texts": texts,
-                "others": others if belong.all() else 0,
-                "beside": int((~belong).sum()),
-                "shared": _shared(numbers),
-            },
-            scores=None
-            if scores is None
-            else (scores.min().item(), scores.max().item(), scores.mean().item()),
-            text=str(RowDigest((row.texts, row.score if scored else None) for row in rows)),
-        )
-        return _Groups(
-            texts=read,
-            numbers=numbers,
-            scores=scores,
-            belong=belong,
-            places=[position(row.source, row.line) for row in rows],
-            pad=frame.pad,
-            ledger=ledger,
-        )
-
-    def _refuse_few(self, part: str, rows: Sequence[Any], belong: NDArray[np.bool_]) -> None:
-        count = int(belong.sum())
-        if count >= 2:
-            return
-        positive = getattr(self.corpus, "positive", None)
-        hint = ""
-        if isinstance(positive, str):
-            labels = sorted({str(row.label) for row in rows})
-            hint = f"; data.positive is {positive!r} and the labels there: {', '.join(labels[:8])}"
-        elif positive is not None:
-            hint = f"; data.positive is {positive:g} and the scores go to {max(row.score for row in rows):g}"
-        raise DataError(
-            f"the {part} part has {count} row(s) whose texts belong together, and a text is to be found "
-            f"among others: give 2 or more{hint}"
-        )
-
-    def _refuse_uneven(self, rows: Sequence[Any]) -> None:
-        scored = isinstance(self.corpus, ScoredCorpus)
-        for row in rows:
-            n = len(row.texts)
-            if n < 2 or (scored and n > 2):
-                takes = "two" if scored else "two or more"
-                raise DataError(
-                    f"{row.place}: has {n} text(s), and {takes} are compared; name their columns: "
-                    'data.text_column = ["one", "two"]'
-                )
-            if n != len(rows[0].texts):
-                raise DataError(
-                    f"{row.place}: has {n} texts and the first row {len(rows[0].texts)}; give all alike"
-                )
+def _refuse_uneven(rows: Sequence[Any], *, pairs: bool) -> None:
+    """Raise DataError unless all rows have equally many texts: two, or without ``pairs`` two or more."""
+    for row in rows:
+        n = len(row.texts)
+        if n < 2 or (pairs and n > 2):
+            raise DataError(
+                f"{row.place}: has {n} text(s), and {'two' if pairs else 'two or more'} are compared; name "
+                'their columns: data.text_column = ["one", "two"]'
+            )
+        if n != len(rows[0].texts):
+            raise DataError(
+                f"{row.place}: has {n} texts and the first row {len(rows[0].texts)}; give all alike"
+            )
 
 
 def _shared(numbers: NDArray[np.int64]) -> int:
@@ -280,12 +261,10 @@ def _shared(numbers: NDArray[np.int64]) -> int:
     return sum(any(owners[number] > 1 for number in row) for row in numbers.tolist())
 
 
-def _targets(
-    recipe: Recipe, groups: dict[str, _Groups]
-) -> dict[str, NDArray[np.int64] | NDArray[np.float32]]:
-    """Return by part the numbers of the texts, or for cosine similarity the scores scaled to 0 to 1."""
+def _targets(recipe: Recipe, groups: Mapping[str, _Groups]) -> list[NDArray[np.int64] | NDArray[np.float32]]:
+    """Return for each part the numbers of the texts, or for cosine similarity the scores scaled to 0 to 1."""
     if recipe.train.objective == "contrastive":
-        return {part: group.numbers for part, group in groups.items()}
+        return [group.numbers for group in groups.values()]
     score_range = recipe.data_as(SentenceData).score_range
     low, high = score_range or (groups["train"].ledger.scores or (0.0, 0.0))[:2]
     if low >= high:
@@ -293,8 +272,8 @@ def _targets(
             f"scores from {low:g} to {high:g} tell nothing apart; give rows of several, or data.score_range "
             "from the least alike to the most"
         )
-    scaled: dict[str, NDArray[np.int64] | NDArray[np.float32]] = {}
-    for part, group in groups.items():
+    scaled: list[NDArray[np.int64] | NDArray[np.float32]] = []
+    for group in groups.values():
         assert group.scores is not None
         outside = (group.scores < low) | (group.scores > high)
         if outside.any():
@@ -303,7 +282,7 @@ def _targets(
                 f"{group.places[row]}: the score {group.scores[row]:g} is outside of {low:g} to {high:g}; "
                 "say data.score_range, from the least alike to the most"
             )
-        scaled[part] = (group.scores - np.float32(low)) / np.float32(high - low)
+        scaled.append((group.scores - np.float32(low)) / np.float32(high - low))
     return scaled
 
 

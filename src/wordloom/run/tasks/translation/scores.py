@@ -19,10 +19,10 @@ from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.score import RatioStatistics, loss_and_perplexity
 from wordloom.generate import score_targets
 from wordloom.models import context_limit
-from wordloom.recipe import load_recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.translator import Translator
 from wordloom.run.models.vocabularies import Vocabularies
+from wordloom.run.recipe_rows import recipe_of
 from wordloom.run.tasks.translation.task import pair_corpus
 from wordloom.version import __version__
 
@@ -35,8 +35,7 @@ def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iter
     ``reading`` are settings of :class:`~wordloom.data.PairCorpus` that are not None; columns that it leaves
     open are those of the recipe.
     """
-    path = folder / "recipe.toml"
-    recipe = load_recipe(str(path)) if path.exists() else None
+    recipe = recipe_of(folder)
     if not sources:
         if recipe is None:
             raise CheckpointError(f"{folder} has no recipe.toml that names validation pairs; give files")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,9 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
 from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
-from wordloom.run.prepare import joined_fingerprint, ledger_json
+from wordloom.run.prepare import joined_fingerprint, ledger_json, recipe_tokenizer
 from wordloom.run.tasks.building import model_settings, new_model
 from wordloom.run.tasks.task import Task, mean_loss
-from wordloom.run.tasks.translation.vocabularies import recipe_vocabularies
 from wordloom.training import Trainer
 from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.plan import Costs
@@ -37,7 +37,7 @@ from wordloom.weights import config_from_bert, load_config, load_state, save_mod
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format
 
-__all__ = ["pair_corpus", "translation_task"]
+__all__ = ["pair_corpus", "recipe_vocabularies", "translation_task"]
 
 #: The sizes that the tokenizers decide.
 _VOCABULARIES = ("vocab_size", "source_vocab_size")
@@ -60,6 +60,24 @@ def pair_corpus(recipe: Recipe) -> PairCorpus:
     else:
         settings["validation_fraction"] = d.validation_fraction
     return PairCorpus(sources=d.train, header=d.header, encoding_errors=d.row_errors, **settings)
+
+
+def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingProgress) -> Vocabularies:
+    """Return the tokenizers that ``[tokenizer]`` asks for: read, or trained on both sides or on each."""
+
+    def texts(*sides: int) -> Iterator[str]:
+        return ((pair.source, pair.target)[side] for pair in corpus.pairs("train") for side in sides)
+
+    t = recipe.tokenizer
+    if not t.separate and t.source_path is None:
+        joint = recipe_tokenizer(recipe, texts(0, 1), progress, "pairs, both sides").with_end()
+        return Vocabularies(joint, joint)
+    changes: dict[str, Any] = {"path": t.source_path, "vocab_size": t.source_vocab_size or t.vocab_size}
+    of_sources = recipe.model_copy(update={"tokenizer": t.model_copy(update=changes)})
+    return Vocabularies(
+        recipe_tokenizer(of_sources, texts(0), progress, "pairs' sources").with_end(),
+        recipe_tokenizer(recipe, texts(1), progress, "pairs' targets").with_end(),
+    )
 
 
 def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
