@@ -60,7 +60,9 @@ def built(config: Any) -> Any:
 
 def classifies() -> tuple[Any, Callable[[], Any]]:
     model, tokenizer = headed("classification")
-    made = TextClassifier(model=model, reader=MarkedReader(tokenizer, model.config), config=model.config)
+    made = TextClassifier(
+        model=model, reader=MarkedReader(tokenizer, config=model.config), config=model.config
+    )
 
     def call() -> Any:
         read = made.reader.read(TEXTS, None)

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 from wordloom.data import CausalBatches, ContiguousBatches, Corpus, TokenShards, prepare
 from wordloom.data.batches.causal import Order
 from wordloom.data.batches.masking import EMPTY
-from wordloom.data.rows.labelled import Part
+from wordloom.data.rows.labelled import LabelledCorpus, Part
 from wordloom.data.rows.labelled_documents import LabelledDocuments
 from wordloom.errors import RecipeError
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import CausalData, TextData
-from wordloom.run.recipe_rows import labelled_corpus
+from wordloom.run.recipe_rows import corpus_of
 from wordloom.text import TOKENIZERS, Tokenizer
 
 __all__ = [
@@ -64,7 +64,7 @@ def recipe_corpus(recipe: Recipe) -> AnyCorpus:
     """Return the corpus that ``[data]`` names."""
     d = recipe.data_as(TextData)
     if isinstance(d, CausalData) and d.label_prefix:
-        return LabelledDocuments(labelled_corpus(recipe))
+        return LabelledDocuments(corpus_of(recipe, LabelledCorpus))
     settings: dict[str, Any] = {"separator": d.separator, "encoding_errors": d.encoding_errors}
     if d.field is not None:
         settings["field"] = d.field

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from wordloom.data.files.source import is_stdin
-from wordloom.data.rows.labelled import ColumnChoice, LabelledCorpus, Part
+from wordloom.data.rows.labelled import ColumnChoice, CorpusPart, LabelledCorpus, Part
 from wordloom.data.sets.fetch import names_dataset
 from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe, load_recipe
@@ -19,7 +19,6 @@ from wordloom.recipe.table import Table
 __all__ = [
     "corpus_of",
     "divided",
-    "labelled_corpus",
     "parts_of",
     "recipe_of",
     "training_columns",
@@ -27,11 +26,6 @@ __all__ = [
 
 Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 Item = TypeVar("Item")
-
-
-def labelled_corpus(recipe: Recipe) -> LabelledCorpus:
-    """Return the labelled rows that ``[data]`` names."""
-    return corpus_of(recipe, LabelledCorpus)
 
 
 def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
@@ -53,9 +47,11 @@ def corpus_of(recipe: Recipe, kind: type[Corpus]) -> Corpus:
     )
 
 
-def parts_of(recipe: Recipe) -> tuple[Part, ...]:
-    """Return the parts that the recipe's rows are divided into: train, and validation if it holds out any."""
-    return ("train", "validation") if recipe.data.holds_out else ("train",)
+def parts_of(recipe: Recipe, kind: type[LabelledCorpus]) -> dict[str, CorpusPart]:
+    """Return the rows of :func:`corpus_of` by part: "train", and "validation" if the recipe holds out any."""
+    corpus = corpus_of(recipe, kind)
+    parts: tuple[Part, ...] = ("train", "validation") if recipe.data.holds_out else ("train",)
+    return {part: corpus.part(part) for part in parts}
 
 
 def recipe_of(folder: str | Path) -> Recipe | None:

@@ -137,9 +137,9 @@ def test_it_writes_and_scores_by_label(recipe, tmp_path):
     with pytest.raises(WordloomError, match="holds the special token '<A>'"):
         lm.generate("<A>")
     from wordloom.recipe import load_recipe
-    from wordloom.run.recipe_rows import labelled_corpus
+    from wordloom.run.recipe_rows import corpus_of
 
-    held_out = list(labelled_corpus(load_recipe(result.folder)).rows("validation"))
+    held_out = list(corpus_of(load_recipe(result.folder), LabelledCorpus).rows("validation"))
     nats, size = {"A": 0.0, "B": 0.0}, 0
     tokens = dict.fromkeys(nats, 0)
     for row in held_out:

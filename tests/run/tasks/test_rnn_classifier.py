@@ -12,7 +12,7 @@ import torch
 from tests.run.test_train import lines
 
 import wordloom
-from wordloom.data.rows.labelled import labelled_rows
+from wordloom.data.rows.labelled import LabelledCorpus, labelled_rows
 from wordloom.errors import CheckpointError, DataError, WordloomError
 from wordloom.run import TextClassifier, load_as, train
 
@@ -88,9 +88,9 @@ def test_its_figures_are_those_of_its_probabilities(recipe, tmp_path):
     result = train(recipe, out=tmp_path / "run")
     classifier = load_as(TextClassifier, tmp_path / "run")
     from wordloom.recipe import load_recipe
-    from wordloom.run.recipe_rows import labelled_corpus
+    from wordloom.run.recipe_rows import corpus_of
 
-    corpus = labelled_corpus(load_recipe(tmp_path / "run"))
+    corpus = corpus_of(load_recipe(tmp_path / "run"), LabelledCorpus)
     rows = list(corpus.rows("validation"))
     found = classifier.probabilities([row.texts[0] for row in rows])
     for at in (0, 3):  # padded or not, beside whatever other text

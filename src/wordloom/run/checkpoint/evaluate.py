@@ -36,7 +36,7 @@ from wordloom.run.models.similarity import similarity_scores
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 from wordloom.run.prepare import recipe_corpus
-from wordloom.run.recipe_rows import labelled_corpus, training_columns
+from wordloom.run.recipe_rows import corpus_of, training_columns
 from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials
@@ -90,7 +90,7 @@ def evaluate_text(
                 raise EvaluationError(
                     "the model scores each text given its label: leave out --per-word, --joined and --first"
                 )
-            return _scores_after_labels(lm, LabelledDocuments(labelled_corpus(recipe)), **windows)
+            return _scores_after_labels(lm, LabelledDocuments(corpus_of(recipe, LabelledCorpus)), **windows)
         texts, specials = recipe_corpus(recipe).documents("validation"), recipe.data_as(TextData).specials
     tokenizer, read = lm.text_tokenizer, list(islice(texts, first))
     size = sum(len(d.text if isinstance(d.text, bytes) else d.text.encode()) for d in read)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,37 +59,38 @@ class ReadTexts(NamedTuple):
     cut_rows: tuple[int, ...] = ()
 
 
-class TextReader(Protocol):
+class TextReader:
     """Turns texts into the inputs of a classifier.
 
     Attributes:
+        unit: the name of its terms: "words" or "tokens".
         most_texts: how many texts a row has at most; if 1, rows are str, else tuples of str.
         whole: whether an empty text is an error.
-        unit: the name of its terms: "words" or "tokens".
-        vocabulary: what is saved beside the model: a tokenizer or a vectorizer.
-        signature: the settings that decide the inputs, for the signature of a score.
     """
 
+    unit: ClassVar[str] = "tokens"
+    most_texts: ClassVar[int] = 1
+    whole: ClassVar[bool] = False
+
     @property
-    def most_texts(self) -> int: ...
+    def vocabulary(self) -> Any:
+        """The tokenizer or vectorizer, which is saved beside the model."""
+        raise NotImplementedError
+
     @property
-    def whole(self) -> bool: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def vocabulary(self) -> Any: ...
-    @property
-    def signature(self) -> dict[str, object]: ...
+    def signature(self) -> dict[str, object]:
+        """The settings that decide the inputs, for the signature of a score."""
+        raise NotImplementedError
 
     def read(self, texts: Iterable[Any], place: Place | None = None) -> ReadTexts:
         """Return ``texts`` as rows; ``place`` names a row by its number in an error."""
-        ...
+        raise NotImplementedError
 
     def batches(
         self, read: ReadTexts, targets: Targets, *, places: Sequence[str] = (), seed: int | None = None
     ) -> LabelBatches:
         """Return batches of the rows: permuted by ``seed``, or (None) for one pass over them."""
-        ...
+        raise NotImplementedError
 
 
 def order_of(seed: int | None, alike: int = 1) -> dict[str, Any]:
@@ -100,12 +101,10 @@ def order_of(seed: int | None, alike: int = 1) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class BagReader:
+class BagReader(TextReader):
     """Reads texts as :class:`~wordloom.data.Bags`."""
 
-    unit: ClassVar[str] = "words"
-    most_texts: ClassVar[int] = 1
-    whole: ClassVar[bool] = False
+    unit = "words"
 
     vectorizer: BagVectorizer
 
@@ -133,18 +132,14 @@ class BagReader:
 
 
 @dataclass(frozen=True)
-class SequenceReader:
-    """Reads texts as :class:`~wordloom.data.Sequences`.
+class TokenReader(TextReader):
+    """Reads texts by a tokenizer.
 
     Attributes:
-        longest: how many tokens a text has at most; None: any number.
-        too_long: what happens to a longer text: an error, or truncation ("cut").
+        longest: how many tokens a row has at most, with special tokens; None: as many as the model reads.
+        too_long: what happens to a longer row: an error, or truncation ("cut").
         alike: how many successive samples have similar lengths.
     """
-
-    unit: ClassVar[str] = "tokens"
-    most_texts: ClassVar[int] = 1
-    whole: ClassVar[bool] = False
 
     tokenizer: Tokenizer
     longest: int | None = None
@@ -154,6 +149,10 @@ class SequenceReader:
     @property
     def vocabulary(self) -> Tokenizer:
         return self.tokenizer
+
+
+class SequenceReader(TokenReader):
+    """Reads texts as :class:`~wordloom.data.Sequences`."""
 
     @property
     def signature(self) -> dict[str, object]:
@@ -172,26 +171,16 @@ class SequenceReader:
 
 
 @dataclass(frozen=True)
-class MarkedReader:
+class MarkedReader(TokenReader):
     """Reads texts or pairs, between special tokens, as :class:`~wordloom.data.batches.framed.MarkedInputs`.
 
     Pairs are read in both orders if the model's ``config`` says so.
-
-    Attributes:
-        longest: how many tokens a row has at most, with special tokens; None: as many as the model reads.
-        too_long: what happens to a longer row: an error, or truncation ("cut").
-        alike: how many successive samples have similar lengths.
     """
 
-    unit: ClassVar[str] = "tokens"
-    most_texts: ClassVar[int] = 2
-    whole: ClassVar[bool] = True
+    most_texts = 2
+    whole = True
 
-    tokenizer: Tokenizer
-    config: TaskConfig
-    longest: int | None = None
-    too_long: Literal["error", "cut"] = "error"
-    alike: int = 1
+    config: TaskConfig = field(kw_only=True)
 
     @property
     def frame(self) -> Frame:
@@ -199,10 +188,6 @@ class MarkedReader:
         if not self.config.encodes:
             return Frame.of_causal(self.tokenizer)
         return Frame.of_encoder(self.tokenizer, doubled=isinstance(self.config.body, RobertaConfig))
-
-    @property
-    def vocabulary(self) -> Tokenizer:
-        return self.tokenizer
 
     @property
     def signature(self) -> dict[str, object]:
@@ -239,10 +224,8 @@ class MarkedReader:
                         "(data.both_orders)"
                     )
         rows = self._rows(pairs, place)
-        swapped = (
-            (rows, self._rows([pair[::-1] for pair in pairs], place)) if self.config.both_orders else None
-        )
-        return ReadTexts(swapped or rows, len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
+        both = (rows, self._rows([pair[::-1] for pair in pairs], place)) if self.config.both_orders else rows
+        return ReadTexts(both, len(rows.ids), rows.unknown, 0, rows.cut, rows.cut_rows)
 
     def _rows(self, texts: Iterable[tuple[str, ...]], place: Place | None) -> MarkedRows:
         return marked_rows(
@@ -300,4 +283,8 @@ def text_reader(folder: Path, config: Any) -> TextReader:
     tokenizer = folder_tokenizer(folder, config.vocab_size)
     if tokenizer is None:
         return cast(TextReader, AbsentReader(folder, "tokenizer", "tokenizer.json"))
-    return MarkedReader(tokenizer, config) if isinstance(config, TaskConfig) else SequenceReader(tokenizer)
+    return (
+        MarkedReader(tokenizer, config=config)
+        if isinstance(config, TaskConfig)
+        else SequenceReader(tokenizer)
+    )

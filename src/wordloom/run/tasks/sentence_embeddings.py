@@ -35,7 +35,7 @@ from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths, SentenceData
 from wordloom.run.models.heads.head import ReadRows, values_in
 from wordloom.run.models.sentence_folder import SentenceSettings, pooling_files, pooling_of
-from wordloom.run.recipe_rows import corpus_of, parts_of
+from wordloom.run.recipe_rows import corpus_of
 from wordloom.run.tasks.bodies import check_body, recipe_body, start_tokenizer
 from wordloom.run.tasks.building import new_model, set_up_blocks
 from wordloom.run.tasks.head_task import row_parts
@@ -64,7 +64,9 @@ def sentence_task(recipe: Recipe, start: Path | None, progress: TrainingProgress
     texts = (text for row in corpus.rows("train") for text in row.texts)
     tokenizer = start_tokenizer(recipe, start, texts, progress, "row")
     config = _config(recipe, tokenizer, start)
-    groups: dict[str, _Groups] = {part: _read(recipe, tokenizer, corpus, part) for part in parts_of(recipe)}
+    groups = {"train": _read(recipe, tokenizer, corpus, "train")}
+    if recipe.data.holds_out:
+        groups["validation"] = _read(recipe, tokenizer, corpus, "validation")
     read = {}
     for (part, group), targets in zip(groups.items(), _targets(recipe, groups), strict=True):
         batches = TextGroupBatches(

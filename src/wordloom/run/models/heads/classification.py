@@ -26,9 +26,9 @@ from wordloom.models import TaskConfig, family_of
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import RowLengths
 from wordloom.run.models.heads.head import Head, Place, ReadRows
-from wordloom.run.models.heads.labelled_rows import read_part, read_texts, rows_of_parts, texts_in
+from wordloom.run.models.heads.labelled_rows import read_part, read_texts
 from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
-from wordloom.run.recipe_rows import labelled_corpus
+from wordloom.run.recipe_rows import parts_of
 from wordloom.text import Tokenizer
 
 __all__ = ["Neighbour", "Prediction", "TextClassifier"]
@@ -59,7 +59,7 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def for_training(cls, recipe: Recipe, tokenizer: Tokenizer, config: TaskConfig) -> Self:
-        reader = MarkedReader(tokenizer, config, alike=recipe.train.batch_size)
+        reader = MarkedReader(tokenizer, config=config, alike=recipe.train.batch_size)
         return cls(model=None, reader=reader, config=config).with_settings(recipe)
 
     def with_settings(self, recipe: Recipe) -> Self:
@@ -115,7 +115,7 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def rows_of(cls, recipe: Recipe, counts: Counter[str]) -> dict[str, CorpusPart]:
-        return rows_of_parts(labelled_corpus(recipe), recipe)
+        return parts_of(recipe, LabelledCorpus)
 
     @classmethod
     def labels_of(cls, rows: CorpusPart) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class TextClassifier(Head[Prediction]):
 
     @classmethod
     def texts_of(cls, rows: CorpusPart) -> Iterator[str]:
-        return texts_in(rows)
+        return (text for row in rows for text in row.texts)
 
     def read(self, rows: LabelledCorpus | CorpusPart, *, part: str = "", seed: int | None = None) -> ReadRows:
         return read_part(self.reader, rows, self.labels, seed=seed)

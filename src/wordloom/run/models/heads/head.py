@@ -225,7 +225,7 @@ class TokenizedHead(ReadsText, Head[Answer]):
     def reader(self) -> MarkedReader:
         """The reader of the texts."""
         too_long: Literal["error", "cut"] = "cut" if self.too_long == "cut" else "error"
-        return MarkedReader(self.text_tokenizer, self.config, self.max_seq_len, too_long, self.alike)
+        return MarkedReader(self.text_tokenizer, self.max_seq_len, too_long, self.alike, config=self.config)
 
     @property
     def signature(self) -> dict[str, object]:

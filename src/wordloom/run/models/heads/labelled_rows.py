@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +13,10 @@ from wordloom.data.rows.digest import RowDigest
 from wordloom.data.rows.labelled import REPEATED, CorpusPart, LabelledCorpus, refuse_empty, unseen_label
 from wordloom.data.rows.ledger import RowLedger
 from wordloom.errors import RecipeError, position
-from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows
 from wordloom.run.models.text_readers import ReadTexts, TextReader
-from wordloom.run.recipe_rows import parts_of
 
-__all__ = ["RowFacts", "read_part", "read_texts", "rows_of_parts", "rows_read", "texts_in"]
+__all__ = ["RowFacts", "read_part", "read_texts", "rows_read"]
 
 
 @dataclass
@@ -83,16 +81,6 @@ def read_texts(reader: TextReader, texts: list[Any], place: Place, dtype: type[n
     return ReadRows(batches, ledger, frozenset(read.cut_rows))
 
 
-def rows_of_parts(corpus: LabelledCorpus, recipe: Recipe) -> dict[str, CorpusPart]:
-    """Return the parts of ``corpus`` that ``recipe`` trains on and evaluates."""
-    return {part: corpus.part(part) for part in parts_of(recipe)}
-
-
-def texts_in(rows: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts of labelled rows."""
-    return (text for row in rows for text in row.texts)
-
-
 def rows_read(
     reader: TextReader,
     rows: CorpusPart,
@@ -105,13 +93,12 @@ def rows_read(
     """Return rows whose texts have been read as batches, with their ledger."""
     targets = facts.targets(labels)
     batches = reader.batches(read, targets, places=facts.places, seed=seed)
-    scores = None
-    by_label: dict[str, int] = {}
     if labels:
         counts = np.bincount(targets.astype(np.int64), minlength=len(labels)).tolist()
-        by_label = dict(zip(labels, counts, strict=True))
+        of_targets: dict[str, Any] = {"labels": dict(zip(labels, counts, strict=True))}
     else:
-        scores = (float(targets.min()), float(targets.max()), float(targets.mean(dtype=np.float64)))
+        mean = float(targets.mean(dtype=np.float64))
+        of_targets = {"scores": (float(targets.min()), float(targets.max()), mean)}
     ledger = RowLedger(
         part=rows.name,
         split=rows.corpus.describe_split(),
@@ -119,11 +106,10 @@ def rows_read(
         terms=read.terms,
         unknown=read.unknown,
         empty=read.empty,
-        labels=by_label,
         unit=reader.unit,
         cut=read.cut,
         repeated=rows.dropped[REPEATED],
         text=str(facts.digest),
-        scores=scores,
+        **of_targets,
     )
     return ReadRows(batches, ledger, rows)

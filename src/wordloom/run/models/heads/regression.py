@@ -20,8 +20,8 @@ from wordloom.evaluate import RatioStatistics, Scores, number_agreement
 from wordloom.evaluate.forward import check_finite, row_outputs
 from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, values_in
-from wordloom.run.models.heads.labelled_rows import read_part, read_texts, rows_of_parts, texts_in
-from wordloom.run.recipe_rows import corpus_of
+from wordloom.run.models.heads.labelled_rows import read_part, read_texts
+from wordloom.run.recipe_rows import parts_of
 
 __all__ = ["ScoredText", "TextRegressor"]
 
@@ -43,11 +43,11 @@ class TextRegressor(TokenizedHead[ScoredText]):
 
     @classmethod
     def rows_of(cls, recipe: Recipe, counts: Counter[str]) -> dict[str, CorpusPart]:
-        return rows_of_parts(corpus_of(recipe, ScoredCorpus), recipe)
+        return parts_of(recipe, ScoredCorpus)
 
     @classmethod
     def texts_of(cls, rows: CorpusPart) -> Iterator[str]:
-        return texts_in(rows)
+        return (text for row in rows for text in row.texts)
 
     def read(self, rows: LabelledCorpus | CorpusPart, *, part: str = "", seed: int | None = None) -> ReadRows:
         return read_part(self.reader, rows, (), seed=seed)
