@@ -9,20 +9,15 @@ from wordloom.run.tasks.task import Task
 from wordloom.training import Plan
 from wordloom.training.schedules import learning_rate_share
 
-__all__ = ["schedule_change", "steps_before_timing", "total_steps"]
-
-
-def steps_before_timing(task: Task) -> int:
-    """Return the number of steps for the schedule of the timed steps, which are undone.
-
-    A budget in minutes or FLOPs is not known in steps yet, and any number will do.
-    """
-    s = task.settings
-    return 1000 if s.minutes is not None or s.flops is not None else total_steps(task, None)
+__all__ = ["schedule_change", "total_steps"]
 
 
 def total_steps(task: Task, plan: Plan | None) -> int:
-    """Return the budget in optimizer steps, at least 1; the timed steps of ``plan`` convert minutes."""
+    """Return the budget in optimizer steps, at least 1; the timed steps of ``plan`` convert minutes.
+
+    Without a plan, a budget in minutes or FLOPs is not known in steps. Any number will do for the schedule of
+    the timed steps, which are undone.
+    """
     s = task.settings
     if s.steps is not None:
         return s.steps
@@ -33,7 +28,7 @@ def total_steps(task: Task, plan: Plan | None) -> int:
     if s.epochs is not None:
         return max(1, round(s.epochs * task.batches.samples_per_epoch / s.batch_size))
     if plan is None:
-        return 1
+        return 1000
     if s.flops is not None:
         return max(1, round(s.flops / plan.work(1).flops))
     assert s.minutes is not None

@@ -18,7 +18,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.reading import shipped_recipes
-from wordloom.run.budget import schedule_change, steps_before_timing, total_steps
+from wordloom.run.budget import schedule_change, total_steps
 from wordloom.run.folder import RunFolder, resumed_recipe
 from wordloom.run.models.heads import HEADS
 from wordloom.run.tasks.causal import causal_task
@@ -149,7 +149,7 @@ def _train(
         ),
         task.batches,
         s,
-        total_steps=steps_before_timing(task),
+        total_steps=total_steps(task, None),
         seed=recipe.seed,
     )
     placement = task.set_up(trainer)

@@ -22,7 +22,7 @@ from wordloom.progress import TrainingProgress
 from wordloom.recipe import load_recipe
 from wordloom.run import Translator, load_as, translation_scores
 from wordloom.run.checkpoint.load import next_command
-from wordloom.run.models.vocabularies import Vocabularies
+from wordloom.run.models.tokenizers import Vocabularies
 from wordloom.run.tasks.translation.scores import pairs_to_score
 from wordloom.run.tasks.translation.task import _evaluate, pair_corpus, recipe_vocabularies
 from wordloom.run.tasks.translation.views import align

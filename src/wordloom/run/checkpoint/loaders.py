@@ -15,9 +15,8 @@ from wordloom.run.checkpoint.contents import Checkpoint
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_readers import text_reader
-from wordloom.run.models.tokenizers import folder_tokenizer
+from wordloom.run.models.tokenizers import folder_tokenizer, read_vocabularies
 from wordloom.run.models.translator import Translator
-from wordloom.run.models.vocabularies import read_vocabularies
 from wordloom.training.precision import choose_device
 from wordloom.weights import load_model
 from wordloom.weights.configs import TOKEN_IDS

@@ -36,6 +36,7 @@ _SPANS = 20  # spans that share the probability of an answer, however many are s
 Sources: TypeAlias = Sequence[str]
 Columns: TypeAlias = Sequence[Column] | None
 EncodingErrors: TypeAlias = Literal["strict", "replace"]
+LineAndFacts: TypeAlias = tuple[str, dict[str, Any]]
 
 
 class PredictedRow(NamedTuple):
@@ -171,38 +172,28 @@ def _require_table(text_column: Columns, header: bool | None) -> None:
 # -- rows --------------------------------------------------------------------------------------------------
 
 
-def _label_row(
-    text: PlacedText, answer: Prediction, labels: Sequence[str], top_k: int
-) -> tuple[str, dict[str, Any]]:
+def _label_row(text: PlacedText, answer: Prediction, labels: Sequence[str], top_k: int) -> LineAndFacts:
     facts: dict[str, Any] = {"text": text.text, "label": answer.label, "probability": answer.probability}
     facts["probabilities"] = dict(zip(labels, answer.probabilities, strict=True))
     return f"{answer.label}\t{answer.probability:.4f}", facts
 
 
-def _score_row(
-    text: PlacedText, answer: ScoredText, labels: Sequence[str], top_k: int
-) -> tuple[str, dict[str, Any]]:
+def _score_row(text: PlacedText, answer: ScoredText, labels: Sequence[str], top_k: int) -> LineAndFacts:
     return f"{answer.score:.4f}", {"text": text.text, "score": answer.score}
 
 
-def _words_row(
-    text: PlacedText, words: TaggedWords, labels: Sequence[str], top_k: int
-) -> tuple[str, dict[str, Any]]:
+def _words_row(text: PlacedText, words: TaggedWords, labels: Sequence[str], top_k: int) -> LineAndFacts:
     lines = "".join(f"{word.word}\t{word.label or ''}\n" for word in words)
     return lines, {"text": text.text, "words": [word._asdict() for word in words]}
 
 
-def _choice_row(
-    row: ChoiceRow, choice: Choice, labels: Sequence[str], top_k: int
-) -> tuple[str, dict[str, Any]]:
+def _choice_row(row: ChoiceRow, choice: Choice, labels: Sequence[str], top_k: int) -> LineAndFacts:
     text = row.choices[choice.number]
     line = f"{choice.number + 1}\t{choice.probability:.4f}\t{' '.join(text.split())}"
     return line, {"choice": choice.number, "text": text, "probabilities": choice.probabilities}
 
 
-def _answer_row(
-    question: Question, answer: Found, labels: Sequence[str], top_k: int
-) -> tuple[str, dict[str, Any]]:
+def _answer_row(question: Question, answer: Found, labels: Sequence[str], top_k: int) -> LineAndFacts:
     best = next((span for span in answer.spans if span.text == answer.text), None)
     shown = [span for rank, span in enumerate(answer.spans) if rank < top_k or span.text == answer.text]
     facts: dict[str, Any] = {"id": answer.id, "question": question.question, "answer": answer.text}
@@ -214,7 +205,7 @@ def _answer_row(
 
 
 # By the task of the head: the reader of its inputs, and the line and the JSON of an answer.
-_TASKS: dict[str, tuple[Callable[..., Any], Callable[..., tuple[str, dict[str, Any]]]]] = {
+_TASKS: dict[str, tuple[Callable[..., Any], Callable[..., LineAndFacts]]] = {
     "classification": (_texts, _label_row),
     "regression": (_texts, _score_row),
     "multiple_choice": (lambda _, sources, __: list(choice_rows(list(sources))), _choice_row),

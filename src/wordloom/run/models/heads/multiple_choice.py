@@ -42,13 +42,6 @@ class Choice(NamedTuple):
     truncated: bool = False
 
 
-class _Source(NamedTuple):
-    """The questions, and the numbers of those with a truncated choice."""
-
-    questions: Sequence[ChoiceRow]
-    truncated: frozenset[int]
-
-
 @dataclass(kw_only=True)
 class MultipleChoice(TokenizedHead[Choice]):
     """A multiple-choice model and its tokenizer, as :func:`wordloom.load` returns them.
@@ -103,22 +96,20 @@ class MultipleChoice(TokenizedHead[Choice]):
             labels={f"{n} choices": often for n, often in sorted(Counter(counts).items())},
             text=str(RowDigest((row.pairs, row.answer) for row in rows)),
         )
-        return ReadRows(batches, ledger, _Source(rows, truncated))
+        return ReadRows(batches, ledger, (rows, truncated))
 
     def read_inputs(self, inputs: list[ChoiceRow], place: Place) -> ReadRows:
         return self.read(inputs)
 
     def answers(self, read: ReadRows) -> list[Choice]:
-        source, (logits, _) = read.source, self._logits(read)
+        (questions, truncated), (logits, _) = read.source, self._logits(read)
         answers = []
-        for number, (row, row_logits) in enumerate(zip(source.questions, logits, strict=True)):
+        for number, (row, row_logits) in enumerate(zip(questions, logits, strict=True)):
             shares = row_logits[: len(row.choices)]
             shares = np.exp(shares - shares.max())
             shares /= shares.sum()
             best = int(shares.argmax())
-            answers.append(
-                Choice(best, float(shares[best]), tuple(shares.tolist()), number in source.truncated)
-            )
+            answers.append(Choice(best, float(shares[best]), tuple(shares.tolist()), number in truncated))
         return answers
 
     def ask(self, question: str, choices: Sequence[str]) -> Choice:
@@ -130,7 +121,7 @@ class MultipleChoice(TokenizedHead[Choice]):
 
         Raises EvaluationError if no question has an answer.
         """
-        answered = [row for row in read.source.questions if row.answer is not None]
+        answered = [row for row in read.source[0] if row.answer is not None]
         if not answered:
             raise EvaluationError(
                 "no question of these has an answer to score by; give at least one that has"

@@ -78,13 +78,6 @@ def _kind(char: str) -> str:
     return "p" if unicodedata.category(char)[0] in "PS" and char != "_" else "w"
 
 
-class _Source(NamedTuple):
-    """The rows of tokens, and for a prediction the words of the texts with their offsets."""
-
-    rows: TaggedRows
-    words: Sequence[list[tuple[str, int, int]]] = ()
-
-
 class _WordAnswers(NamedTuple):
     """The model's answers for W words, in order: [W] each; ``nats`` is NaN for a word without a label."""
 
@@ -144,7 +137,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
             for number, text_words in enumerate(words)
         ]
         read = self._read(texts, (), "", None)
-        return read._replace(source=_Source(read.source.rows, words))
+        return read._replace(source=(read.source[0], words))
 
     def _read(
         self, texts: Sequence[TaggedText], labels: Sequence[str], part: str, seed: int | None
@@ -168,7 +161,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
             places=[texts[number].place() for number in rows.texts],
             **order_of(seed, reader.alike),
         )
-        return ReadRows(batches, rows.ledger, _Source(rows))
+        return ReadRows(batches, rows.ledger, (rows, ()))
 
     def answers(self, read: ReadRows) -> list[TaggedWords]:
         rows, words = read.source
@@ -185,7 +178,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
     def scores(self, read: ReadRows, settings: dict[str, object]) -> Scores:
         """Return ``loss`` (nats per word) and the scores of :func:`wordloom.evaluate.tag_agreement`, of the
         words that the model has read."""
-        rows: TaggedRows = read.source.rows
+        rows: TaggedRows = read.source[0]
         settings = {**settings, "labels": len(self.labels)}
         answers, n_texts = self._words(read), read.ledger.rows
         targets = rows.targets[rows.words != NO_WORD]
@@ -220,7 +213,7 @@ class TokenClassifier(TokenizedHead[TaggedWords]):
 
     def _words(self, read: ReadRows) -> _WordAnswers:
         """Return the model's answer for each word that it has read."""
-        rows: TaggedRows = read.source.rows
+        rows: TaggedRows = read.source[0]
         n = len(rows.ids)
         labels, shares, nats = np.zeros(n, np.int64), np.zeros(n), np.full(n, np.nan)
         for numbers, batch, logits in row_outputs(self.model, read.batches):  # [B, T, C]

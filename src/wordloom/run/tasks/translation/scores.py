@@ -20,8 +20,8 @@ from wordloom.evaluate.score import RatioStatistics, loss_and_perplexity
 from wordloom.generate import score_targets
 from wordloom.models import context_limit
 from wordloom.recipe.data import TranslationData
+from wordloom.run.models.tokenizers import Vocabularies
 from wordloom.run.models.translator import Translator
-from wordloom.run.models.vocabularies import Vocabularies
 from wordloom.run.recipe_rows import recipe_of
 from wordloom.run.tasks.translation.task import pair_corpus
 from wordloom.version import __version__

@@ -26,7 +26,7 @@ from wordloom.objectives import objective
 from wordloom.progress import TrainingProgress
 from wordloom.recipe import Recipe
 from wordloom.recipe.data import TranslationData
-from wordloom.run.models.vocabularies import Vocabularies, read_vocabularies
+from wordloom.run.models.tokenizers import Vocabularies, read_vocabularies
 from wordloom.run.prepare import joined_fingerprint, ledger_json, recipe_tokenizer
 from wordloom.run.tasks.building import model_settings, new_model
 from wordloom.run.tasks.task import Task, mean_loss
