@@ -25,6 +25,7 @@ from wordloom.run.checkpoint.loaders import (
     loader_of,
 )
 from wordloom.run.checkpoint.predict import PredictedRow
+from wordloom.run.models.heads import Head
 from wordloom.run.models.heads.classification import TextClassifier
 from wordloom.run.models.heads.multiple_choice import MultipleChoice
 from wordloom.run.models.heads.question_answering import QuestionAnswerer
@@ -148,119 +149,104 @@ _SIMILARITY = Evaluation(
 )
 
 
-def _classifier_uses(*options: str, most_texts: int) -> dict[str, Any]:
-    """Return the uses of a classifier; ``options`` are those for rows that are too long."""
-    return {
-        "evaluations": {
-            "text": Evaluation(
-                name="classification",
-                reads="is scored on labelled rows",
-                options=("plot",),
-                file_options=(*_COLUMNS, "encoding_errors", *options),
-                most_texts=most_texts,
-            )
-        },
-        "prediction": Prediction(
+def _head(result: type[Head[Any]], description: str, evaluation: Evaluation, prediction: Prediction) -> Kind:
+    """Return the kind of a pretrained body with the head ``result``."""
+    return Kind(
+        description=description,
+        recognises=_has_head(result.task),
+        result=result,
+        load=loader_of(result),
+        evaluations={"text": evaluation},
+        prediction=prediction,
+    )
+
+
+def _classifier(
+    description: str, recognises: Callable[[Any], bool], load: Loader, *options: str, most_texts: int = 1
+) -> Kind:
+    """Return a kind of classifier; ``options`` are those for rows that are too long."""
+    evaluation = Evaluation(
+        name="classification",
+        reads="is scored on labelled rows",
+        options=("plot",),
+        file_options=(*_COLUMNS, "encoding_errors", *options),
+        most_texts=most_texts,
+    )
+    return Kind(
+        description=description,
+        recognises=recognises,
+        result=TextClassifier,
+        load=load,
+        evaluations={"text": evaluation},
+        prediction=Prediction(
             reads="predicts the labels of texts",
             options=(*_TEXTS, "batch_size", *options),
             most_texts=most_texts,
         ),
-    }
+    )
 
 
 KINDS: dict[str, Kind] = {
-    "classification": Kind(
-        description="a classifier",
-        recognises=_has_head("classification"),
-        result=TextClassifier,
-        load=load_classifier,
-        **_classifier_uses("too_long", most_texts=2),
+    "classification": _classifier(
+        "a classifier", _has_head("classification"), load_classifier, "too_long", most_texts=2
     ),
-    "rnn_classifier": Kind(
-        description="a recurrent classifier",
-        recognises=_is_family("rnn_classifier"),
-        result=TextClassifier,
-        load=load_classifier,
-        **_classifier_uses(most_texts=1),
-    ),
-    "bag_of_words": Kind(
-        description="a bag-of-words classifier",
-        recognises=_is_family("bag_of_words"),
-        result=TextClassifier,
-        load=load_bag_of_words,
-        **_classifier_uses(most_texts=1),
-    ),
-    "regression": Kind(
-        description="a model for regression",
-        recognises=_has_head("regression"),
-        result=TextRegressor,
-        load=loader_of(TextRegressor),
-        evaluations={
-            "text": Evaluation(
-                name="regression",
-                reads="is scored on rows with scores",
-                file_options=(*_COLUMNS, "encoding_errors", "too_long"),
-                most_texts=2,
-            )
-        },
-        prediction=Prediction(
+    "rnn_classifier": _classifier("a recurrent classifier", _is_family("rnn_classifier"), load_classifier),
+    "bag_of_words": _classifier("a bag-of-words classifier", _is_family("bag_of_words"), load_bag_of_words),
+    "regression": _head(
+        TextRegressor,
+        "a model for regression",
+        Evaluation(
+            name="regression",
+            reads="is scored on rows with scores",
+            file_options=(*_COLUMNS, "encoding_errors", "too_long"),
+            most_texts=2,
+        ),
+        Prediction(
             reads="predicts a number for each text",
             options=(*_TEXTS, "batch_size", "too_long"),
             most_texts=2,
         ),
     ),
-    "multiple_choice": Kind(
-        description="a model for multiple choice",
-        recognises=_has_head("multiple_choice"),
-        result=MultipleChoice,
-        load=loader_of(MultipleChoice),
-        evaluations={
-            "text": Evaluation(
-                name="multiple_choice",
-                reads="is scored on questions with choices",
-                file_options=("encoding_errors", "too_long"),
-            )
-        },
-        prediction=Prediction(
+    "multiple_choice": _head(
+        MultipleChoice,
+        "a model for multiple choice",
+        Evaluation(
+            name="multiple_choice",
+            reads="is scored on questions with choices",
+            file_options=("encoding_errors", "too_long"),
+        ),
+        Prediction(
             reads="reads questions with choices",
             options=("batch_size", "too_long"),
             rows="questions",
             files="questions with choices: SWAG's .csv, .csv with letters, or .jsonl",
         ),
     ),
-    "token_classification": Kind(
-        description="a model for token classification",
-        recognises=_has_head("token_classification"),
-        result=TokenClassifier,
-        load=loader_of(TokenClassifier),
-        evaluations={
-            "text": Evaluation(
-                name="token_classification",
-                reads="is scored on words with labels",
-                file_options=("text_column", "label_column", "encoding_errors", "too_long"),
-                too_long=("error", "cut", "window"),
-            )
-        },
-        prediction=Prediction(
+    "token_classification": _head(
+        TokenClassifier,
+        "a model for token classification",
+        Evaluation(
+            name="token_classification",
+            reads="is scored on words with labels",
+            file_options=("text_column", "label_column", "encoding_errors", "too_long"),
+            too_long=("error", "cut", "window"),
+        ),
+        Prediction(
             reads="predicts the labels of words",
             options=(*_TEXTS, "batch_size", "too_long"),
             too_long=("error", "cut", "window"),
         ),
     ),
-    "question_answering": Kind(
-        description="a model for question answering",
-        recognises=_has_head("question_answering"),
-        result=QuestionAnswerer,
-        load=loader_of(QuestionAnswerer),
-        evaluations={
-            "text": Evaluation(
-                name="question_answering",
-                reads="is scored on questions with answers",
-                options=("threshold",),
-                file_options=("encoding_errors",),
-            )
-        },
-        prediction=Prediction(
+    "question_answering": _head(
+        QuestionAnswerer,
+        "a model for question answering",
+        Evaluation(
+            name="question_answering",
+            reads="is scored on questions with answers",
+            options=("threshold",),
+            file_options=("encoding_errors",),
+        ),
+        Prediction(
             reads="reads questions and the texts that answer them",
             options=("batch_size", "too_long", "top_k", "threshold"),
             rows="questions",
