@@ -9,8 +9,6 @@ from wordloom.run.tasks.task import Task
 from wordloom.training import Plan
 from wordloom.training.schedules import learning_rate_share
 
-__all__ = ["schedule_change", "total_steps"]
-
 
 def total_steps(task: Task, plan: Plan | None) -> int:
     """Return the budget in optimizer steps, at least 1; the timed steps of ``plan`` convert minutes.

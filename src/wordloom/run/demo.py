@@ -14,8 +14,6 @@ from wordloom.progress import TrainingProgress
 from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.train import TrainResult, train
 
-__all__ = ["DEMO_PROMPT", "Contender", "compare", "demo_folder", "train_demo"]
-
 DEMO_PROMPT = "The function returns"
 
 

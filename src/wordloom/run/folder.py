@@ -20,8 +20,6 @@ from wordloom.recipe.vectors import VectorRecipe
 from wordloom.training.checkpoint import checkpoint_steps
 from wordloom.weights.integrity import STATE
 
-__all__ = ["RunFolder", "locked", "refuse_changes", "resumed_recipe"]
-
 # The files that a run writes; --force removes these and nothing else.
 _OURS = (
     *("recipe.toml", "ledger.json", "metrics.jsonl", "checkpoints", "tensorboard", "config.json"),

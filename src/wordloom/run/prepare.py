@@ -20,17 +20,6 @@ from wordloom.recipe.data import CausalData, TextData
 from wordloom.run.recipe_rows import corpus_of
 from wordloom.text import TOKENIZERS, Tokenizer
 
-__all__ = [
-    "Prepared",
-    "causal_batches",
-    "corpus_tokenizer",
-    "joined_fingerprint",
-    "ledger_json",
-    "prepare_recipe",
-    "recipe_corpus",
-    "recipe_tokenizer",
-]
-
 AnyCorpus: TypeAlias = Corpus | LabelledDocuments
 
 

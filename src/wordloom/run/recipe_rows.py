@@ -16,14 +16,6 @@ from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.data import Columns, LabelColumns, SentenceData, Split
 from wordloom.recipe.table import Table
 
-__all__ = [
-    "corpus_of",
-    "divided",
-    "parts_of",
-    "recipe_of",
-    "training_columns",
-]
-
 Corpus = TypeVar("Corpus", bound=LabelledCorpus)
 Item = TypeVar("Item")
 

@@ -46,8 +46,6 @@ from wordloom.training.trainer import Hook
 from wordloom.weights import load_model
 from wordloom.weights.integrity import advice_if_damaged
 
-__all__ = ["TrainResult", "train"]
-
 
 @dataclass(frozen=True)
 class TrainResult:

@@ -20,8 +20,6 @@ from wordloom.weights import load_config, load_model, save_model
 from wordloom.weights.configs import TOKEN_IDS
 from wordloom.weights.tensors import read_json
 
-__all__ = ["average", "mean_weights"]
-
 # The files that decide the meaning of ids; they must be equal in all checkpoints.
 _VOCABULARIES = ("tokenizer.json", "vocabulary.json", "source_tokenizer/tokenizer.json")
 # The files of tokenizers, in all known formats; they are copied unchanged.

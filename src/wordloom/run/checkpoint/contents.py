@@ -15,8 +15,6 @@ from wordloom.recipe import Recipe
 from wordloom.run.recipe_rows import recipe_of
 from wordloom.weights import load_config
 
-__all__ = ["Checkpoint", "Reporter", "read_checkpoint", "report_columns"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -41,16 +41,6 @@ from wordloom.run.tasks.masked import validation_scores
 from wordloom.run.tasks.translation.scores import pairs_to_score, translation_scores
 from wordloom.text import Specials
 
-__all__ = [
-    "PAIRS_HINT",
-    "evaluate_head",
-    "evaluate_lambada",
-    "evaluate_masked",
-    "evaluate_similarity",
-    "evaluate_text",
-    "evaluate_translation",
-]
-
 Sources: TypeAlias = Sequence[str]
 Columns: TypeAlias = Sequence[Column] | None
 Corpus = TypeVar("Corpus", bound=LabelledCorpus)

@@ -35,8 +35,6 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 
-__all__ = ["KINDS", "Evaluation", "Kind", "Prediction", "Use", "kind_of", "require_kind"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Use:

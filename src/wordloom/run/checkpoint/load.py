@@ -12,8 +12,6 @@ from wordloom.run.models.language_model import LanguageModel
 from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.translator import Translator
 
-__all__ = ["load", "load_as", "next_command", "save"]
-
 Loaded = TypeVar("Loaded")
 
 

@@ -22,15 +22,6 @@ from wordloom.weights import load_model
 from wordloom.weights.configs import TOKEN_IDS
 from wordloom.weights.tensors import read_json
 
-__all__ = [
-    "Loader",
-    "load_bag_of_words",
-    "load_classifier",
-    "load_language_model",
-    "load_translator",
-    "loader_of",
-]
-
 Loader = Callable[[Checkpoint, str, str], Any]
 
 _DTYPES = {"auto": None, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

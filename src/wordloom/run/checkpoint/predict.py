@@ -27,8 +27,6 @@ from wordloom.run.models.text_encoder import TextEncoder
 from wordloom.run.models.text_stream import batches_of
 from wordloom.run.recipe_rows import training_columns
 
-__all__ = ["PredictedRow", "predict_head", "predict_masked_tokens"]
-
 _AT_ONCE = {"classification": 1 << 12}  # rows at once, by task
 _ROWS_AT_ONCE = 1 << 10  # by other tasks
 _SPANS = 20  # spans that share the probability of an answer, however many are shown

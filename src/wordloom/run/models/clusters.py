@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from wordloom.errors import DataError, WordloomError, did_you_mean
 
-__all__ = ["METHODS", "Clusters", "check_texts", "cluster_texts", "top_words"]
-
 Method = Literal["kmeans", "agglomerative"]
 METHODS = ("kmeans", "agglomerative")
 

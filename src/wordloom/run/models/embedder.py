@@ -24,8 +24,6 @@ from wordloom.run.models.side_by_side import side_by_side
 from wordloom.run.models.text_stream import batches_of
 from wordloom.text.arguments import check_texts
 
-__all__ = ["POOLINGS", "EmbedLedger", "Embedded", "Embedder", "Pooling", "TokenVectors"]
-
 log = logging.getLogger(__name__)
 
 Pooling: TypeAlias = Literal["mean", "sum", "max", "cls", "last"]

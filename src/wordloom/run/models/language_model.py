@@ -28,8 +28,6 @@ from wordloom.run.models.tokenizers import ReadsText
 from wordloom.text import Specials
 from wordloom.weights import save_model
 
-__all__ = ["LanguageModel"]
-
 log = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ from wordloom.errors import CheckpointError
 from wordloom.run.models.embedder import Pooling
 from wordloom.text import Tokenizer
 
-__all__ = ["SentenceSettings", "pooling_files", "pooling_of"]
-
 # The flags of 1_Pooling/config.json, one of which is true; from version 6 on it has one word instead.
 _FLAGS: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",

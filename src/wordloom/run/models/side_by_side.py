@@ -15,8 +15,6 @@ import torch
 from wordloom.kernels.threads import set_own_threads
 from wordloom.nn.evaluating import evaluating
 
-__all__ = ["side_by_side"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

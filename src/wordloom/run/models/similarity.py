@@ -15,8 +15,6 @@ from wordloom.evaluate.forward import dtype_name
 from wordloom.evaluate.reading import tokenizer_name
 from wordloom.run.models.embedder import Embedder
 
-__all__ = ["similarity_scores"]
-
 
 def similarity_scores(embedder: Embedder, corpus: ScoredCorpus) -> Scores:
     """Return Pearson's and Spearman's correlation of the cosines of pairs in ``corpus`` with their scores.

@@ -19,8 +19,6 @@ from wordloom.run.models.sentence_folder import pooling_files, pooling_of
 from wordloom.run.models.tokenizers import ReadsText
 from wordloom.weights import save_model
 
-__all__ = ["Filling", "TextEncoder"]
-
 
 class Filling(NamedTuple):
     """A token for a mask, and its probability."""

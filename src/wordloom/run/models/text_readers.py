@@ -27,16 +27,6 @@ from wordloom.models import RobertaConfig, TaskConfig, context_limit
 from wordloom.run.models.tokenizers import folder_tokenizer
 from wordloom.text import Tokenizer
 
-__all__ = [
-    "BagReader",
-    "MarkedReader",
-    "ReadTexts",
-    "SequenceReader",
-    "TextReader",
-    "order_of",
-    "text_reader",
-]
-
 Place = Callable[[int], str]
 Targets = NDArray[np.int64] | NDArray[np.float32]
 

@@ -9,8 +9,6 @@ from queue import Queue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
-__all__ = ["available_batches", "batches_of"]
-
 Item = TypeVar("Item")
 
 

@@ -21,8 +21,6 @@ from wordloom.weights.configs import format_of
 from wordloom.weights.formats import Format
 from wordloom.weights.tensors import read_json
 
-__all__ = ["ReadsText", "Vocabularies", "folder_tokenizer", "read_vocabularies", "required_tokenizer"]
-
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.bpe", "merges.txt")
 _PADDED = 128  # tools pad the vocabulary of a matrix with fewer rows than this
 

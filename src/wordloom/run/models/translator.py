@@ -29,8 +29,6 @@ from wordloom.text.arguments import check_texts
 from wordloom.weights import save_model
 from wordloom.weights.configs import format_of
 
-__all__ = ["Overlong", "Translation", "Translator"]
-
 _POOL = 16  # batches whose texts are sorted by length together: little padding, and few texts in memory
 
 Overlong: TypeAlias = Literal["error", "split"]

@@ -14,8 +14,6 @@ from wordloom.recipe.training import HIGHER
 from wordloom.run.sweep.scores import metric_lines, scores_of
 from wordloom.run.tasks.old_task import FILE
 
-__all__ = ["REMEDIES", "Forgetting", "forgetting_of"]
-
 #: The remedies against forgetting, in the order in which they are listed.
 REMEDIES = (
     "fine-tuning alone",

@@ -17,8 +17,6 @@ from wordloom.errors import RecipeError
 from wordloom.recipe import Recipe, load_recipe
 from wordloom.recipe.reading import override_value
 
-__all__ = ["Combination", "combinations", "split_settings"]
-
 _CLOSING = {"[": "]", "{": "}"}
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=,-]+")
 _LONGEST = 120  # characters of a folder's name

@@ -20,17 +20,6 @@ from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.sweep.grid import Combination
 from wordloom.training.checkpoint import checkpoint_steps
 
-__all__ = [
-    "OLD_LOSSES",
-    "Metric",
-    "SweepGroup",
-    "SweepResult",
-    "SweepRun",
-    "metric_lines",
-    "read_run",
-    "scores_of",
-]
-
 # Objectives that score whole texts.
 _TEXT_OBJECTIVES = (
     "classification", "regression", "cosine_similarity", "multiple_choice", "token_classification",

@@ -36,8 +36,6 @@ from wordloom.training.precision import choose_device
 from wordloom.training.stopping import sigterm_interrupts
 from wordloom.weights import load_config
 
-__all__ = ["SweepResult", "sweep"]
-
 
 def sweep(
     recipe: str | Path | Recipe,

@@ -25,8 +25,6 @@ from wordloom.text import Tokenizer
 from wordloom.weights import load_config
 from wordloom.weights.special_tokens import pads_with_end_token
 
-__all__ = ["check_body", "has_task_tokens", "head_config", "recipe_body", "start_tokenizer", "takes_head"]
-
 log = logging.getLogger(__name__)
 
 _HEAD = "head_dropout"  # the setting of [model] that belongs to the head

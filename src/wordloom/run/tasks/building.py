@@ -21,15 +21,6 @@ from wordloom.training.plan import check_fits
 from wordloom.training.precision import compile_blocks
 from wordloom.weights import start_from
 
-__all__ = [
-    "check_length",
-    "check_vocabulary_size",
-    "model_settings",
-    "new_config",
-    "new_model",
-    "set_up_blocks",
-]
-
 
 def model_settings(recipe: Recipe) -> tuple[str, dict[str, Any]]:
     """Return the family that ``[model]`` names, and its settings: a preset's with the recipe's changes.

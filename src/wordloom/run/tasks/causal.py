@@ -36,8 +36,6 @@ from wordloom.training.gradient_checkpointing import checkpoint_blocks
 from wordloom.training.precision import compile_blocks
 from wordloom.weights import load_config, load_model, load_state, save_model
 
-__all__ = ["causal_task"]
-
 
 def causal_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of predicting next tokens; ``start`` is a checkpoint to begin with."""

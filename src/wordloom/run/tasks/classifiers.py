@@ -27,8 +27,6 @@ from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs, check_fits
 from wordloom.weights import load_config, load_state
 
-__all__ = ["classification_task"]
-
 
 def classification_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of classifying the recipe's rows; ``start`` is a checkpoint to begin with."""

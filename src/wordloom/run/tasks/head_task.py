@@ -25,8 +25,6 @@ from wordloom.run.tasks.task import Task
 from wordloom.training.plan import Costs
 from wordloom.weights import save_model
 
-__all__ = ["head_parts", "head_task", "row_parts"]
-
 
 def head_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of the head that the recipe's objective names.

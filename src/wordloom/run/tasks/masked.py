@@ -43,8 +43,6 @@ from wordloom.training.plan import Costs
 from wordloom.weights import load_config, save_model
 from wordloom.weights.configs import format_of
 
-__all__ = ["masked_part", "masked_task", "training_flops", "validation_scores"]
-
 AnyBatches: TypeAlias = MaskedBatches | SentencePairBatches
 
 

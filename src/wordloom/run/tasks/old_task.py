@@ -29,8 +29,6 @@ from wordloom.training.old_task import OldTaskLoss, WithOldTask, body_of
 from wordloom.training.plan import Costs
 from wordloom.weights import load_config
 
-__all__ = ["FILE", "Measured", "check_old_head", "with_old_task", "write_losses"]
-
 FILE = "old_task.json"  # of a finished run: the losses before and after
 
 

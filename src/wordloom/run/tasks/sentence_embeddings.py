@@ -52,8 +52,6 @@ from wordloom.text import Tokenizer
 from wordloom.training.plan import Costs
 from wordloom.weights import save_model
 
-__all__ = ["sentence_task"]
-
 _HEADS = ("head_dropout", "pooler", "masked_lm_head", "next_sentence_head")
 
 

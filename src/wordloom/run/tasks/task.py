@@ -12,8 +12,6 @@ from wordloom.recipe import TrainSettings
 from wordloom.training.plan import Costs
 from wordloom.training.trainer import Batches, Trainer
 
-__all__ = ["Task", "Windows", "mean_loss"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Task:

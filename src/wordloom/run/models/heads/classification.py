@@ -31,8 +31,6 @@ from wordloom.run.models.text_readers import BagReader, MarkedReader, TextReader
 from wordloom.run.recipe_rows import parts_of
 from wordloom.text import Tokenizer
 
-__all__ = ["Neighbour", "Prediction", "TextClassifier"]
-
 
 class Prediction(NamedTuple):
     """The likeliest label of a text, and the probabilities of all labels in order.

@@ -26,8 +26,6 @@ from wordloom.text import Tokenizer
 from wordloom.text.arguments import check_texts
 from wordloom.weights import save_model
 
-__all__ = ["Head", "Place", "ReadRows", "TokenizedHead", "TooLong", "values_in"]
-
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")

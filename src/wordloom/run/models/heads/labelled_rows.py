@@ -16,8 +16,6 @@ from wordloom.errors import RecipeError, position
 from wordloom.run.models.heads.head import Place, ReadRows
 from wordloom.run.models.text_readers import ReadTexts, TextReader
 
-__all__ = ["RowFacts", "read_part", "read_texts", "rows_read"]
-
 
 @dataclass
 class RowFacts:

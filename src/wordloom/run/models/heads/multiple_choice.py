@@ -26,8 +26,6 @@ from wordloom.recipe import Recipe
 from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead
 from wordloom.run.recipe_rows import divided
 
-__all__ = ["Choice", "MultipleChoice"]
-
 
 class Choice(NamedTuple):
     """The likeliest choice of a question, by its number from 0.

@@ -29,8 +29,6 @@ from wordloom.run.models.text_readers import order_of
 from wordloom.run.recipe_rows import divided, recipe_of
 from wordloom.text import Tokenizer
 
-__all__ = ["QuestionAnswerer"]
-
 
 @dataclass(kw_only=True)
 class QuestionAnswerer(TokenizedHead[Found]):

@@ -23,8 +23,6 @@ from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, value
 from wordloom.run.models.heads.labelled_rows import read_part, read_texts
 from wordloom.run.recipe_rows import parts_of
 
-__all__ = ["ScoredText", "TextRegressor"]
-
 _METRICS = ("pearson", "spearman")
 
 

@@ -29,8 +29,6 @@ from wordloom.run.models.heads.head import Place, ReadRows, TokenizedHead, value
 from wordloom.run.models.text_readers import order_of
 from wordloom.run.recipe_rows import divided
 
-__all__ = ["TaggedWord", "TaggedWords", "TokenClassifier", "words_of"]
-
 _METRICS = {"loss": "loss", "accuracy": "accuracy", "entity_f1": "f1"}  # of a training run, by score
 _JOINS = "-'’."  # characters that stand within words
 _WORD = re.compile(r"w+(?:jw+)*|[jp]")  # by kind, see _kind

@@ -26,8 +26,6 @@ from wordloom.run.recipe_rows import recipe_of
 from wordloom.run.tasks.translation.task import pair_corpus
 from wordloom.version import __version__
 
-__all__ = ["pairs_to_score", "translated_by", "translation_scores"]
-
 
 def pairs_to_score(folder: Path, sources: Sequence[str], **reading: Any) -> Iterator[Pair]:
     """Return the pairs of files, tables or named sets; without ``sources`` the recipe's validation pairs.

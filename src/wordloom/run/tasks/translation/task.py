@@ -37,8 +37,6 @@ from wordloom.weights import config_from_bert, load_config, load_state, save_mod
 from wordloom.weights.configs import FORMATS, format_of
 from wordloom.weights.formats import Format
 
-__all__ = ["pair_corpus", "recipe_vocabularies", "translation_task"]
-
 #: The sizes that the tokenizers decide.
 _VOCABULARIES = ("vocab_size", "source_vocab_size")
 

@@ -12,8 +12,6 @@ from wordloom.run.models.translator import Translator
 from wordloom.run.tasks.translation.scores import translated_by
 from wordloom.text import Tokenizer
 
-__all__ = ["align", "lengths"]
-
 _END = "</s>"
 
 
