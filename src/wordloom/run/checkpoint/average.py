@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -141,9 +141,6 @@ class _CopiedTokenizer:
 
     def save_pretrained(self, place: Path) -> None:
         place.mkdir(exist_ok=True)
-        for path in self._files():
-            shutil.copy(path, place / path.name)
-
-    def _files(self) -> Iterator[Path]:
         known = {path for pattern in _READERS for path in self.folder.glob(pattern)}
-        yield from (path for path in sorted(known) if path.is_file())
+        for path in filter(Path.is_file, sorted(known)):
+            shutil.copy(path, place / path.name)

@@ -113,7 +113,8 @@ def cluster_texts(
 
         nmi = float(normalized_mutual_info_score(list(labels), assigned))
         rand = float(adjusted_rand_score(list(labels), assigned))
-        tallies = [_tally([labels[i] for i in numbers.tolist()]) for numbers in members]
+        named = [sorted(str(labels[i]) for i in numbers.tolist()) for numbers in members]
+        tallies = [dict(Counter(names).most_common()) for names in named]
     return Clusters(
         assigned=assigned,
         distances=distances,
@@ -203,10 +204,6 @@ def _silhouette(x: NDArray[np.float64], assigned: NDArray[np.int64], seed: int) 
     if not 2 <= len(np.unique(assigned)) < len(x):
         return None, len(x)
     return float(silhouette_score(x, assigned)), len(x)
-
-
-def _tally(labels: Sequence[str]) -> dict[str, int]:
-    return dict(Counter(sorted(map(str, labels))).most_common())
 
 
 def top_words(

@@ -76,8 +76,16 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
             scores = scores_of(lines, recipe.train)
             tokens = max((line.get("tokens", 0) for line in lines), default=0)
             found[run] = recipe, old_task, scores, tokens
-    _check_comparable({run: old_task["signature"] for run, (_, old_task, _, _) in found.items()})
-    name = metric or _default_metric([scores for _, _, scores, _ in found.values()])
+    signatures = {run: old_task["signature"] for run, (_, old_task, _, _) in found.items()}
+    first, *others = signatures
+    for run in others:
+        if signatures[run] != signatures[first]:
+            raise EvaluationError(
+                f"the old losses of {first} and {run} cannot be compared: {signatures[first]} and "
+                f"{signatures[run]}; name runs that are measured in the same way"
+            )
+    shared = (name for name in HIGHER if all(name in scores for _, _, scores, _ in found.values()))
+    name = metric or next(shared, "loss")
     labels = _labels({run: recipe for run, (recipe, *_) in found.items()})
     results = []
     for run, (recipe, old_task, scores, tokens) in found.items():
@@ -97,21 +105,6 @@ def forgetting_of(folders: Sequence[str | Path], metric: str | None = None) -> l
             )
         )
     return sorted(results, key=lambda run: (REMEDIES.index(run.remedy), run.setting, run.label))
-
-
-def _check_comparable(signatures: dict[Path, str]) -> None:
-    """Raise EvaluationError for losses that were not measured in the same way."""
-    first, *others = signatures
-    for run in others:
-        if signatures[run] != signatures[first]:
-            raise EvaluationError(
-                f"the old losses of {first} and {run} cannot be compared: {signatures[first]} and "
-                f"{signatures[run]}; name runs that are measured in the same way"
-            )
-
-
-def _default_metric(scores: Sequence[dict[str, float]]) -> str:
-    return next((name for name in HIGHER if all(name in run for run in scores)), "loss")
 
 
 def _remedy(recipe: Recipe) -> str:

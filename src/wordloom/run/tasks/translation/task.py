@@ -80,7 +80,7 @@ def recipe_vocabularies(recipe: Recipe, corpus: PairCorpus, progress: TrainingPr
 
 def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) -> Task:
     """Return the task of translating the recipe's pairs; ``start`` is a checkpoint to begin with."""
-    s, d, corpus = recipe.train, recipe.data_as(TranslationData), pair_corpus(recipe)
+    s, corpus = recipe.train, pair_corpus(recipe)
     form = _form(recipe, start)
     if start is not None:
         vocabularies = read_vocabularies(start, load_config(start), form)
@@ -92,35 +92,7 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
             "take tokenizer.kind = bpe, wordpiece, unigram or word with its own special tokens"
         )
     config = _config(recipe, start, vocabularies)
-    longest = context_limit(config)
-    limits: dict[str, Any] = {
-        "max_source_tokens": d.max_source_tokens or longest,
-        "max_target_tokens": d.max_target_tokens or longest,
-    }
-    for name, limit in limits.items():
-        if longest is not None and limit is not None and limit > longest:
-            raise RecipeError(f"data.{name} {limit} is above model.max_seq_len {longest}; lower it")
-    begins: dict[str, Any] = {name: getattr(vocabularies, name) for name in ("start_id", "source_start_id")}
-    if vocabularies.source_start_id is not None and limits["max_source_tokens"] is not None:
-        limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
-    parts: dict[str, PairBatches] = {}
-    orders: dict[str, Any] = {"train": {"seed": recipe.seed}}
-    if d.holds_out:
-        orders["validation"] = {"order": "sequential"}
-    for part, order in orders.items():
-        with progress.data(part) as show:
-            shards = prepare_pairs(
-                corpus,
-                vocabularies.source,
-                vocabularies.target,
-                part=part,  # type: ignore[arg-type]
-                overlong=d.overlong,
-                specials=d.specials,
-                progress=show,
-                **limits,
-            )
-        parts[part] = PairBatches(shards, batch_tokens=s.batch_tokens, **begins, **order)
-        progress.say(parts[part].ledger.lines())
+    parts = _batches(recipe, corpus, vocabularies, context_limit(config), progress)
     train, held_out = parts["train"], parts.get("validation")
     _, target_tokens = train.tokens_per_sample
 
@@ -165,6 +137,46 @@ def translation_task(recipe: Recipe, start: Path | None, progress: TrainingProgr
     )
 
 
+def _batches(
+    recipe: Recipe,
+    corpus: PairCorpus,
+    vocabularies: Vocabularies,
+    longest: int | None,
+    progress: TrainingProgress,
+) -> dict[str, PairBatches]:
+    """Return the batches of each part for a model that reads ``longest`` tokens."""
+    d = recipe.data_as(TranslationData)
+    limits: dict[str, Any] = {
+        "max_source_tokens": d.max_source_tokens or longest,
+        "max_target_tokens": d.max_target_tokens or longest,
+    }
+    for name, limit in limits.items():
+        if longest is not None and limit is not None and limit > longest:
+            raise RecipeError(f"data.{name} {limit} is above model.max_seq_len {longest}; lower it")
+    begins: dict[str, Any] = {name: getattr(vocabularies, name) for name in ("start_id", "source_start_id")}
+    if vocabularies.source_start_id is not None and limits["max_source_tokens"] is not None:
+        limits["max_source_tokens"] -= 1  # shards count the end, and nothing before
+    parts: dict[str, PairBatches] = {}
+    orders: dict[str, Any] = {"train": {"seed": recipe.seed}}
+    if d.holds_out:
+        orders["validation"] = {"order": "sequential"}
+    for part, order in orders.items():
+        with progress.data(part) as show:
+            shards = prepare_pairs(
+                corpus,
+                vocabularies.source,
+                vocabularies.target,
+                part=part,  # type: ignore[arg-type]
+                overlong=d.overlong,
+                specials=d.specials,
+                progress=show,
+                **limits,
+            )
+        parts[part] = PairBatches(shards, batch_tokens=recipe.train.batch_tokens, **begins, **order)
+        progress.say(parts[part].ledger.lines())
+    return parts
+
+
 def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> Any:
     """Return the config of the recipe's model; without one that of ``start``, or of two of its encoder."""
     if start is not None and not recipe.model:
@@ -184,7 +196,8 @@ def _config(recipe: Recipe, start: Path | None, vocabularies: Vocabularies) -> A
             encoder = vars(config_from_bert(start))
             settings = encoder | settings | {name: encoder[name] for name in _VOCABULARIES}
         if _has(family, "padding_idx"):
-            settings.setdefault("padding_idx", _padding(vocabularies))
+            pad_id = vocabularies.target.pad_id
+            settings.setdefault("padding_idx", pad_id if vocabularies.source.pad_id == pad_id else None)
         config = config_from(family, **settings)
     if not translates(config):
         able = [name for name, each in MODELS.items() if hasattr(each.model, "encode")]
@@ -213,12 +226,6 @@ def _begins_as_bert(config: Any, start: Path) -> bool:
 def _has(family: str, setting: str) -> bool:
     known = fields(MODELS[family].config) if family in MODELS else ()
     return any(field.name == setting for field in known)
-
-
-def _padding(vocabularies: Vocabularies) -> int | None:
-    """Return the pad id that both sides share, or None."""
-    pad_id = vocabularies.target.pad_id
-    return pad_id if vocabularies.source.pad_id == pad_id else None
 
 
 def _generation(config: Any, vocabularies: Vocabularies) -> dict[str, Any]:
