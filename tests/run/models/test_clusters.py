@@ -86,7 +86,7 @@ def test_words_are_those_that_the_others_lack(blobs: NDArray[np.float32]) -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"k": 1}, "1 cluster(s) would tell nothing apart; give 2 or more"),
+        ({"k": 1}, "clusters: 1 is too few; give 2 or more"),
         ({"k": 29}, "28 texts cannot be 29 clusters; give 28 or fewer"),
         ({"texts": ["a"], "k": 2}, "1 text(s) cannot be grouped; give 2 or more"),
         ({"k": 28}, "only 27 different vectors; give fewer than 28 clusters"),

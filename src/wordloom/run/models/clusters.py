@@ -146,7 +146,7 @@ def check_texts(
     except ImportError:
         raise WordloomError("clusters need scikit-learn: pip install 'wordloom[plots]'") from None
     if k < 2:
-        raise DataError(f"{k} cluster(s) would tell nothing apart; give 2 or more")
+        raise DataError(f"clusters: {k} is too few; give 2 or more")
     if len(texts) < 2:
         raise DataError(f"{len(texts)} text(s) cannot be grouped; give 2 or more")
     if k > len(texts):

@@ -59,8 +59,8 @@ def _limit(folder: Path) -> int | None:
     settings = _read(folder / "sentence_bert_config.json") or {}
     if settings.get("do_lower_case") and not _lowers(folder):
         raise CheckpointError(
-            f"{folder / 'sentence_bert_config.json'} has do_lower_case, and the tokenizer there tells "
-            "capitals apart; put a lower-casing normalizer into tokenizer.json, which all tools read"
+            f"{folder / 'sentence_bert_config.json'} has do_lower_case, and the tokenizer there is "
+            "case-sensitive; put a lower-casing normalizer into tokenizer.json, which all tools read"
         )
     if "max_seq_length" in settings:
         length = settings["max_seq_length"]

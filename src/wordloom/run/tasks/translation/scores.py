@@ -58,13 +58,12 @@ def translation_scores(
 ) -> tuple[Scores, list[str]]:
     """Return loss and perplexity of the references, BLEU and chrF of the translations, and the translations.
 
-    ``bleu`` minds case and ``bleu_lowercase`` does not; ``tokenize`` is sacrebleu's.  Loss is nats per token
-    of the references, their ends included, given the sources; pairs with an empty side or a reference longer
-    than the model takes are left out of it, and counted.  ``beams`` 1 is greedy.  ``progress`` is called
-    after each translation.
+    ``bleu`` distinguishes case and ``bleu_lowercase`` does not; ``tokenize`` is sacrebleu's.  The loss is in
+    nats per token of the references, with their end tokens, given the sources.  It leaves out pairs with an
+    empty side or a reference longer than the model reads; a note reports their number.  ``beams`` 1 is
+    greedy.  ``progress`` is called after each translation.
 
-    Raises EvaluationError where there is no pair, GenerationError for a source of more tokens than the model
-    takes.
+    Raises EvaluationError without pairs, GenerationError for a source with more tokens than the model reads.
     """
     if not pairs:
         raise EvaluationError("there is no pair to score; give at least one")
@@ -91,7 +90,7 @@ def translation_scores(
 
 
 def translated_by(translator: Translator, pairs: Sequence[Pair], score: Score, **search: Any) -> Score:
-    """``score``, its signature followed by how the translations of ``pairs`` were made."""
+    """Return ``score`` with the settings of the search and the hash of ``pairs`` in its signature."""
     how = "|".join(f"{name}:{value}" for name, value in search.items() if value is not None)
     how += f"|data:{_digest(pairs)}|dtype:{dtype_name(translator.model)}|wordloom:{__version__}"
     return replace(score, signature=f"{score.signature}|{how}")
@@ -100,7 +99,7 @@ def translated_by(translator: Translator, pairs: Sequence[Pair], score: Score, *
 def _likelihood(
     translator: Translator, pairs: Sequence[Pair], batch_size: int
 ) -> tuple[list[Score], dict[str, int | float], list[str]]:
-    """Loss and perplexity, with what they were counted over."""
+    """Return loss and perplexity, the counts behind them, and notes."""
     longest, tokenizer = context_limit(translator.config), translator.text_tokenizer
     filled = [pair for pair in pairs if pair.source.strip() and pair.target.strip()]
     ids = tokenizer.encode_batch([pair.target for pair in filled], specials="text")
@@ -150,6 +149,6 @@ def _likelihood(
 
 
 def _digest(pairs: Sequence[Pair]) -> str:
-    """Eight hex digits of the SHA-256 of the texts of both sides."""
+    """Return eight hex digits of the SHA-256 of the texts of both sides."""
     texts = "\n".join(f"{pair.source}\t{pair.target}" for pair in pairs)
     return hashlib.sha256(texts.encode()).hexdigest()[:8]

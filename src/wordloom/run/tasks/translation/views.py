@@ -1,4 +1,4 @@
-"""Looking into a translator: what it attends to, and how it does on texts of different lengths."""
+"""Views of a translation model: its attention, and its BLEU on texts of different lengths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def align(translator: Translator, source: str, target: str | None = None, *, bea
 def lengths(
     translator: Translator, pairs: Sequence[Pair], *, beams: int = 5, width: int = 5, batch_size: int = 32
 ) -> list[LengthBin]:
-    """BLEU of the translations of ``pairs`` by the words of their sources, in bins of ``width`` words."""
+    """Return BLEU of the translations of ``pairs`` in bins of ``width`` words of their sources."""
     sources = [pair.source for pair in pairs]
     translations = [
         best[0].text for best in translator.translate(sources, beams=beams, batch_size=batch_size)
@@ -51,5 +51,5 @@ def lengths(
 
 
 def _names(tokenizer: Tokenizer, ids: Sequence[int], end: int) -> list[str]:
-    """Each token as text, the end by a short name whatever it is called."""
+    """Return each token as text; the end token has a short name."""
     return [_END if i == end else tokenizer.decode([i]) or tokenizer.id_to_token(i) for i in ids]
