@@ -25,14 +25,9 @@ class Contender(NamedTuple):
     signature: str = ""
 
 
-def demo_folder(minutes: float) -> Path:
-    """Return the run folder of a demonstration of ``minutes``."""
-    return Path("runs") / f"demo-{minutes:g}min"
-
-
 def train_demo(minutes: float, *, force: bool, progress: TrainingProgress) -> tuple[TrainResult | None, Path]:
     """Train ``quickstart`` for ``minutes``; skip a finished run, and resume a stopped one."""
-    folder = demo_folder(minutes)
+    folder = Path("runs") / f"demo-{minutes:g}min"
     if (folder / "model.safetensors").exists() and not force:
         return None, folder
     resume = (folder / "recipe.toml").exists() and not force

@@ -21,6 +21,7 @@ from wordloom.data.batches.labelled import LabelBatch
 from wordloom.data.batches.sequences import Sequences
 from wordloom.data.rows.groups import text_numbers
 from wordloom.errors import CheckpointError, DataError, RecipeError
+from wordloom.recipe import load_recipe
 from wordloom.run import train
 from wordloom.run.checkpoint.average import average
 from wordloom.run.models import embedder as embedding
@@ -337,7 +338,7 @@ def test_texts_and_bodies_that_are_refused(place, tmp_path):
     with pytest.raises(RecipeError, match="is for an encoder, which a gpt2 is not"):
         train(str(place / "recipe.toml"), [], out=tmp_path / "no", start_from=tmp_path / "gpt2")
     with pytest.raises(RecipeError, match="masks no tokens; give scored pairs and --task similarity"):
-        validation_scores(wordloom.load(place / "run"))
+        validation_scores(wordloom.load(place / "run"), load_recipe(place / "run"))
 
 
 def test_saving_keeps_how_texts_become_vectors(place, tmp_path):

@@ -156,8 +156,7 @@ def evaluate_masked(
 ) -> Scores:
     """Return the pseudo-perplexity of files, or the validation scores of the recipe's masked tokens."""
     if not sources:
-        checkpoint.validation_recipe  # noqa: B018  raises without one
-        return validation_scores(encoder)
+        return validation_scores(encoder, checkpoint.validation_recipe)
     for source in sources:
         if is_table(source):
             raise DataError(

@@ -27,7 +27,7 @@ from wordloom.evaluate.score import Scores
 from wordloom.models import MODELS, BertConfig, body_config, encodes, family_of
 from wordloom.models.building.cost import flops_per_token
 from wordloom.progress import TrainingProgress
-from wordloom.recipe import MaskingSettings, Recipe, load_recipe
+from wordloom.recipe import MaskingSettings, Recipe
 from wordloom.recipe.data import MaskedData
 from wordloom.run.prepare import corpus_tokenizer, joined_fingerprint, ledger_json, recipe_corpus
 from wordloom.run.tasks.building import (
@@ -77,13 +77,12 @@ def masked_task(recipe: Recipe, start: Path | None, progress: TrainingProgress) 
     )
 
 
-def validation_scores(encoder: Any) -> Scores:
+def validation_scores(encoder: Any, recipe: Recipe) -> Scores:
     """Return the scores of a :class:`~wordloom.run.models.text_encoder.TextEncoder` on validation data.
 
-    The recipe in its folder names the data, which are masked as in training. Raises RecipeError if that
-    recipe trains no masked language model, or holds out nothing.
+    The recipe of its run names the data, which are masked as in training. Raises RecipeError if that recipe
+    trains no masked language model, or holds out nothing.
     """
-    recipe = load_recipe(str(encoder.folder / "recipe.toml"))
     if not recipe.train.objective.startswith("masked_lm"):
         vectors = recipe.train.objective in ("contrastive", "cosine_similarity")
         raise RecipeError(

@@ -142,11 +142,6 @@ class Head(Generic[Answer]):
         names: tuple[str, ...] = self.config.labels
         return names
 
-    @property
-    def dtype(self) -> str:
-        """The dtype of the weights, as signatures name it."""
-        return dtype_name(self.model)
-
     def predict(self, inputs: Iterable[Any], *, place: Place | None = None) -> list[Answer]:
         """Return the answer to each input, in order.
 
@@ -162,7 +157,7 @@ class Head(Generic[Answer]):
         Raises DataError for a label that the model does not know.
         """
         read = self.read(rows)
-        settings = {"rows": read.fingerprint[:8], **self.signature, "dtype": self.dtype}
+        settings = {"rows": read.fingerprint[:8], **self.signature, "dtype": dtype_name(self.model)}
         scores = self.scores(read, settings)
         return replace(scores, notes=(*scores.notes, *read.ledger.unread()))
 
