@@ -21,6 +21,7 @@ from wordloom.run.models.heads.labelled_rows import RowFacts, rows_read
 from wordloom.run.models.text_readers import BagReader, SequenceReader
 from wordloom.run.prepare import recipe_tokenizer
 from wordloom.run.tasks.bodies import takes_head
+from wordloom.run.tasks.building import new_model
 from wordloom.run.tasks.head_task import head_parts, head_task
 from wordloom.run.tasks.task import Task
 from wordloom.text import Tokenizer
@@ -142,8 +143,7 @@ def rnn_classifier_task(recipe: Recipe, start: Path | None, progress: TrainingPr
     tokens = read["train"].ledger.terms / read["train"].ledger.rows
 
     def build_model() -> Any:
-        check_fits(config, s)
-        model = build(config, generator=torch.Generator().manual_seed(recipe.seed))
+        model = new_model(recipe, config, None, progress)
         if start is not None:
             load_state(model, start)
         return model
