@@ -83,7 +83,7 @@ def test_vectors_are_those_of_sentence_transformers(
     assert kept.cut == [1]
     assert not caplog.records
     trained.embed_tokens(["short", long], too_long="cut")
-    assert "1 cut, which left out 166 tokens: text 2" in caplog.text
+    assert "1 truncated, which dropped 166 tokens: text 2" in caplog.text
     windows = trained.embed(["short", long], too_long="window")
     assert windows.ledger.windowed == [1]
     assert not np.allclose(windows.vectors[1], cut.vectors[1])

@@ -73,7 +73,7 @@ class EmbedLedger:
         lines = [f"{self.texts:,} texts, {self.tokens:,} tokens, {self.unknown:,} of them unknown"]
         for what, numbers in (
             ("without a token", self.empty),
-            (f"cut, which left out {self.tokens_left_out:,} tokens", self.cut),
+            (f"truncated, which dropped {self.tokens_left_out:,} tokens", self.cut),
             ("read in several windows", self.windowed),
         ):
             if numbers:

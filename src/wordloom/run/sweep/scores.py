@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -270,7 +269,7 @@ class SweepResult:
         """True if some runs are not finished; an equal call continues them."""
         return any(run.state in ("waiting", "stopped") for run in self.runs)
 
-    @cached_property
+    @property
     def groups(self) -> list[SweepGroup]:
         """The groups of runs, in the order of their first runs."""
         if self.median is None:
@@ -281,7 +280,7 @@ class SweepResult:
             members.setdefault(json.dumps(shared, default=str), []).append(run)
         return [_group(group, self.median, self.metric) for group in members.values()]
 
-    @cached_property
+    @property
     def best(self) -> SweepRun | None:
         """The run with the best score; of equal scores, the one with the smaller budget, then the first.
 
@@ -345,7 +344,8 @@ class SweepResult:
 
     def write_tables(self) -> None:
         """Write ``table.tsv`` and ``table.jsonl`` with a line for each run, atomically."""
-        rows = [{**run.as_dict(), "best": run is self.best} for run in self.runs]
+        best = self.best
+        rows = [{**run.as_dict(), "best": run is best} for run in self.runs]
         lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
         write_text(self.folder / "table.jsonl", "".join(lines))
         names = list(dict.fromkeys(name for run in self.runs for name in run.metrics))
@@ -355,7 +355,7 @@ class SweepResult:
                 *(json.dumps(value, default=str).strip('"') for value in run.settings.values()),
                 run.state,
                 *(f"{run.metrics[name]:.6g}" if name in run.metrics else "" for name in names),
-                *(str(run.steps), f"{run.seconds:.1f}", "best" if run is self.best else "", run.folder.name),
+                *(str(run.steps), f"{run.seconds:.1f}", "best" if run is best else "", run.folder.name),
             ]
             for run in self.runs
         )

@@ -6,6 +6,7 @@ import gc
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,15 +71,16 @@ def sweep(
     name = points[0].recipe.name
     folder = Path(out) if out is not None else Path("runs") / f"{name}-sweep"
     _check_folder(folder, grid)
-    plan = _Sweep(folder, points, compared, median, progress)
-    known = {"loss", *(name for run in plan.runs for name in run.metrics)}
+    runs = [read_run(point, folder / point.name) for point in points]
+    result = SweepResult(folder=folder, by=compared, median=median, runs=runs)
+    known = {"loss", *(name for run in runs for name in run.metrics)}
     if all(point.recipe.old_task is not None for point in points):
         known.update(OLD_LOSSES)
     # a metric can also be missing because it was undefined in every run so far
     if compared.name not in known and (len(known) > 1 or not dry_run):
         compared.check(_scores_before_training(points[0].recipe))
     if dry_run:
-        return plan.result()
+        return result
     with locked(folder, "sweeps"), sigterm_interrupts():
         about = {
             "recipe": name,
@@ -88,48 +90,39 @@ def sweep(
             "median": median,
         }
         write_text(folder / "sweep.json", json.dumps(about, indent=1, ensure_ascii=False, default=str))
-        plan.train()
-    return plan.result()
+        _Sweep(points, result, progress).train()
+    return result
 
 
+@dataclass(frozen=True)
 class _Sweep:
-    """The runs of a sweep, and their states as they are trained."""
+    """The runs of a sweep, whose states change in ``result`` as they are trained."""
 
-    def __init__(
-        self,
-        folder: Path,
-        points: list[Combination],
-        metric: Metric,
-        median: str | None,
-        progress: TrainingProgress,
-    ) -> None:
-        self.folder, self.points, self.metric, self.median = folder, points, metric, median
-        self.progress = progress
-        self.runs = [read_run(point, folder / point.name) for point in points]
-
-    def result(self) -> SweepResult:
-        return SweepResult(folder=self.folder, by=self.metric, median=self.median, runs=self.runs)
+    points: list[Combination]
+    result: SweepResult
+    progress: TrainingProgress
 
     def train(self) -> None:
         """Train the runs that are not done, until a signal asks to stop; write the tables after each run."""
         threads = torch.get_num_threads()
         mistakes: list[tuple[str, WordloomError]] = []
-        self.result().write_tables()
+        self.result.write_tables()
         self._say_plan()
+        runs = self.result.runs
         for number, point in enumerate(self.points):
-            if self.runs[number].state in ("done", "failed"):
+            if runs[number].state in ("done", "failed"):
                 continue
             self.progress.say(f"\nrun {number + 1} of {len(self.points)}: {point.name}")
             torch.set_num_threads(threads)  # the run before may have set train.threads
             try:
-                stopped = self._train(point, resume=self.runs[number].state == "stopped")
+                stopped = self._train(point, resume=runs[number].state == "stopped")
             except (ConfigError, DataError, RecipeError) as error:
                 mistakes.append((point.name, error))
                 self.progress.say(f"not trained: {error}")
                 continue
             finally:
-                self.runs[number] = read_run(point, self.folder / point.name)
-                self.result().write_tables()
+                runs[number] = read_run(point, self.result.folder / point.name)
+                self.result.write_tables()
             if stopped:
                 return
             self._say_state(number)
@@ -140,7 +133,7 @@ class _Sweep:
 
     def _train(self, point: Combination, *, resume: bool) -> bool:
         """Train one run; return whether a signal stopped it."""
-        folder = self.folder / point.name
+        folder = self.result.folder / point.name
         if "torch._dynamo" in sys.modules:  # its kernels have the shapes of the runs before
             torch.compiler.reset()
         try:
@@ -153,29 +146,29 @@ class _Sweep:
             gc.collect()  # the trainer and its hooks hold the model in a reference cycle
 
     def _say_plan(self) -> None:
-        states = [run.state for run in self.runs]
+        states = [run.state for run in self.result.runs]
         names = {"done": "done", "failed": "failed", "stopped": "to resume", "waiting": "to train"}
         parts = [f"{states.count(state)} {name}" for state, name in names.items() if state in states]
         self.progress.say(
-            f"sweep       {len(states)} runs in {self.folder}: {', '.join(parts)}{self._time_left()}"
+            f"sweep       {len(states)} runs in {self.result.folder}: {', '.join(parts)}{self._time_left()}"
         )
 
     def _say_state(self, number: int) -> None:
-        run, best = self.runs[number], self.result().best
+        run, best, metric = self.result.runs[number], self.result.best, self.result.metric
         if run.state == "failed":
             self.progress.say(f"failed: {run.reason}")
         else:
-            score = run.metrics.get(self.metric.name)
-            self.progress.say(f"{self.metric.name} {'undefined' if score is None else f'{score:.4f}'}")
+            score = run.metrics.get(metric)
+            self.progress.say(f"{metric} {'undefined' if score is None else f'{score:.4f}'}")
         if best is not None:
             self.progress.say(
-                f"best so far {best.metrics[self.metric.name]:.4f}: {best.folder.name}{self._time_left()}"
+                f"best so far {best.metrics[metric]:.4f}: {best.folder.name}{self._time_left()}"
             )
 
     def _time_left(self) -> str:
         """Return an estimate of the remaining training time from the finished runs, or "" without any."""
-        done = [run for run in self.runs if run.state == "done"]
-        unfinished = [run for run in self.runs if run.state in ("waiting", "stopped")]
+        done = self.result.done
+        unfinished = [run for run in self.result.runs if run.state in ("waiting", "stopped")]
         if not done or not unfinished:
             return ""
         rate = sum(run.seconds for run in done) / sum(run.work for run in done)
