@@ -69,7 +69,7 @@ def test_tokens_are_those_of_the_whole_document(tmp_path: Path) -> None:
     cut = prepare(Sentences(corpus), tokenizer, part="train", end="none")
     assert np.array_equal(whole.tokens(), cut.tokens())
     assert cut.ends.size == 3 * 4000
-    assert (cut.origins() == cut.origins()[0]).all()
+    assert (cut.origins == cut.origins[0]).all()
     assert (
         prepare(Sentences(corpus, "line"), tokenizer, part="train", end="none").fingerprint != cut.fingerprint
     )

@@ -192,8 +192,7 @@ class CausalBatches:
     def fingerprint(self) -> str:
         """The SHA-256 of the shards and all settings that decide the batches."""
         names = ("seq_len", "seed", "order", "document_mask", "mask_document_starts", "stride")
-        settings = {name: getattr(self, name) for name in names}
-        return settings_fingerprint({"shards": self.shards.fingerprint, **settings})
+        return settings_fingerprint(self.shards.fingerprint, self, *names)
 
     @property
     def ledger(self) -> Ledger:

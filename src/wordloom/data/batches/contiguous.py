@@ -140,9 +140,7 @@ class ContiguousBatches:
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
         names = ("seq_len", "rows", "document_mask", "mask_document_starts")
-        settings = {name: getattr(self, name) for name in names}
-        shards = self.shards.fingerprint
-        return settings_fingerprint({"shards": shards, "order": "contiguous", **settings})
+        return settings_fingerprint(self.shards.fingerprint, self, *names, order="contiguous")
 
     @property
     def ledger(self) -> Ledger:

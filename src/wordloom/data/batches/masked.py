@@ -169,13 +169,10 @@ class MaskedRows:
     @property
     def fingerprint(self) -> str:
         """sha256 of everything that decides the batches."""
-        settings = {name: getattr(self, name) for name in ("seq_len", "seed", "order", "dynamic")}
-        return settings_fingerprint({
-            "rows": type(self).__name__,
-            "shards": self.shards.fingerprint,
-            "masker": self.masker.identity(),
-            **settings,
-        })  # fmt: skip
+        kind = {"rows": type(self).__name__, "masker": self.masker.identity()}
+        return settings_fingerprint(
+            self.shards.fingerprint, self, "seq_len", "seed", "order", "dynamic", **kind
+        )
 
 
 class MaskedBatches(MaskedRows):

@@ -60,7 +60,7 @@ class SentencePairBatches(MaskedRows):
 
         A sentence longer than a row is divided into parts of half a row, so that a row can hold two parts.
         """
-        ends, origins = self.shards.ends, self.shards.origins()
+        ends, origins = self.shards.ends, self.shards.origins
         starts = np.concatenate([[0], ends[:-1]])
         changes = np.any(origins[1:] != origins[:-1], axis=1)
         document = np.concatenate([[0], np.cumsum(changes)])

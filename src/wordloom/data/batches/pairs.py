@@ -203,8 +203,7 @@ class PairBatches:
         """sha256 of everything that decides the batches."""
         names = ["batch_tokens", "seed", "order", "padding", "start_id"]
         names += [] if self.source_start_id is None else ["source_start_id"]
-        settings = {name: getattr(self, name) for name in names}
-        return settings_fingerprint({"shards": self.shards.fingerprint, **settings})
+        return settings_fingerprint(self.shards.fingerprint, self, *names)
 
     @property
     def ledger(self) -> Ledger:

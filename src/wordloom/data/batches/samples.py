@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,9 @@ def in_epochs(samples: Numbers, n: int, seed: int, *, permuted: bool) -> tuple[N
     return epoch, index
 
 
-def settings_fingerprint(settings: Mapping[str, object]) -> str:
-    """Return the SHA-256 of settings that decide batches."""
+def settings_fingerprint(shards: str, batches: object, *names: str, **further: object) -> str:
+    """Return the SHA-256 of the fingerprint of shards, the settings ``names`` of ``batches``, and others."""
+    settings = {"shards": shards, **{name: getattr(batches, name) for name in names}, **further}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

@@ -20,18 +20,10 @@ class Record(NamedTuple):
     line: int
 
 
-def numbered_fields(
-    file: Source, field: Fields, errors: EncodingErrors, meter: Meter | None
-) -> Iterator[tuple[str, str]]:
-    """Yield every text of a .jsonl or .json file and its place: the file, the line or item, and the field."""
-    for place, text in fields_or_words(file, field, None, errors, meter):
-        yield place, str(text)
-
-
 def fields_or_words(
     file: Source, field: Fields, words: str | None, errors: EncodingErrors, meter: Meter | None
 ) -> Iterator[tuple[str, str | tuple[str, ...]]]:
-    """Yield places and texts like :func:`numbered_fields`.
+    """Yield the place (file, line or item, field) and the text of each object of a .jsonl or .json file.
 
     For an object without ``field``, yield the list of words in the field called ``words``.
     """
@@ -112,8 +104,9 @@ def valid_text(text: str, errors: EncodingErrors, place: str) -> str:
 
 def json_objects(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[Record]:
     unit: Literal["line", "item"] = "line" if file.format == "jsonl" else "item"
-    items = _json_lines if unit == "line" else _json_items
-    for number, value in items(file, errors, meter):
+    lines = unit == "line"
+    items = _json_lines(file, errors, meter) if lines else enumerate(_json_list(file, errors, meter), 1)
+    for number, value in items:
         if not isinstance(value, dict):
             place = position(file.name, number, unit=unit)
             raise DataError(f"{place}: holds a {json_type(value)}; each {unit} must be a JSON object")
@@ -138,10 +131,6 @@ def _json_lines(file: Source, errors: EncodingErrors, meter: Meter | None) -> It
                 "a .jsonl file holds one object per line"
             ) from None
         yield number, value
-
-
-def _json_items(file: Source, errors: EncodingErrors, meter: Meter | None) -> Iterator[tuple[int, Any]]:
-    yield from enumerate(_json_list(file, errors, meter), 1)
 
 
 def _json_list(file: Source, errors: EncodingErrors, meter: Meter | None) -> list[Any]:

@@ -8,21 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from wordloom.data.files.json import missing_field
-from wordloom.data.files.source import Fields, Source
+from wordloom.data.files.source import Source
 from wordloom.data.files.stream import Meter, open_stream
 from wordloom.errors import DataError
 
 _ROWS = 256  # rows turned into Python strings at a time
-
-
-def parquet_texts(file: Source, field: Fields, meter: Meter | None = None) -> Iterator[str]:
-    """Yield the text of each row; ``field`` names the column, or several to join by one space.
-
-    Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or holds no text.
-    """
-    names = [field] if isinstance(field, str) else list(field)
-    for row in parquet_rows(file, names, meter):
-        yield " ".join(text or "" for text in row)
 
 
 def parquet_rows(
@@ -36,7 +26,7 @@ def parquet_rows(
     """Yield the texts in the columns ``names`` of each row, None where a cell is null.
 
     Columns in ``whole_numbers`` may also hold integers or booleans, and columns in ``numbers`` any numbers.
-    Raises DataError as :func:`parquet_texts`.
+    Raises DataError if pyarrow is missing, the file is no Parquet, or a column is missing or of another type.
     """
     try:
         import pyarrow as pa

@@ -53,6 +53,7 @@ class TokenShards:
         fingerprint: sha256 of corpus, tokenizer, part and settings.
         ends: [documents] int64, the position after each document's last token.
         document_bytes: [documents] int64, bytes of each document's text.
+        origins: [documents, 2] int64, the file of each document and its number within the file.
         ledger: the account of reading and tokenizing.
         reused: True if :func:`~wordloom.data.prepare` reused shards of an earlier call.
 
@@ -73,7 +74,7 @@ class TokenShards:
         self._ids: NDArray[Any] = arrays["tokens"]
         self.ends: NDArray[np.int64] = arrays["ends"]
         self.document_bytes: NDArray[np.int64] = arrays["bytes"]
-        self._origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
+        self.origins: NDArray[np.int64] = arrays["origins"].reshape(-1, 2)
         self._check_ids()
 
     def _map(self, name: str, described: dict[str, Any]) -> NDArray[Any]:
@@ -121,13 +122,9 @@ class TokenShards:
         """Return the first position of ``document``, and the position after its last."""
         return (int(self.ends[document - 1]) if document else 0), int(self.ends[document])
 
-    def origins(self) -> NDArray[np.int64]:
-        """Return the file of each document and its number within the file, [documents, 2]."""
-        return self._origins
-
     def document_name(self, document: int) -> str:
         """Return ``file#number`` of ``document``; the number counts the file's documents from 0."""
-        source, index = self._origins[document]
+        source, index = self.origins[document]
         return f"{self.sources[source]}#{index}"
 
 

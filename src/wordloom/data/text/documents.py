@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, AnyStr, NamedTuple
 
 from wordloom.data.files.document import Document
-from wordloom.data.files.json import numbered_fields
-from wordloom.data.files.parquet import parquet_texts
+from wordloom.data.files.json import fields_or_words
+from wordloom.data.files.parquet import parquet_rows
 from wordloom.data.files.source import Fields, Source
 from wordloom.data.files.stream import (
     BLOCK,
@@ -83,10 +83,12 @@ def read_pieces(
                 how = file.separator if separator is None else separator
                 texts = _text(file, how, encoding_errors, meter, bytes_allowed=bytes_allowed)
             case "jsonl" | "json":
-                fields = numbered_fields(file, where, encoding_errors, meter)
-                texts = _whole((text for _, text in fields), encoding_errors)
+                fields = fields_or_words(file, where, None, encoding_errors, meter)
+                texts = _whole((str(text) for _, text in fields), encoding_errors)
             case "parquet":
-                texts = _whole(parquet_texts(file, where, meter), encoding_errors)
+                names = [where] if isinstance(where, str) else list(where)
+                rows = parquet_rows(file, names, meter)
+                texts = _whole((" ".join(cell or "" for cell in row) for row in rows), encoding_errors)
             case "wikipedia":
                 texts = _whole(wikipedia_texts(file, tally, meter, workers=workers), encoding_errors)
             case "brown":
