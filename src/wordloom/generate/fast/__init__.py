@@ -4,7 +4,7 @@
 same tokens, and logits within 1e-5.  In bfloat16 the programs compute in float32 between the layers, where
 PyTorch rounds, so their logits are the more exact ones.
 
-accepts     which models the programs compute    threads   the threads that run one program together
+acceptance  which models the programs compute    threads   the threads that run one program together
 causal      GPT, GPT-2 and LLaMA                 stacking  the small weights of all layers as one array
 recurrent   RNN, LSTM, GRU                       transformer  Transformer and BertGeneration
 """
@@ -12,7 +12,7 @@ recurrent   RNN, LSTM, GRU                       transformer  Transformer and Be
 from typing import Any
 
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.fast.accepts import accepts
+from wordloom.generate.fast.acceptance import accepts
 from wordloom.generate.fast.threads import Accelerated
 from wordloom.models import RNN
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from wordloom.generate.fast.accepts import ACTIVATIONS, accepts
+from wordloom.generate.fast.acceptance import ACTIVATIONS, accepts
 from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors, zeros
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
 from wordloom.kernels.decoding import causal as programs

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from wordloom.errors import GenerationError
 from wordloom.generate.conditioned import Conditioned
-from wordloom.generate.fast.accepts import ACTIVATIONS, decoder_weights
+from wordloom.generate.fast.acceptance import ACTIVATIONS, decoder_weights
 from wordloom.generate.fast.stacking import stacked, stacked_norms, whole_vectors
 from wordloom.generate.fast.threads import Accelerated, compiling, threads_for
 from wordloom.kernels.decoding import encoder_decoder as programs
