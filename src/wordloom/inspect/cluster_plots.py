@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wordloom.errors import DataError, did_you_mean
 from wordloom.inspect import figures
-from wordloom.vectors.use.maps import _neighbour_embedding, _principal_components
+from wordloom.vectors.use.maps import neighbour_embedding, principal_components
 
 Plane = Literal["pca", "tsne"]
 PLANES = ("pca", "tsne")
@@ -108,8 +108,8 @@ def _points(x: NDArray[np.float64], plane: Plane, seed: int) -> tuple[NDArray[np
     if plane == "tsne":
         norms = np.linalg.norm(x, axis=1, keepdims=True)
         units = np.divide(x, norms, out=np.zeros_like(x), where=norms > 0)
-        return _neighbour_embedding(units, seed), figures.axis_labels(None, "texts")
-    points, explained = _principal_components(x)
+        return neighbour_embedding(units, seed), figures.axis_labels(None, "texts")
+    points, explained = principal_components(x)
     return points, figures.axis_labels(explained, "texts")
 
 

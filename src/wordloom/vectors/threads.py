@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["in_order", "run_on_threads"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

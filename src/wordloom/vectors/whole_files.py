@@ -13,8 +13,6 @@ from typing import IO, Any
 from wordloom.errors import VectorError
 from wordloom.files import whole_file
 
-__all__ = ["encoded", "naming", "new_file", "opened", "reading", "written"]
-
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:

@@ -77,7 +77,7 @@ def twin(of: SupervisedTrainer) -> Tables:
     job = of.job
     while job < of.jobs:
         part = of.portion(job)
-        train(tables, of._known, of._lines, part)
+        train(tables, of._words, of._method, part)
         job += len(part.rates)
     return tables
 
@@ -138,9 +138,9 @@ def test_the_fast_mode_trains_every_line_once_an_epoch() -> None:
 def test_a_step_goes_down_the_gradient_of_the_loss(loss: str) -> None:
     made = trainer(loss=loss, word_ngrams=2, min_n=1, max_n=3)
     tables = Tables(*(table.astype(np.float64) for table in made._tables))
-    found = plain_supervised.examples(made.portion(0), 0, made._known, made._lines)
+    found = plain_supervised.examples(made.portion(0), 0, made._words, made._method)
     line = next(example for example in found if len(set(example.rows)) < len(example.rows))
-    changes = plain_supervised.step(tables, line, made._lines, rate=1.0)
+    changes = plain_supervised.step(tables, line, made._method, rate=1.0)
     inputs = np.repeat(changes[0][None], len(line.rows), axis=0)
     for table, rows, change in zip(tables, (line.rows, line.targets), (inputs, changes[1]), strict=True):
         for row in {rows[0], max(rows, key=rows.count), rows[-1]}:
@@ -149,7 +149,7 @@ def test_a_step_goes_down_the_gradient_of_the_loss(loss: str) -> None:
                 loss_at = []
                 for move in (1e-5, -2e-5):
                     table[row, e] += move
-                    loss_at.append(plain_supervised.line_loss(tables, line, made._lines))
+                    loss_at.append(plain_supervised.line_loss(tables, line, made._method))
                 table[row, e] += 1e-5
                 slope = (loss_at[0] - loss_at[1]) / 2e-5
                 assert total[e] == pytest.approx(-slope, rel=1e-5, abs=1e-8)
@@ -164,8 +164,8 @@ def test_the_loss_told_is_that_of_the_rows(loss: str) -> None:
     tables = Tables(*(table.astype(np.float64) for table in made._tables))
     part, losses = made.portion(0), []
     for job in range(len(part.rates)):
-        found = plain_supervised.examples(part, job, made._known, made._lines)
-        losses += [plain_supervised.line_loss(tables, line, made._lines) for line in found[::8] if line.rows]
+        found = plain_supervised.examples(part, job, made._words, made._method)
+        losses += [plain_supervised.line_loss(tables, line, made._method) for line in found[::8] if line.rows]
     assert figures.loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
@@ -208,7 +208,7 @@ def test_rows_of_the_kernel_are_those_that_prediction_takes() -> None:
     classifier = FastTextClassifier(made.model())
     part = made.portion(0)
     found = [e for j in range(len(part.rates))
-             for e in plain_supervised.examples(part, j, made._known, made._lines)]  # fmt: skip
+             for e in plain_supervised.examples(part, j, made._words, made._method)]  # fmt: skip
     lines = text().splitlines()
     assert len(found) == len(lines) + 1
     trained = 0
@@ -227,13 +227,13 @@ def test_several_labels_are_drawn_from_and_one_against_all_takes_each() -> None:
     goals = [
         tuple(e.goal)
         for j in range(len(part.rates))
-        for e in plain_supervised.examples(part, j, softmax._known, softmax._lines)
+        for e in plain_supervised.examples(part, j, softmax._words, softmax._method)
         if e.rows
     ]
     share = goals.count((1.0, 0.0)) / len(goals)
     assert set(goals) == {(1.0, 0.0), (0.0, 1.0)}
     assert 0.4 < share < 0.6
-    first = plain_supervised.examples(ova.portion(0), 0, ova._known, ova._lines)[0]
+    first = plain_supervised.examples(ova.portion(0), 0, ova._words, ova._method)[0]
     assert first.goal == [1.0, 1.0]
 
 

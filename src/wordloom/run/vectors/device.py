@@ -10,8 +10,6 @@ from wordloom.errors import VectorError
 from wordloom.training.precision import choose_device
 from wordloom.vectors.word2vec.torch_trainer import unsupported
 
-__all__ = ["vector_device"]
-
 
 def vector_device(settings: Any) -> tuple[torch.device | None, str]:
     """Return the device for ``settings`` (:class:`wordloom.recipe.vectors.VectorSettings`), and a remark.

@@ -10,8 +10,6 @@ import psutil
 
 from wordloom.errors import VectorError
 
-__all__ = ["check_memory", "out_of_memory"]
-
 
 def check_memory(dim: int, rows: int, purpose: str) -> None:
     """Raise VectorError if ``rows`` vectors of ``dim`` float32 exceed the free memory."""

@@ -14,8 +14,6 @@ from wordloom.vectors import save_fasttext
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.trainer import SupervisedTrainer, cut_lines
 
-__all__ = ["SupervisedRun"]
-
 
 class SupervisedRun(VectorRun):
     """A run that writes ``model.bin`` in fastText's format."""

@@ -13,8 +13,6 @@ from wordloom.run.folder import RunFolder, refuse_changes
 from wordloom.run.vectors.supervised import SupervisedRun
 from wordloom.run.vectors.vector_run import VectorResult, VectorRun
 
-__all__ = ["train_vectors"]
-
 # Settings that may change on resume.  Threads and save_minutes do not change the vectors; another device
 # continues with other random numbers.
 _FREE_ON_RESUME = ("vectors.threads", "vectors.device", "vectors.save_minutes")

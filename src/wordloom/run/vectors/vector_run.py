@@ -36,12 +36,11 @@ from wordloom.vectors.files.saved_state import SavedState
 from wordloom.vectors.glove.cooccurrence import Cooccurrences
 from wordloom.vectors.glove.trainer import GloVeTrainer
 from wordloom.vectors.word2vec.torch_trainer import TorchWordTrainer
-
-__all__ = ["VectorResult", "VectorRun"]
+from wordloom.vectors.word2vec.trainer import CompiledTrainer
 
 _CHANGED = "{} differs from what {} was trained with; restore it, or choose another --out"
 
-Trainer = WordTrainer | TorchWordTrainer | GloVeTrainer
+Trainer = CompiledTrainer | TorchWordTrainer | GloVeTrainer
 
 
 @dataclass(frozen=True, kw_only=True)

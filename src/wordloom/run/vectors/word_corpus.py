@@ -20,8 +20,6 @@ from wordloom.recipe.vectors import VectorRecipe
 from wordloom.vectors import WordVocabulary, split_words
 from wordloom.vectors.corpus.phrases import Joining, Phrases
 
-__all__ = ["WordCorpus", "word_corpus"]
-
 
 def word_corpus(recipe: VectorRecipe) -> WordCorpus:
     """Return the text of ``recipe``; all of it is trained on."""

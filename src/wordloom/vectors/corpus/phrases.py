@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError
 from wordloom.files import write_text
 
-__all__ = ["JOINER", "Joining", "Phrases", "read_phrases", "write_phrases"]
-
 JOINER = "_"
 FILE = "phrases.json"
 MAX_ENTRIES = 40_000_000  # distinct words and pairs counted at a time, as in gensim

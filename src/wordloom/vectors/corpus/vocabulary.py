@@ -24,8 +24,6 @@ from wordloom.errors import VectorError, did_you_mean
 from wordloom.files import write_text
 from wordloom.vectors.corpus.phrases import Phrases, read_phrases, write_phrases
 
-__all__ = ["SPLITS", "VocabularyReport", "WordVocabulary", "split_words"]
-
 SPLITS = ("words", "whitespace")
 MOST_WORDS = 21_000_000  # distinct words counted at a time: 70% of word2vec.c's table
 

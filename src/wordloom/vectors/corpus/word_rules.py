@@ -14,8 +14,6 @@ from wordloom.errors import VectorError
 from wordloom.vectors.corpus.phrases import Phrases, read_phrases
 from wordloom.vectors.corpus.vocabulary import split_words
 
-__all__ = ["WordRule", "saved_rule", "word_rule"]
-
 
 @dataclass(frozen=True)
 class WordRule:

@@ -28,11 +28,6 @@ from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_r
 from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, aligned
 from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
 
-__all__ = [
-    "HS", "NS", "OVA", "SOFTMAX", "Known", "Method", "Scratch", "allocate_scratch", "max_sizes",
-    "run_deterministic", "run_fast",
-]  # fmt: skip
-
 HS, NS, SOFTMAX, OVA = range(4)  # in the order of model.LOSSES
 
 _NEXT_WORD = np.uint64(116049371)  # as in subwords.word_ngrams

@@ -22,8 +22,6 @@ from wordloom.errors import VectorError
 from wordloom.files import write_text
 from wordloom.vectors.fasttext.subwords import END_OF_LINE
 
-__all__ = ["LABEL_PREFIX", "LabelledVocabulary"]
-
 LABEL_PREFIX = "__label__"
 
 _WORD = re.compile("\n|[^ \n\r\t\v\f\0]+")

@@ -13,8 +13,6 @@ from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.fasttext.subwords import Subwords
 from wordloom.vectors.fasttext.vectors import FastTextVectors
 
-__all__ = ["LOSSES", "MODELS", "FastTextArgs", "FastTextModel"]
-
 # in the order of their numbers in files, which start at 1
 MODELS = ("cbow", "skipgram", "supervised")
 LOSSES = ("hs", "ns", "softmax", "ova")

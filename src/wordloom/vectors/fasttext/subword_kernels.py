@@ -12,8 +12,6 @@ from numba import types
 
 from wordloom.kernels.machine_code import compiled
 
-__all__ = ["average", "hash_ngrams", "hash_words"]
-
 
 def _array(dtype: Any, dims: int) -> Any:
     return types.Array(dtype, dims, "C", readonly=True, aligned=False)

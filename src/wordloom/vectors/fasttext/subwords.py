@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
 
-__all__ = ["END_OF_LINE", "Subwords", "word_bytes", "word_hash", "word_hashes", "word_ngrams"]
-
 END_OF_LINE = "</s>"  # fastText's word for a line break; it has no n-grams
 
 _MOST_BUCKETS = 2**31 - 1

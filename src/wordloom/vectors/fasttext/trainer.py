@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
-from wordloom.kernels.registers import LANES
-from wordloom.text.cores import cores
 from wordloom.vectors.fasttext import kernels
 from wordloom.vectors.fasttext.labelled_text import LabelledVocabulary
 from wordloom.vectors.fasttext.model import LOSSES, FastTextArgs, FastTextModel
 from wordloom.vectors.fasttext.subwords import Subwords, word_hashes
-from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables, addresses, aligned, scratch_table
+from wordloom.vectors.word2vec.layout import STREAMS, Tables, aligned
 from wordloom.vectors.word2vec.sampling import alias_table, huffman
 from wordloom.vectors.word2vec.trainer import (
+    CompiledTrainer,
     Corpus,
     Settings,
     TrainingCorpus,
-    WordTrainer,
     fill_uniform,
     group_pieces,
 )
 
-__all__ = ["JOB", "SupervisedTrainer", "cut_lines"]
-
 JOB = 2_000  # most words of a job, unless a line is longer
 _READ = 1 << 22  # words read at a time
 _EXPONENT = 0.5  # of counts, for sampling negatives, as in fastText
-
-
-class SupervisedSettings(Settings, Protocol):
-    """The settings of training; :class:`wordloom.recipe.vectors.VectorSettings` has them."""
-
-    loss: str
-    word_ngrams: int
-    min_n: int
-    max_n: int
-    buckets: int
 
 
 def cut_lines(shards: Corpus, end_of_line: int | None) -> TrainingCorpus:
@@ -58,7 +42,7 @@ def cut_lines(shards: Corpus, end_of_line: int | None) -> TrainingCorpus:
     return TrainingCorpus(shards, ends, group_pieces(ends, JOB))
 
 
-class SupervisedTrainer(WordTrainer):
+class SupervisedTrainer(CompiledTrainer):
     """Trains the rows of words, n-grams and labels, portion by portion.
 
     Attributes:
@@ -66,11 +50,13 @@ class SupervisedTrainer(WordTrainer):
         outputs: [L, dim] a view of the rows of labels, or of the tree's inner nodes.
     """
 
+    kernels = kernels
+
     def __init__(
         self,
         corpus: TrainingCorpus,
         vocabulary: LabelledVocabulary,
-        settings: SupervisedSettings,
+        settings: Settings,
         *,
         seed: int,
         threads: int | None = None,
@@ -86,20 +72,17 @@ class SupervisedTrainer(WordTrainer):
 
         Raises VectorError for inconsistent settings.
         """
-        s: Any = settings
-        self.corpus, self.vocabulary, self.settings, self.seed = corpus, vocabulary, s, seed
-        self.threads = threads or cores()
-        self.job, self.jobs = 0, s.epochs * (len(corpus.jobs) - 1)
+        super().__init__(corpus, settings, seed=seed, threads=threads)
+        s, self.vocabulary = settings, vocabulary
         self.args = _args(s, min_count)
         V, L = len(vocabulary.words), len(vocabulary.labels)
         starts, rows = self.args.subwords.unit_rows(vocabulary.words, L, vocabulary.rare)
         loss = LOSSES.index(self.args.loss)
-        self._known, path = _known(vocabulary, starts, rows, loss, self.args.negative)
-        self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
-        self._lines = kernels.Method(
+        self._words, path = _known(vocabulary, starts, rows, loss, self.args.negative)
+        self._method = kernels.Method(
             words=V,
             labels=L,
-            stride=stride,
+            stride=self._stride,
             units=max(1, int(np.diff(starts).max())),
             buckets=self.args.buckets,
             word_ngrams=self.args.word_ngrams,
@@ -108,24 +91,16 @@ class SupervisedTrainer(WordTrainer):
             loss=loss,
             longest=int(np.diff(corpus.ends, prepend=0).max()),
         )
-        inputs, outputs = aligned(V + self.args.buckets, stride), aligned(L, stride)
+        inputs, outputs = aligned(V + self.args.buckets, self._stride), aligned(L, self._stride)
         fill_uniform(inputs, s.dim, seed, s.dim / 2)
         self._tables = Tables(inputs, outputs)
-        scratch: Any = kernels.allocate_scratch(STREAMS if s.deterministic else self.threads, self._lines)
-        self._scratch, self._scratch_table = scratch, scratch_table(scratch)
+        self._scratch = kernels.allocate_scratch(STREAMS if s.deterministic else self.threads, self._method)
 
     @property
     def kernel(self) -> str:
-        """One line about the kernel, its threads and its reproducibility."""
         L = len(self.vocabulary.labels)
-        mode = self._mode(f"{STREAMS} lines")
+        mode = self._describe_mode(f"{STREAMS} lines")
         return f"fastText supervised, {self.args.loss} over {L:,} labels, {mode}"
-
-    def _train(self, part: Part) -> None:
-        self._run_program(
-            kernels.run_deterministic, kernels.run_fast, addresses(self._tables), addresses(self._known),
-            self._lines, kernels.max_sizes(self._lines), addresses(part), len(part.rates),
-        )  # fmt: skip
 
     def model(self) -> FastTextModel:
         """Return the current model, whose matrices are views of the trainer's."""
@@ -142,7 +117,7 @@ class SupervisedTrainer(WordTrainer):
         )
 
 
-def _args(s: SupervisedSettings, min_count: int) -> FastTextArgs:
+def _args(s: Settings, min_count: int) -> FastTextArgs:
     """Return the settings under fastText's names; without n-grams there are no buckets."""
     ngrams = bool(Subwords(s.min_n, s.max_n, s.buckets))
     return FastTextArgs(

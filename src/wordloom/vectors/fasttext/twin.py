@@ -23,8 +23,6 @@ from wordloom.vectors.fasttext.subwords import word_ngrams
 from wordloom.vectors.word2vec.layout import STREAMS, Part, Tables
 from wordloom.vectors.word2vec.twin import Random
 
-__all__ = ["Example", "examples", "line_loss", "run_deterministic", "run_fast", "step"]
-
 
 class Example(NamedTuple):
     rows: list[int]  # of inputs, whose mean is the line; none if it is skipped

@@ -26,8 +26,6 @@ from wordloom.vectors.store.keyed import KeyedVectors
 if TYPE_CHECKING:
     from wordloom.text import Tokenizer
 
-__all__ = ["TokenVectors", "open_vectors"]
-
 Rows = Literal["embedding", "head"]
 
 _PARAMETERS = {"embedding": "token_embedding.weight", "head": "lm_head.weight"}

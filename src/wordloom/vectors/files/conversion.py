@@ -23,8 +23,6 @@ from wordloom.vectors.files.word2vec_text import save_word2vec
 from wordloom.vectors.files.word_decoding import check_unicode_errors
 from wordloom.vectors.store.keyed import KeyedVectors
 
-__all__ = ["FORMATS", "Conversion", "convert_vectors"]
-
 FORMATS = ("folder", "word2vec", "word2vec-text", "glove", "fasttext")
 
 _ZEROS = "the output matrix is zeros: {}; this changes no word vectors, but it changes further training"

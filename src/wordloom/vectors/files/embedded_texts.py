@@ -15,13 +15,8 @@ from typing import IO, Any
 import numpy as np
 
 from wordloom.errors import VectorError, did_you_mean, position
-from wordloom.vectors.store.keyed import Vector
+from wordloom.vectors.store.word_store import Vector
 from wordloom.vectors.whole_files import new_file, opened, reading
-
-__all__ = [
-    "FORMATS", "embedding_format", "load_components", "parquet_file", "read_texts", "save_components",
-    "write_embeddings",
-]  # fmt: skip
 
 FORMATS = (".npy", ".jsonl", ".tsv", ".parquet")
 

@@ -27,11 +27,6 @@ from wordloom.vectors.fasttext.subwords import word_bytes
 from wordloom.vectors.fasttext.vectors import broken_row
 from wordloom.vectors.whole_files import naming, new_file, opened, reading
 
-__all__ = [
-    "BEFORE_MAGIC", "begins_as_fasttext", "begins_before_magic", "is_fasttext", "load_fasttext",
-    "save_fasttext",
-]  # fmt: skip
-
 BEFORE_MAGIC = (
     "a fastText model from before 2017, in an older layout; give the .vec file, or convert the model with "
     "gensim (load_facebook_model, then save_facebook_model)"

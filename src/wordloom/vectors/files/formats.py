@@ -24,8 +24,6 @@ from wordloom.vectors.files.word_decoding import check_unicode_errors, readable
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.whole_files import encoded, naming, written
 
-__all__ = ["load_vectors", "save_vectors", "with_readable_words"]
-
 _OPTIONAL = {"counts.npy", "vectors_vocab.npy", "vectors_ngrams.npy"}  # files that not every folder has
 
 

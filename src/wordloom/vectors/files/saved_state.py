@@ -15,8 +15,6 @@ from safetensors.numpy import save_file
 from wordloom.errors import CheckpointError
 from wordloom.files import sync, temporary
 
-__all__ = ["SavedState", "resume_command", "stopped_at", "unfinished"]
-
 
 class SavedState:
     """The training state in a run's folder, replaced atomically."""

@@ -33,8 +33,6 @@ from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.store.word_store import Key, Vector, lengths, nonzero
 from wordloom.vectors.whole_files import naming
 
-__all__ = ["MappedVectors", "read_binary"]
-
 Content: TypeAlias = "bytes | mmap.mmap"
 Starts: TypeAlias = NDArray[np.int64]
 Progress = Callable[[int, int | None], None]

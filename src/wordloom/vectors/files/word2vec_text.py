@@ -24,8 +24,6 @@ from wordloom.vectors.files.word_decoding import check_unicode_errors, decode, r
 from wordloom.vectors.store.keyed import KeyedVectors
 from wordloom.vectors.whole_files import encoded, naming, new_file, opened, reading
 
-__all__ = ["load_word2vec", "save_word2vec"]
-
 _HEAD = 1 << 16  # bytes that show the format of a file
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\x0b\x0c"))
 

@@ -11,8 +11,6 @@ from wordloom.errors import VectorError, position
 from wordloom.vectors.files.embedded_texts import read_texts
 from wordloom.vectors.whole_files import encoded, new_file
 
-__all__ = ["read_word_counts", "write_word_counts"]
-
 
 def write_word_counts(path: str | os.PathLike[str], words: Iterable[str], counts: Iterable[Any]) -> None:
     """Write one line for each word and its count.

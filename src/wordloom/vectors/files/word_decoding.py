@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, did_you_mean
 
-__all__ = ["UNICODE_ERRORS", "check_unicode_errors", "decode", "readable"]
-
 UNICODE_ERRORS = ("strict", "ignore", "replace", "surrogateescape")
 _ADVICE = 'convert the file, or pass unicode_errors="replace" or "ignore" (--unicode-errors replace)'
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes decoded with "surrogateescape"

@@ -29,9 +29,6 @@ from wordloom.errors import VectorError
 from wordloom.files import sync
 from wordloom.text.cores import cores
 
-__all__ = ["CooccurrenceProgress", "CooccurrenceReport", "Cooccurrences", "count_cooccurrences"]
-
-
 VERSION = 1
 RECORD = np.dtype([("i", "<i4"), ("j", "<i4"), ("x", "<f4")])
 

@@ -20,8 +20,6 @@ from wordloom.vectors.glove.cooccurrence_kernels import as_cells, count_rows, in
 from wordloom.vectors.glove.cooccurrence_order import Shuffle
 from wordloom.vectors.threads import in_order
 
-__all__ = ["Counting"]
-
 _SUM = 12  # bytes of a column and its sum
 _PLACE = 9  # bytes for a token: its id, its place, and a flag while documents are separated
 _MOST_PLACES = 1 << 31

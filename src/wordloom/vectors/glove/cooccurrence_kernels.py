@@ -17,8 +17,6 @@ from numba import njit
 from wordloom.kernels.machine_code import program
 from wordloom.kernels.memory import bits_of, lowest_bit, prefetch
 
-__all__ = ["as_cells", "count_rows", "index_places", "merge_rows", "sort_cells", "split_cells"]
-
 # numba's decorators have no types
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 

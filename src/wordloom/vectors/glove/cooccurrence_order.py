@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from wordloom.vectors.glove.cooccurrence_kernels import sort_cells, split_cells
 from wordloom.vectors.threads import in_order
 
-__all__ = ["Shuffle"]
-
 Cells: TypeAlias = NDArray[np.uint32]  # [n, 3]
 
 CELL = 12  # bytes

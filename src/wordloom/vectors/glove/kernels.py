@@ -19,8 +19,6 @@ from wordloom.kernels.machine_code import program
 from wordloom.kernels.memory import float_of, prefetch
 from wordloom.kernels.registers import LANES, VectorWriter, vector_kernel
 
-__all__ = ["count_blocks", "descend", "fill_blocks"]
-
 # numba's decorators have no types
 _leaf: Any = njit(error_model="numpy", forceinline=True)
 _intrinsic: Any = intrinsic

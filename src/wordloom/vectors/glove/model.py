@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from wordloom.vectors.corpus.vocabulary import WordVocabulary
     from wordloom.vectors.glove.cooccurrence import Cooccurrences
 
-__all__ = ["GloVe", "GloVeProgress"]
-
 OUTPUTS = ("sum", "words", "contexts", "both")
 _CONSTANT = 1e38  # a sum of squares so large that steps vanish: the parameter stays constant
 _SIDES = ("word", "context")

@@ -12,8 +12,6 @@ from wordloom.vectors.glove.cooccurrence import Cooccurrences
 from wordloom.vectors.glove.model import GloVe, GloVeProgress
 from wordloom.vectors.word2vec.trainer import PortionStats
 
-__all__ = ["GloVeTrainer"]
-
 
 class GloVeTrainer:
     """Trains ``model`` on co-occurrences.

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GloVeTwin", "loss_and_gradients", "weighting"]
-
 Array = NDArray[np.float64]
 
 

@@ -27,11 +27,6 @@ from wordloom.vectors.store.refusals import QuestionError
 from wordloom.vectors.store.word_store import Vector, nonzero
 from wordloom.vectors.whole_files import opened, reading
 
-__all__ = [
-    "Agreement", "Analogies", "Correlation", "Section", "evaluate_word_analogies",
-    "evaluate_word_pairs",
-]  # fmt: skip
-
 Question: TypeAlias = tuple[str, str, str, str]
 
 _SCORES_AT_ONCE = 1 << 25  # cosines in memory at a time: 128 MiB

@@ -26,10 +26,8 @@ from numpy.typing import DTypeLike
 from wordloom.errors import VectorError
 from wordloom.vectors.store.evaluation import evaluate_word_analogies, evaluate_word_pairs
 from wordloom.vectors.store.questions import Questions
-from wordloom.vectors.store.refusals import NOT_HERE, QuestionError, UnknownWordError
+from wordloom.vectors.store.refusals import NOT_HERE, QuestionError
 from wordloom.vectors.store.word_store import Key, Vector
-
-__all__ = ["Key", "KeyedVectors", "QuestionError", "UnknownWordError", "Vector"]
 
 
 class KeyedVectors(Questions):

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError
 from wordloom.vectors.store.word_store import Key, Vector
 
-__all__ = ["movers_distance"]
-
 
 def movers_distance(text: Sequence[Key], other: Sequence[Key], vector: Callable[[Key], Vector]) -> float:
     """Return the Word Mover's Distance of two texts, given as lists of words.

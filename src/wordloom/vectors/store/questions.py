@@ -22,8 +22,6 @@ from wordloom.vectors.store.word_store import (
     whole_number,
 )
 
-__all__ = ["Indexer", "Questions", "Term", "searched_rows"]
-
 Term: TypeAlias = "Key | Vector | tuple[Key | Vector, float]"
 Terms: TypeAlias = "Term | Iterable[Term] | None"
 Answers: TypeAlias = "list[tuple[str, float]]"

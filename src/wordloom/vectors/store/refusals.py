@@ -11,8 +11,6 @@ from typing import Any
 
 from wordloom.errors import VectorError
 
-__all__ = ["NOT_HERE", "QuestionError", "UnknownAttributeError", "UnknownWordError", "near_words"]
-
 _SCANNED = 4000  # words that difflib compares with an unknown one, at some microseconds each
 _LETTERS = 64  # letters tried in each place of an unknown word
 

@@ -11,8 +11,6 @@ import numpy as np
 from wordloom.errors import VectorError
 from wordloom.vectors.store.keyed import KeyedVectors
 
-__all__ = ["Term", "analogy_terms", "expression", "parse_terms", "refuse_zero"]
-
 _SIGNS = {"+": 1.0, "-": -1.0, "\N{MINUS SIGN}": -1.0}
 _WEIGHED = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\*(.+)", re.DOTALL)
 _AT_SIGNS = re.compile("([-+\N{MINUS SIGN}])")

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from wordloom.errors import VectorError
 from wordloom.vectors.store.refusals import QuestionError, UnknownAttributeError, UnknownWordError, near_words
 
-__all__ = ["Key", "Vector", "WordStore", "as_vectors", "lengths", "nonzero", "whole_number"]
-
 Vector: TypeAlias = NDArray[np.float32]
 Key: TypeAlias = "str | int"
 

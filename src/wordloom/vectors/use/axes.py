@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
-from wordloom.vectors.store.keyed import Key, KeyedVectors, Vector
-
-__all__ = ["Axis", "parse_axes", "project"]
+from wordloom.vectors.store.keyed import KeyedVectors
+from wordloom.vectors.store.word_store import Key, Vector
 
 
 class Axis(NamedTuple):

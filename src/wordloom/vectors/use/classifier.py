@@ -21,8 +21,6 @@ from wordloom.vectors.fasttext.subwords import END_OF_LINE, word_hash, word_hash
 from wordloom.vectors.files.saved_state import unfinished
 from wordloom.vectors.word2vec.sampling import huffman
 
-__all__ = ["FastTextClassifier", "LabelScore"]
-
 _SPACE = re.compile("[ \n\r\t\v\f\0]+")  # white space in fastText
 
 

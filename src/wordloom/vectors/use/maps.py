@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wordloom.errors import VectorError, WordloomError, did_you_mean
-from wordloom.vectors.store.keyed import KeyedVectors, UnknownWordError
-
-__all__ = ["WordMap", "word_map"]
+from wordloom.vectors.store.keyed import KeyedVectors
+from wordloom.vectors.store.refusals import UnknownWordError
 
 Method = Literal["pca", "tsne"]
 Points = NDArray[np.float64]
@@ -79,7 +78,7 @@ def word_map(
     shown = list(group)
     units = np.stack([vectors.get_vector(word, norm=True) for word in shown]).astype(np.float64)
     points, explained = (
-        _principal_components(units) if method == "pca" else (_neighbour_embedding(units, seed), None)
+        principal_components(units) if method == "pca" else (neighbour_embedding(units, seed), None)
     )
     groups = np.array([place for _, place in group.values()], dtype=np.int64)
     return WordMap(shown, points, groups, asked, neighbours, method, explained)
@@ -94,7 +93,7 @@ def _name(vectors: KeyedVectors, word: str) -> str:
         return word
 
 
-def _principal_components(units: Points) -> tuple[Points, tuple[float, float]]:
+def principal_components(units: Points) -> tuple[Points, tuple[float, float]]:
     """Return coordinates [n, 2] along the first two principal components, and their shares of the
     variance.
     """
@@ -109,7 +108,7 @@ def _principal_components(units: Points) -> tuple[Points, tuple[float, float]]:
     return centred @ directions.T, (float(shares[0]), float(shares[1]))
 
 
-def _neighbour_embedding(units: Points, seed: int) -> Points:
+def neighbour_embedding(units: Points, seed: int) -> Points:
     """Return coordinates [n, 2] of t-SNE."""
     try:
         from sklearn.manifold import TSNE
@@ -123,4 +122,4 @@ def _neighbour_embedding(units: Points, seed: int) -> Points:
     np.fill_diagonal(distances, 0)
     tsne = TSNE(metric="precomputed", init="random", perplexity=perplexity, random_state=seed)
     points: Points = tsne.fit_transform(distances).astype(np.float64)
-    return _principal_components(points)[0]  # rotated, so that the map is wider than high
+    return principal_components(points)[0]  # rotated, so that the map is wider than high

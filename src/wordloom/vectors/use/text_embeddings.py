@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from wordloom.errors import VectorError, did_you_mean
 from wordloom.vectors.corpus.vocabulary import SPLITS, split_words
 from wordloom.vectors.files.checkpoints import TokenVectors
-from wordloom.vectors.store.keyed import Key, KeyedVectors, UnknownWordError, Vector
-
-__all__ = ["TextEmbedder", "TextReport"]
+from wordloom.vectors.store.keyed import KeyedVectors
+from wordloom.vectors.store.refusals import UnknownWordError
+from wordloom.vectors.store.word_store import Key, Vector
 
 Method = Literal["mean", "sum", "sif"]
 Frequencies: TypeAlias = "Literal['counts', 'rank'] | Mapping[str, int] | None"

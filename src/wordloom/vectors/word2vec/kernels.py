@@ -26,10 +26,19 @@ from wordloom.kernels.machine_code import exact, exact_routine, leaf
 from wordloom.kernels.memory import DOUBLE, FLOAT, INT32, INT64, UINT8, UINT32, UINT64, pointer, ticket
 from wordloom.kernels.products import products
 from wordloom.kernels.rows import add_rows, copy_rows, fetch_rows, spread, sum_rows
-from wordloom.vectors.word2vec.layout import STREAMS, Method, Part, Scratch, Tables, Words, scratch_at
+from wordloom.vectors.word2vec.layout import (
+    STREAMS,
+    Method,
+    Part,
+    Scratch,
+    Tables,
+    Words,
+    max_sizes,
+    scratch_at,
+)
 from wordloom.vectors.word2vec.shared_kernels import PATIENCE, random_negative, rows_of_word, thread_of_row
 
-__all__ = ["MAX_BATCH", "run_deterministic", "run_fast"]
+__all__ = ["MAX_BATCH", "max_sizes", "run_deterministic", "run_fast"]
 
 MAX_BATCH = 16  # windows of a stream in a deterministic batch, at most
 

@@ -17,11 +17,6 @@ from wordloom.kernels.arithmetic import f4
 from wordloom.kernels.machine_code import exact
 from wordloom.kernels.memory import pointer
 
-__all__ = [
-    "STREAMS", "Method", "Part", "Scratch", "Tables", "Words", "addresses", "aligned",
-    "allocate_scratch", "max_sizes", "scratch_at", "scratch_table",
-]  # fmt: skip
-
 STREAMS = 16  # streams of jobs in the deterministic mode, which limits its threads
 LARGE = 4 << 20  # bytes
 
@@ -123,18 +118,18 @@ def aligned(*shape: int, kind: Any = f4) -> NDArray[Any]:
     return bytes_[start : start + size].view(kind).reshape(shape)
 
 
-def max_sizes(method: Method) -> tuple[int, int, int]:
-    """Return the most inputs and targets of a window, and the inputs at a time."""
+def max_sizes(method: Method) -> tuple[int, int]:
+    """Return the most inputs and targets of a window."""
     around, units = 2 * method.window, max(1, method.units)
     inputs = units if method.from_centre else around if method.sliding else around * units
     words = around if method.from_centre else 1
     targets = words + method.negative if method.negative else words * method.path
-    return inputs, targets, 1 if method.joined else around
+    return inputs, targets
 
 
 def allocate_scratch(number: int, method: Method, *, job: int) -> Scratch:
     """Allocate scratch memory for ``number`` jobs of ``job`` words each."""
-    inputs, targets, at_once = max_sizes(method)
+    (inputs, targets), at_once = max_sizes(method), 1 if method.joined else 2 * method.window
     # combined inputs defer two changes: x, which updates targets, and its own update
     changes = method.batch * (2 if method.joined else at_once + targets)
     moved = method.batch * (inputs + targets)

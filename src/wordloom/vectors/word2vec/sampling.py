@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from wordloom.errors import VectorError
 
-__all__ = ["alias_table", "huffman", "keep_probabilities"]
-
 
 def keep_probabilities(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
     """Return the probability [V] that an occurrence of a word is trained on.

@@ -10,8 +10,6 @@ from wordloom.kernels.arithmetic import random, random_below
 from wordloom.kernels.machine_code import exact
 from wordloom.kernels.memory import INT32, INT64, UINT32, pointer
 
-__all__ = ["PATIENCE", "random_negative", "rows_of_word", "thread_of_row"]
-
 PATIENCE = 20_000  # polls of a barrier: about 100 microseconds, the time of a batch
 
 

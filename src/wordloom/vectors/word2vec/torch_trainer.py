@@ -26,18 +26,15 @@ from torch.nn.functional import pad, softplus
 
 from wordloom.data.batches.order import Purpose, keyed
 from wordloom.errors import DeviceError, VectorError
-from wordloom.vectors.word2vec.layout import Part
+from wordloom.vectors.word2vec.layout import Part, Tables
 from wordloom.vectors.word2vec.sampling import alias_table, keep_probabilities
 from wordloom.vectors.word2vec.trainer import (
     PortionStats,
     Schedule,
     Settings,
     TrainingCorpus,
-    check_shape,
     fill_uniform,
 )
-
-__all__ = ["Draw", "Shape", "TorchWordTrainer", "damping", "shape_of", "unsupported"]
 
 _ROWS, _COLUMNS = 64, 128  # tiles of matrix products on a GPU, which groups fill
 _GROUPS = 64  # most groups of a batch
@@ -114,34 +111,29 @@ class TorchWordTrainer(Schedule):
         self._random = torch.Generator(self._device)
         keep = np.minimum(keep_probabilities(counts, s.sample) * _BITS, _BITS - 1)
         share, other = alias_table(counts.astype(np.float64) ** s.exponent)
-        self._keep, self._share, self._other = (self._here(a.astype(np.int64)) for a in (keep, share, other))
-        self._often = [self._here(often.astype(np.float32)) for often in _meetings(counts, s)]
+        self._keep, self._share, self._other = (
+            self._on_device(a.astype(np.int64)) for a in (keep, share, other)
+        )
+        self._often = [self._on_device(often.astype(np.float32)) for often in _meetings(counts, s)]
         began = np.empty((V, s.dim), dtype=np.float32)
         fill_uniform(began, s.dim, seed, s.dim)
         with _room_on(self._device):
-            self._inputs, self._outputs = self._here(began), torch.zeros(V, s.dim, device=self._device)
+            outputs = torch.zeros(V, s.dim, device=self._device)
+            self._tables = Tables(self._on_device(began), outputs)
         L, R, K, _ = self.shape
         distance = torch.arange(R)[:, None] - torch.arange(L) - s.window
         distance[distance == 0] = _BITS  # a word is not its own context
         self._distance = distance.abs().to(self._device)  # [R, L], from a word to the centre word
         self._goal = (torch.arange(L + K) < L).float().to(self._device)  # [L + K]
 
-    def _here(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
-    @property
-    def inputs(self) -> NDArray[np.float32]:
-        """The input vectors [V, dim], copied from a GPU."""
-        return self._inputs.cpu().numpy()
-
-    @property
-    def outputs(self) -> NDArray[np.float32]:
-        """The output vectors [V, dim], copied from a GPU."""
-        return self._outputs.cpu().numpy()
+    def _on_cpu(self, table: Tensor) -> NDArray[np.float32]:
+        return table.cpu().numpy()
 
     @property
     def kernel(self) -> str:
-        """One line about the method, the device and its reproducibility."""
         s, (L, _, K, B) = self.settings, self.shape
         on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else str(self._device)
         if self._device.type == "cpu" or (s.deterministic and self._device.type == "cuda"):
@@ -170,8 +162,7 @@ class TorchWordTrainer(Schedule):
             if loss is not None:
                 losses.append(loss)
         self.job += len(part.rates)
-        finite = torch.isfinite(self._inputs).all() & torch.isfinite(self._outputs).all()
-        if not finite:
+        if not all(torch.isfinite(table).all() for table in self._tables):
             raise self.diverged()
         total, pairs = torch.stack(losses).cpu().double().sum(dim=0).tolist() if losses else (0.0, 0.0)
         return PortionStats(len(part.ids), draw.kept, total / pairs if pairs else None)
@@ -183,11 +174,13 @@ class TorchWordTrainer(Schedule):
         s, (L, R, K, _) = self.settings, self.shape
         number = np.array([self.job], dtype=np.uint64)
         self._random.manual_seed(int(keyed(self.seed, Purpose.WORD_BATCH, number)[0] >> np.uint64(1)))
-        ids = self._here(part.ids).long()
-        ends = self._here(part.ends)
+        ids = self._on_device(part.ids).long()
+        ends = self._on_device(part.ends)
         places = torch.arange(len(ids), device=self._device)
         pieces = torch.searchsorted(ends, places, right=True)
-        rates = self._here(part.rates)[torch.searchsorted(self._here(part.jobs[1:]), pieces, right=True)]
+        rates = self._on_device(part.rates)[
+            torch.searchsorted(self._on_device(part.jobs[1:]), pieces, right=True)
+        ]
         kept = (self._keep[ids] >= self._bits(len(ids))).nonzero().squeeze(1)
         n = len(kept)
         G = -(-n // L)
@@ -226,7 +219,7 @@ class TorchWordTrainer(Schedule):
         same_piece = d.pieces[:, :, None] == d.pieces[:, None, s.window : s.window + L]
         near = ((self._distance <= d.reach[:, None, :]) & same_piece).float()  # [B, R, L]
         targets = torch.cat([centres, d.negatives], dim=1)  # [B, L + K]
-        x, t = self._inputs[d.words], self._outputs[targets]  # [B, R, D], [B, L + K, D]
+        x, t = self._tables.inputs[d.words], self._tables.outputs[targets]  # [B, R, D], [B, L + K, D]
         joined = s.architecture == "cbow"
         spread, predicts = near, near
         if joined:  # the context of each window is combined: [B, L, D]
@@ -244,8 +237,8 @@ class TorchWordTrainer(Schedule):
         if joined:
             change = torch.bmm(spread, change)  # [B, R, D]
         moved = torch.bmm(g.mT, x)  # [B, L + K, D]
-        self._add(self._inputs, d.words, change, scales[0])
-        self._add(self._outputs, targets, moved, scales[1])
+        self._add(self._tables.inputs, d.words, change, scales[0])
+        self._add(self._tables.outputs, targets, moved, scales[1])
         return loss
 
     def _loss(self, scores: Tensor, predicts: Tensor, other: Tensor) -> Tensor:
@@ -267,19 +260,6 @@ class TorchWordTrainer(Schedule):
         windows = groups * self.shape.windows
         inputs, outputs = (damping(often * windows, rate) for often in self._often)
         return inputs, outputs
-
-    # -- saved state -------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the state, in the format of :meth:`wordloom.vectors.WordTrainer.state`."""
-        return {"inputs": self.inputs, "outputs": self.outputs, "job": np.array([self.job])}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Restore ``state`` of any device; raise VectorError if its shapes differ."""
-        for name, ours in (("inputs", self._inputs), ("outputs", self._outputs)):
-            check_shape(name, state[name], tuple(ours.shape))
-            ours.copy_(torch.from_numpy(np.ascontiguousarray(state[name])))
-        self.job = int(state["job"][0])
 
 
 @contextmanager

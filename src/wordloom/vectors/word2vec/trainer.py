@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from wordloom.kernels.machine_code import compiled
 from wordloom.kernels.registers import LANES
 from wordloom.text.cores import cores
 from wordloom.vectors.threads import run_on_threads
-from wordloom.vectors.word2vec.kernels import MAX_BATCH, run_deterministic, run_fast
+from wordloom.vectors.word2vec import kernels
 from wordloom.vectors.word2vec.layout import (
     STREAMS,
     Method,
@@ -24,15 +25,9 @@ from wordloom.vectors.word2vec.layout import (
     addresses,
     aligned,
     allocate_scratch,
-    max_sizes,
     scratch_table,
 )
 from wordloom.vectors.word2vec.sampling import alias_table, huffman, keep_probabilities
-
-__all__ = [
-    "JOB", "PORTION", "PortionStats", "Schedule", "TrainingCorpus", "WordTrainer", "check_shape",
-    "fill_uniform", "group_pieces",
-]  # fmt: skip
 
 JOB = 10_000  # most words of a job and of a piece of text, as in gensim
 PORTION = 256  # jobs between reports: about a second
@@ -55,6 +50,11 @@ class Settings(Protocol):
     min_alpha: float
     mean: bool
     deterministic: bool
+    loss: str  # this and the following: of fastText's supervised mode
+    word_ngrams: int
+    min_n: int
+    max_n: int
+    buckets: int
 
 
 class Corpus(Protocol):
@@ -132,8 +132,8 @@ def group_pieces(ends: Any, most: int) -> Any:
     return jobs[: n + 1].copy()
 
 
-class Schedule:
-    """The order of jobs and their learning rates, which are equal on every device.
+class Schedule(ABC):
+    """The order of jobs, their learning rates and the saved state, which are equal on every device.
 
     Attributes:
         job, jobs: the number of the next job, counted over all epochs, and the total.
@@ -143,10 +143,16 @@ class Schedule:
 
     device = "cpu"
     unit = "words"
+    _tables: Tables
 
     def __init__(self, corpus: TrainingCorpus, settings: Settings, seed: int) -> None:
         self.corpus, self.settings, self.seed = corpus, settings, seed
         self.job, self.jobs = 0, settings.epochs * (len(corpus.jobs) - 1)
+
+    @property
+    @abstractmethod
+    def kernel(self) -> str:
+        """One line about the kernel, the device and the reproducibility."""
 
     @property
     def done(self) -> bool:
@@ -169,6 +175,38 @@ class Schedule:
             first, last, rates.astype(np.float32), keyed(self.seed, Purpose.WORD_JOB, number)
         )
 
+    @property
+    def inputs(self) -> NDArray[np.float32]:
+        """The input vectors [rows, dim], copied from a GPU."""
+        return self._on_cpu(self._tables.inputs)
+
+    @property
+    def outputs(self) -> NDArray[np.float32]:
+        """The output vectors [rows, dim], copied from a GPU."""
+        return self._on_cpu(self._tables.outputs)
+
+    def _on_cpu(self, table: Any) -> NDArray[np.float32]:
+        return table[:, : self.settings.dim]
+
+    def _on_device(self, array: NDArray[Any]) -> Any:
+        return array
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the vectors [.., dim] and the job, which :meth:`restore` needs."""
+        return {"inputs": self.inputs, "outputs": self.outputs, "job": np.array([self.job])}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Restore ``state`` of any device; raise VectorError if its shapes differ."""
+        for name, table in self._tables._asdict().items():
+            saved, rows = state[name], table[:, : self.settings.dim]
+            if saved.shape != tuple(rows.shape):
+                raise VectorError(
+                    f"the saved {name} have the shape {list(saved.shape)}, not {list(rows.shape)}: the "
+                    "vocabulary or dim has changed; restore it, or start from scratch"
+                )
+            rows[:] = self._on_device(saved)
+        self.job = int(state["job"][0])
+
     def diverged(self) -> NonFiniteError:
         """Return the error for vectors that are no longer finite."""
         return NonFiniteError(
@@ -177,13 +215,68 @@ class Schedule:
         )
 
 
-class WordTrainer(Schedule):
+class CompiledTrainer(Schedule):
+    """Trains on the CPU with the compiled programs of ``kernels``, portion by portion.
+
+    A subclass sets the tables, the method and the scratch memory of its kernels.
+    """
+
+    kernels: Any
+    _words: Any
+    _method: Any
+    _scratch: Any
+
+    def __init__(self, corpus: TrainingCorpus, settings: Settings, *, seed: int, threads: int | None) -> None:
+        super().__init__(corpus, settings, seed)
+        self.threads = threads or cores()
+        self._stride = -(-settings.dim // LANES) * LANES
+
+    def _describe_mode(self, batch: str) -> str:
+        """Describe the threads and the reproducibility; the fast mode has no races on one thread."""
+        if self.settings.deterministic:
+            mode = f"deterministic, batches of {batch}"
+        else:
+            mode = f"fast: {'deterministic on one thread' if self.threads == 1 else 'not deterministic'}"
+        return f"numba kernel on {self.threads} thread{'s' * (self.threads > 1)} ({mode})"
+
+    def run(self) -> PortionStats:
+        """Train on the next portion of jobs."""
+        part = self.portion(self.job)
+        self._scratch.stats[:] = 0
+        self._train(part)
+        self.job += len(part.rates)
+        words, windows, loss, pairs = self._scratch.stats.sum(axis=0)[:4]
+        if not np.isfinite(loss):
+            raise self.diverged()
+        return PortionStats(int(words), int(windows), float(loss / pairs) if pairs else None)
+
+    def _train(self, part: Part) -> None:
+        """Run the program of the mode on every thread."""
+        table = scratch_table(self._scratch)
+        arguments = (
+            addresses(self._tables), addresses(self._words), self._method,
+            self.kernels.max_sizes(self._method), addresses(part), len(part.rates), table.ctypes.data,
+            np.zeros(16, dtype=np.int64),
+        )  # fmt: skip
+
+        def work(thread: int) -> None:
+            if self.settings.deterministic:
+                self.kernels.run_deterministic(*arguments, thread, self.threads)
+            else:
+                self.kernels.run_fast(*arguments, thread)
+
+        run_on_threads(self.threads, work)
+
+
+class WordTrainer(CompiledTrainer):
     """Trains input and output vectors on the CPU, portion by portion.
 
     Attributes:
         inputs: [rows, dim] a view of the input vectors of words and then, with ``units``, of n-grams.
         outputs: [V or V - 1, dim] a view of the output vectors.
     """
+
+    kernels = kernels
 
     def __init__(
         self,
@@ -205,17 +298,15 @@ class WordTrainer(Schedule):
             units: (starts [V + 1], rows [N]) of :meth:`Subwords.unit_rows`; None: a word has one row.
             rows: the number of input vectors, with ``units``.
         """
-        super().__init__(corpus, settings, seed)
+        super().__init__(corpus, settings, seed=seed, threads=threads)
         s, V = settings, len(counts)
-        self.threads = threads or cores()
         skipgram = s.architecture == "skipgram"
         from_centre = units is not None and skipgram
         times = _NEGATIVES_FACTOR if from_centre else 1
         self._words, path = _words(counts, s, units)
-        self._dim, stride = s.dim, -(-s.dim // LANES) * LANES
         self._method = Method(
             vocabulary=V,
-            stride=stride,
+            stride=self._stride,
             window=s.window,
             negative=times * s.negative,
             times=times,
@@ -227,26 +318,16 @@ class WordTrainer(Schedule):
             sliding=int(units is not None and not skipgram),
             batch=_batch_size(counts, s) if s.deterministic else 0,
         )
-        inputs = aligned(V if rows is None else rows, stride)
+        inputs = aligned(V if rows is None else rows, self._stride)
         fill_uniform(inputs, s.dim, seed, s.dim)
-        outputs = aligned(V if s.negative else max(1, V - 1), stride)
+        outputs = aligned(V if s.negative else max(1, V - 1), self._stride)
         self._tables = Tables(inputs, outputs)
         if s.deterministic and self._method.batch < _MIN_PARALLEL_BATCH:
             self.threads = 1
         self._scratch = allocate_scratch(STREAMS if s.deterministic else self.threads, self._method, job=JOB)
-        self._scratch_table = scratch_table(self._scratch)
-
-    @property
-    def inputs(self) -> NDArray[np.float32]:
-        return self._tables.inputs[:, : self._dim]
-
-    @property
-    def outputs(self) -> NDArray[np.float32]:
-        return self._tables.outputs[:, : self._dim]
 
     @property
     def kernel(self) -> str:
-        """One line about the kernel, its threads and its reproducibility."""
         s = self.settings
         drawn = (
             f"{s.negative} negatives"
@@ -254,69 +335,7 @@ class WordTrainer(Schedule):
             else f"{_NEGATIVES_FACTOR} x {s.negative} negatives"
         )
         how = f"{drawn} shared by a window" if s.negative else "hierarchical softmax"
-        return f"{s.architecture}, {how}, {self._mode(f'{STREAMS * self._method.batch} windows')}"
-
-    def _mode(self, batch: str) -> str:
-        """Describe the threads and the reproducibility; the fast mode has no races on one thread."""
-        if self.settings.deterministic:
-            mode = f"deterministic, batches of {batch}"
-        else:
-            mode = f"fast: {'deterministic on one thread' if self.threads == 1 else 'not deterministic'}"
-        return f"numba kernel on {self.threads} thread{'s' * (self.threads > 1)} ({mode})"
-
-    def run(self) -> PortionStats:
-        """Train on the next portion of jobs."""
-        part = self.portion(self.job)
-        jobs = len(part.rates)
-        stats = self._scratch.stats
-        stats[:] = 0
-        self._train(part)
-        self.job += jobs
-        words, windows, loss, pairs = stats.sum(axis=0)[:4]
-        if not np.isfinite(loss):
-            raise self.diverged()
-        return PortionStats(int(words), int(windows), float(loss / pairs) if pairs else None)
-
-    def _train(self, part: Part) -> None:
-        max_inputs, max_targets, _ = max_sizes(self._method)
-        self._run_program(
-            run_deterministic, run_fast, addresses(self._tables), addresses(self._words), self._method,
-            (max_inputs, max_targets), addresses(part), len(part.rates),
-        )  # fmt: skip
-
-    def _run_program(self, run_deterministic: Any, run_fast: Any, *arguments: Any) -> None:
-        """Run one of two programs on every thread."""
-        shared = (*arguments, self._scratch_table.ctypes.data, np.zeros(16, dtype=np.int64))
-
-        def work(thread: int) -> None:
-            if self.settings.deterministic:
-                run_deterministic(*shared, thread, self.threads)
-            else:
-                run_fast(*shared, thread)
-
-        run_on_threads(self.threads, work)
-
-    # -- saved state -------------------------------------------------------------------------------------
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the vectors [.., dim] and the job, which :meth:`restore` needs."""
-        return {"inputs": self.inputs, "outputs": self.outputs, "job": np.array([self.job])}
-
-    def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Restore ``state``; raise VectorError if its shapes differ."""
-        for name, ours in (("inputs", self.inputs), ("outputs", self.outputs)):
-            check_shape(name, state[name], ours.shape)
-            ours[:] = state[name]
-        self.job = int(state["job"][0])
-
-
-def check_shape(name: str, saved: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Raise VectorError if saved vectors have another shape."""
-    if saved.shape != shape:
-        raise VectorError(
-            f"the saved {name} have the shape {list(saved.shape)}, not {list(shape)}: the vocabulary or dim "
-            "has changed; restore it, or start from scratch"
-        )
+        return f"{s.architecture}, {how}, {self._describe_mode(f'{STREAMS * self._method.batch} windows')}"
 
 
 def _words(
@@ -347,7 +366,7 @@ def _batch_size(counts: NDArray[np.int64], s: Settings) -> int:
         trained, drawn = counts * keep_probabilities(counts, s.sample), counts**s.exponent
         around = s.window + 1  # words of a window on average
         updates = around * trained.max() / trained.sum() + s.negative * drawn.max() / drawn.sum()
-    return int(np.clip(_MAX_STALE_UPDATES / (updates * STREAMS), 1, MAX_BATCH))
+    return int(np.clip(_MAX_STALE_UPDATES / (updates * STREAMS), 1, kernels.MAX_BATCH))
 
 
 def fill_uniform(inputs: NDArray[np.float32], dim: int, seed: int, divisor: float) -> None:

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from wordloom.vectors.word2vec.layout import STREAMS, Method, Part, Tables, Words
 
-__all__ = ["Window", "rows_of", "run_deterministic", "run_fast", "step", "window_loss", "windows"]
-
 _MASK = (1 << 64) - 1
 
 
