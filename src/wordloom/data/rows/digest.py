@@ -7,12 +7,6 @@ import json
 from collections.abc import Iterable
 
 
-def hash_position(text: str | bytes) -> float:
-    """Map a text to a number in [0, 1) by its hash, which divides documents and rows into parts."""
-    raw = text.encode() if isinstance(text, str) else text
-    return int.from_bytes(hashlib.sha256(raw).digest()[:8], "big") / 2**64
-
-
 class RowDigest:
     """SHA-256 of the texts and answers of rows, in order; ``str`` gives its first 8 digits.
 
